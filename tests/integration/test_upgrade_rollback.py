@@ -67,6 +67,8 @@ def site(tmp_path: Path) -> Site:
 
 def of_a_newer_version(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
+        # Each version changes a table: a number that does not fit them would be a damaged one.
+        db.execute("CREATE TABLE of_the_future (id INTEGER)")
         db.execute(f"PRAGMA user_version = {NEWER}")
         db.commit()
 

@@ -24,6 +24,7 @@ NAMES = (
     "tocsin_store_writes_total",
     "tocsin_store_write_failures_total",
     "tocsin_store_damaged_segments",
+    "tocsin_store_damaged_rows",
     "tocsin_forecast_seconds_count",
     "tocsin_forecast_failures_total",
     "tocsin_forecast_worker_deaths",
@@ -34,6 +35,7 @@ NAMES = (
 _BAD = (
     "tocsin_store_write_failures_total",
     "tocsin_store_damaged_segments",
+    "tocsin_store_damaged_rows",
     "tocsin_forecast_failures_total",
     "tocsin_forecast_worker_deaths",
     "tocsin_loop_failures_total",
@@ -68,6 +70,7 @@ def health_lines(ready: Readiness, service: Mapping[str, float]) -> list[str]:
     loops = count("tocsin_loop_failures_total")
     brain = f"brain: {'ready' if ready.ready else f'not ready ({waits})'}{standby}"
     damaged = count("tocsin_store_damaged_segments")
+    rows = count("tocsin_store_damaged_rows")
     store = f"store: {count('tocsin_store_writes_total')} writes, {count('tocsin_store_write_failures_total')} failed"
     silent = count("tocsin_model_silent_gpus")
     forecaster = (
@@ -76,7 +79,9 @@ def health_lines(ready: Readiness, service: Mapping[str, float]) -> list[str]:
     )
     return [
         brain + (f"; {loops} unexpected errors (see its log)" if loops else ""),
-        store + (f", {damaged} files damaged and set aside (see docs/store_embedded.md)" if damaged else ""),
+        store
+        + (f", {damaged} files damaged and set aside (see docs/store_embedded.md)" if damaged else "")
+        + (f", {rows} rows damaged and set aside (see docs/store_embedded.md)" if rows else ""),
         forecaster + (f"; no forecast for {silent} GPUs" if silent else ""),
     ]
 

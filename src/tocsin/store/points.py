@@ -155,7 +155,8 @@ def _checks(kind: type) -> tuple[tuple[str, bool, _Check], ...]:
 
 def sound(value: _T) -> _T:
     """`value`, an event, a finding, a prediction or a GPU, once all of it is within bounds; raises PointError."""
-    for name, optional, check in _checks(type(value)):
+    kind: type = type(value)
+    for name, optional, check in _checks(kind):
         found = getattr(value, name)
         if found is not None or not optional:
             check(name, found)

@@ -36,7 +36,8 @@ class Retention:
 class Upkeep:
     """What a round did, in rows: `removed` are those beyond all retention, with events, findings and predictions.
 
-    `damaged` is how many files of history cannot be read.
+    `damaged` is how many files of history cannot be read, `damaged_rows` how many rows were found damaged and set aside
+    elsewhere, both since the store was made.
     """
 
     compacted: int = 0
@@ -44,6 +45,7 @@ class Upkeep:
     rolled: int = 0
     removed: int = 0
     damaged: int = 0
+    damaged_rows: int = 0
 
 
 @runtime_checkable

@@ -178,6 +178,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "counter", ("store", "reason"), "Writes that the store did not take: unavailable or rejected."
     ),
     "tocsin_store_damaged_segments": OwnMetric("gauge", (), "Files of history that cannot be read and were set aside."),
+    "tocsin_store_damaged_rows": OwnMetric(
+        "gauge",
+        (),
+        "Rows of the embedded store (readings, events, findings, predictions and others, transactions of the "
+        "write-ahead log) that were not what was written and were set aside.",
+    ),
     "tocsin_store_write_seconds": OwnMetric("histogram", ("store",), "Time that one write to the store took."),
     "tocsin_journal_entries_total": OwnMetric("counter", ("kind",), "Entries appended to the journal."),
     "tocsin_journal_witnesses": OwnMetric(

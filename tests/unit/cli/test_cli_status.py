@@ -72,6 +72,7 @@ def test_check_is_for_scripts() -> None:
         ('tocsin_store_writes_total{store="sqlite"} 7\n', "store: 7 writes, 0 failed", False),
         ('tocsin_store_write_failures_total{store="a",reason="unavailable"} 2\n', "store: 0 writes, 2 failed", True),
         ("tocsin_store_damaged_segments 1\n", "1 files damaged and set aside", True),
+        ("tocsin_store_damaged_rows 2\n", "2 rows damaged and set aside", True),
         ("tocsin_forecast_worker_deaths 3\n", "worker died 3 times", True),
         ("tocsin_model_silent_gpus 5\n", "no forecast for 5 GPUs", False),
         ("tocsin_brain_active 0\n", "another brain holds the lease", False),

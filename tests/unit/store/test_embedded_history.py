@@ -329,9 +329,15 @@ def test_a_backup_of_the_version_before_keeps_its_segments(store: SqliteStore, t
     with closing(sqlite3.connect(copy)) as db:
         for column in ("severity", "remedy"):
             db.execute(f"ALTER TABLE event DROP COLUMN {column}")
+        for table in ("gpu", "chunk", "segment", "event", "finding", "prediction"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN sum")
+        db.execute("ALTER TABLE chunk DROP COLUMN rest")
+        db.execute("ALTER TABLE segment DROP COLUMN sums")
+        db.execute("DROP TABLE damaged")
         db.execute("PRAGMA user_version = 2")
     restore(copy, store.path)
     assert everything(store) == written
+    assert store.damaged_rows() == 0
 
 
 def test_a_backup_that_lacks_a_segment_is_not_restored(store: SqliteStore, tmp_path: Path) -> None:

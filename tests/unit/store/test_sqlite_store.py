@@ -84,6 +84,7 @@ def test_what_is_no_store_is_not_restored(path: Path, tmp_path: Path, content: b
 def test_a_newer_or_foreign_file_is_one_clear_error(path: Path, tmp_path: Path) -> None:
     filled(path).close()
     with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE of_the_future (id INTEGER)")
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(InputError, match="schema version 99"):
         SqliteStore(path).init()

@@ -521,6 +521,7 @@ class Brain:
             log.info("somebody else looks after the store", reason=str(error))
             return
         self.metrics.set("tocsin_store_damaged_segments", done.damaged)
+        self.metrics.set("tocsin_store_damaged_rows", done.damaged_rows)
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision on record, as it stands."""

@@ -12,9 +12,13 @@ from itertools import groupby, islice
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import structlog
 
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.reading import Missing, Owner, owner_of_json
+from tocsin.store.embedded.sums import column_sums, rest_sum
+
+log = structlog.get_logger()
 
 # Readings as columns: what the hot window, the segments and the roll-up all work on.
 
@@ -360,7 +364,7 @@ _RUN_ROWS = 8_192
 
 _CODEC = "lz4_raw"
 
-COLUMNS = "bucket_ms, first_ms, last_ms, first_gpu, last_gpu, height, names, keys, body, notes, extra"
+COLUMNS = "bucket_ms, first_ms, last_ms, first_gpu, last_gpu, height, names, keys, body, notes, extra, sum, rest"
 """Columns of table ``chunk`` that `pack` fills."""
 
 
@@ -379,11 +383,13 @@ class Packed:
     body: bytes
     notes: str | None
     extra: bytes | None
+    sum: int
+    rest: int
 
     def row(self, names: int) -> tuple[object, ...]:
         """A row of `COLUMNS`; `names` is the number of the block's names."""
         span = (self.bucket_ms, self.first_ms, self.last_ms, self.first_gpu, self.last_gpu)
-        return (*span, self.height, names, self.keys, self.body, self.notes, self.extra)
+        return (*span, self.height, names, self.keys, self.body, self.notes, self.extra, self.sum, self.rest)
 
 
 def chunks_of(block: Block) -> Iterator[Block]:
@@ -399,6 +405,9 @@ def chunks_of(block: Block) -> Iterator[Block]:
 def pack(block: Block) -> Packed:
     """A part of `chunks_of` as it is stored."""
     first = int(block.at_ms.min())
+    keys = block.gpu.tobytes() + (block.at_ms - first).tobytes()
+    body = _shuffled(block.values)
+    notes, extra = _notes_text(block), _packed_extra(block.extra)
     return Packed(
         bucket_ms=first // HOUR * HOUR,
         first_ms=first,
@@ -407,11 +416,24 @@ def pack(block: Block) -> Packed:
         last_gpu=int(block.gpu.max()),
         height=len(block),
         names=block.names,
-        keys=_compress(block.gpu.tobytes() + (block.at_ms - first).tobytes()),
-        body=_compress(_shuffled(block.values)),
-        notes=_notes_text(block),
-        extra=_packed_extra(block.extra),
+        keys=_compress(keys),
+        body=_compress(body),
+        notes=notes,
+        extra=extra,
+        sum=int(_sums([first], len(block), block.names, keys, body)[0]),
+        rest=rest_sum(notes, extra),
     )
+
+
+def _sums(
+    first_ms: Sequence[int] | Ints, height: int, names: tuple[str, ...], keys: bytes, body: bytes
+) -> npt.NDArray[np.int64]:
+    """The sums of chunks whose columns lie one after the other in `keys` and `body`."""
+    count = len(first_ms)
+    heads = np.empty((count, 2), np.int64)
+    heads[:, 0], heads[:, 1] = first_ms, height
+    both = (np.frombuffer(data, np.uint8).reshape(count, len(data) // count) for data in (keys, body))
+    return column_sums(heads, names, *both)
 
 
 @lru_cache(maxsize=1024)
@@ -421,15 +443,21 @@ def _chosen(names: tuple[str, ...], wanted: frozenset[str] | None) -> tuple[list
     return places, tuple(names[place] for place in places)
 
 
+class DamagedChunk(ValueError):
+    """A chunk is not what was written."""
+
+
 def unpack(
     row: Sequence[object], names: tuple[str, ...], wanted: frozenset[str] | None, *, whole: bool, variants: bool
 ) -> Block:
-    """The block of a row ``first_ms, height, keys, body, notes, extra``.
+    """The block of a row of `BODY`, raises DamagedChunk.
 
     It has the columns that are `wanted` (None: all), reasons and owners where `whole`, variants where `variants`.
     """
     block = unpack_alike([row], names, wanted)
-    *_, notes, extra = row
+    notes, extra, _, rest = row[4:]
+    if rest != rest_sum(notes, extra):
+        raise DamagedChunk("notes or variants are not as written")
     if whole and notes is not None:
         reasons, owners = _notes_of_text(str(notes))
         block = replace(block, reasons=reasons, owners=owners)
@@ -439,23 +467,61 @@ def unpack(
 def unpack_alike(
     rows: Sequence[Sequence[object]], names: tuple[str, ...], wanted: frozenset[str] | None = None
 ) -> Block:
-    """The readings of rows of one height and of the same `names` as one block, without notes and variants.
+    """The readings of rows of `BODY`, of one height and of the same `names`, as one block without notes and variants.
 
     A fleet that pushes node by node has thousands of small chunks, and putting each together by itself costs more than
-    what is in them.
+    what is in them. Raises DamagedChunk where one of them is damaged.
     """
     count = len(rows)
-    height = int(str(rows[0][1]))
-    raw = b"".join([_decompress(row[2], 12 * height) for row in rows])
+    height = rows[0][1]
+    if not is_height(height):
+        raise DamagedChunk(f"a height of {str(height)[:40]}")
+    assert isinstance(height, int)
+    try:
+        raw = b"".join([_decompress(row[2], 12 * height) for row in rows])
+        body = b"".join([_decompress(row[3], 8 * height * len(names)) for row in rows])
+        first = np.array([row[0] for row in rows], np.int64)
+        sums = np.array([row[6] for row in rows], np.int64)
+        whole = np.array_equal(_sums(first, height, names, raw, body), sums)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException, OSError) as error:
+        raise DamagedChunk(f"{type(error).__name__}: {error}") from None
+    if not whole:
+        raise DamagedChunk("columns are not as written")
     keys: npt.NDArray[np.uint8] = np.frombuffer(raw, np.uint8).reshape(count, 12 * height)
     gpu = np.ascontiguousarray(keys[:, : 4 * height]).view(np.int32).reshape(-1)
-    first = np.array([row[0] for row in rows], np.int64)
     at_ms = (np.ascontiguousarray(keys[:, 4 * height :]).view(np.int64) + first[:, None]).reshape(-1)
     places, chosen = _chosen(names, wanted)
-    body = b"".join([_decompress(row[3], 8 * height * len(names)) for row in rows])
     values = _unshuffled(body, (count, len(names), height), places)
     nothing = no_notes(count * height)
     return Block(gpu, at_ms, chosen, values, nothing, nothing)
+
+
+def is_height(height: object) -> bool:
+    """Whether a chunk may have that many rows."""
+    return type(height) is int and 0 < height <= CHUNK_ROWS
+
+
+def seal(db: sqlite3.Connection) -> None:
+    """Give the chunks of a file of an earlier version their sums; one that cannot be read has none that fits."""
+    names = {number: tuple(json.loads(body)) for number, body in db.execute("SELECT id, body FROM chunk_names")}
+    query = "SELECT names, first_ms, height, keys, body, notes, extra FROM chunk WHERE id = ?"
+    for number in [number for (number,) in db.execute("SELECT id FROM chunk")]:
+        which, *body = db.execute(query, (number,)).fetchone()
+        try:
+            sums = _sums_of(body, names[which])
+        except (LookupError, ValueError, TypeError, pa.ArrowException, OSError):
+            continue
+        db.execute("UPDATE chunk SET sum = ?, rest = ? WHERE id = ?", (*sums, number))
+
+
+def _sums_of(row: Sequence[object], names: tuple[str, ...]) -> tuple[int, int]:
+    """The sums of a row of `BODY` that has none; raises what unpacking does."""
+    first, height, keys, body, notes, extra = row
+    if not is_height(height):
+        raise DamagedChunk(f"a height of {str(height)[:40]}")
+    rows = int(str(height))
+    raw = _decompress(keys, 12 * rows), _decompress(body, 8 * rows * len(names))
+    return int(_sums([int(str(first))], rows, names, *raw)[0]), rest_sum(notes, extra)
 
 
 def _compress(data: bytes) -> bytes:
@@ -526,7 +592,8 @@ def _unpacked_extra(data: object) -> Extra:
 
 
 _INSERT = f"INSERT INTO chunk ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))})"
-_BODY = "first_ms, height, keys, body, notes, extra"
+BODY = "first_ms, height, keys, body, notes, extra, sum, rest"
+"""Columns of table ``chunk`` that `unpack` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,6 +641,8 @@ class Chunks:
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, ...], int] = {}
         self._names: dict[int, tuple[str, ...]] = {}
+        self.damaged: dict[int, str] = {}
+        """Numbers of chunks that were found damaged and are still in the table, with what is wrong."""
 
     def forget(self) -> None:
         """A transaction was undone, and with it perhaps sets of names."""
@@ -602,35 +671,88 @@ class Chunks:
     def _named(self, db: sqlite3.Connection, number: int) -> tuple[str, ...]:
         found = self._names.get(number)
         if found is None:
-            (body,) = db.execute("SELECT body FROM chunk_names WHERE id = ?", (number,)).fetchone()
-            found = self._names[number] = tuple(json.loads(body))
+            row = db.execute("SELECT body FROM chunk_names WHERE id = ?", (number,)).fetchone()
+            try:
+                names = json.loads(row[0])
+                if not isinstance(names, list):
+                    raise TypeError
+                found = tuple(map(str, names))
+            except (TypeError, ValueError):
+                raise DamagedChunk("its names cannot be read") from None
+            self._names[number] = found
         return found
 
     def read(self, db: sqlite3.Connection, ask: Ask) -> Iterator[Block]:
-        """The wanted rows, oldest chunk first."""
+        """The wanted rows, oldest chunk first; chunks that are damaged are left out and noted in `damaged`."""
         numbers = json.dumps(_found(db, ask))
-        query = f"SELECT names, {_BODY} FROM chunk WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        query = f"SELECT id, names, {BODY} FROM chunk WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
 
-        def kind(row: tuple[int, ...]) -> tuple[int, int, bool]:
-            names, _, height, _, _, notes, extra = row
-            return names, height, bool((ask.whole and notes is not None) or (ask.variants and extra is not None))
+        def kind(row: Sequence[object]) -> tuple[object, object, bool]:
+            return row[1], row[3], bool((ask.whole and row[6] is not None) or (ask.variants and row[7] is not None))
 
-        for (names, height, special), run in groupby(db.execute(query, (numbers,)), kind):
+        for (_, height, special), run in groupby(db.execute(query, (numbers,)), kind):
             # As many at once as make a few thousand rows: an hour of a fleet would not fit in memory.
-            while some := [body for _, *body in islice(run, 1 if special else max(1, _RUN_ROWS // height))]:
-                if special:
-                    yield self._unpacked(db, names, some[0], ask)
-                else:
-                    yield ask.of(unpack_alike(some, self._named(db, names), ask.names))
+            alone = special or not is_height(height)
+            most = 1 if alone else max(1, _RUN_ROWS // int(str(height)))
+            while some := list(islice(run, most)):
+                yield from self._run(db, some, ask, special)
+
+    def _run(
+        self, db: sqlite3.Connection, some: Sequence[Sequence[object]], ask: Ask, special: bool
+    ) -> Iterator[Block]:
+        """The wanted rows of chunks that are alike; where one is damaged, of each that is not."""
+        try:
+            if not special and (not (ask.whole or ask.variants) or not any(row[9] for row in some)):
+                names = self._named(db, int(str(some[0][1])))
+                yield ask.of(unpack_alike([row[2:] for row in some], names, ask.names))
+                return
+        except (DamagedChunk, ValueError):
+            pass
+        for row in some:
+            try:
+                yield self.unpacked(db, row[1], row[2:], ask)
+            except DamagedChunk as error:
+                self.damaged[int(str(row[0]))] = str(error)
 
     def one(self, db: sqlite3.Connection, number: int, ask: Ask) -> Block:
-        """The wanted rows of chunk `number`."""
-        names, *body = db.execute(f"SELECT names, {_BODY} FROM chunk WHERE id = ?", (number,)).fetchone()
-        return self._unpacked(db, names, body, ask)
+        """The wanted rows of chunk `number`; raises DamagedChunk."""
+        names, *body = db.execute(f"SELECT names, {BODY} FROM chunk WHERE id = ?", (number,)).fetchone()
+        return self.unpacked(db, names, body, ask)
 
-    def _unpacked(self, db: sqlite3.Connection, names: int, body: Sequence[object], ask: Ask) -> Block:
-        block = unpack(body, self._named(db, names), ask.names, whole=ask.whole, variants=ask.variants)
+    def unpacked(
+        self, db: sqlite3.Connection, names: object, body: Sequence[object], ask: Ask, *, sealed: bool = True
+    ) -> Block:
+        """The wanted rows of a row of `BODY`; raises DamagedChunk. Without `sealed` it has no sums."""
+        try:
+            found = self._named(db, int(str(names)))
+            row = body if sealed else (*body, *_sums_of(body, found))
+            block = unpack(row, found, ask.names, whole=ask.whole, variants=ask.variants)
+        except DamagedChunk:
+            raise
+        except (ValueError, TypeError, LookupError, pa.ArrowException, OSError, RecursionError) as error:
+            raise DamagedChunk(f"{type(error).__name__}: {error}") from None
         return ask.of(block)
+
+    def set_aside(self, db: sqlite3.Connection) -> None:
+        """Take the chunks of `damaged` out of the table."""
+        while self.damaged:
+            number, problem = self.damaged.popitem()
+            set_aside(db, "chunk", number, problem)
+
+
+_CONTENT = {"chunk": "body", "event": "message", "finding": "body", "prediction": "body"}
+
+
+def set_aside(db: sqlite3.Connection, table: str, number: int, problem: str) -> None:
+    """Move what can be had of a damaged row to table ``damaged``, where it is counted."""
+    rows = "MAX(1, CAST(height AS INTEGER))" if table == "chunk" else "1"
+    log.error("row set aside", table=table, number=number, problem=problem[:300])
+    db.execute(
+        f"INSERT INTO damaged (place, number, rows, problem, content) "
+        f"SELECT ?, ?, MIN({rows}, {CHUNK_ROWS}), ?, CAST({_CONTENT[table]} AS BLOB) FROM {table} WHERE rowid = ?",
+        (table, number, problem[:300], number),
+    )
+    db.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
 
 
 def _found(db: sqlite3.Connection, ask: Ask) -> list[int]:

@@ -7,11 +7,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from tocsin.domain.atomic_file import make_folder, make_private
 from tocsin.domain.errors import Conflict, InputError, TocsinError
+from tocsin.store.embedded import chunks
+from tocsin.store.embedded.sums import ROWS, DamagedRow, row_sum
 from tocsin.store.port import StoreRejected, StoreUnavailable
 
 # ---------------------------------------------------------------------- tables
@@ -63,8 +66,25 @@ ALTER TABLE event ADD COLUMN severity TEXT NOT NULL DEFAULT '';
 ALTER TABLE event ADD COLUMN remedy TEXT NOT NULL DEFAULT '';
 """
 
-MIGRATIONS: tuple[str, ...] = (_WIDE, _COLUMNS, _WEIGHT)
-"""Script n brings schema version n to n + 1; the version is SQLite's ``user_version``."""
+# See `sums`. What is found damaged goes to a table of its own: `rows` counts what was lost with it.
+_SUMS = """
+ALTER TABLE gpu ADD COLUMN sum INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE chunk ADD COLUMN sum INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE chunk ADD COLUMN rest INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE segment ADD COLUMN sums BLOB;
+ALTER TABLE segment ADD COLUMN sum INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE event ADD COLUMN sum INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE finding ADD COLUMN sum INTEGER NOT NULL DEFAULT -1;
+ALTER TABLE prediction ADD COLUMN sum INTEGER NOT NULL DEFAULT -1;
+CREATE TABLE damaged (
+    id INTEGER PRIMARY KEY, place TEXT NOT NULL, number INTEGER NOT NULL, rows INTEGER NOT NULL, problem TEXT NOT NULL,
+    content BLOB
+) STRICT;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_WIDE, _COLUMNS, _WEIGHT, _SUMS)
+"""Script n brings schema version n to n + 1; the version is SQLite's ``user_version``. Each changes a table: a version
+that does not fit the tables is a damaged number (see `salvage`)."""
 
 
 def prepare(db: sqlite3.Connection, path: str) -> None:
@@ -79,7 +99,17 @@ def prepare(db: sqlite3.Connection, path: str) -> None:
             if int(db.execute("PRAGMA user_version").fetchone()[0]) == number:
                 for statement in MIGRATIONS[number].split(";"):
                     db.execute(statement)
+                if MIGRATIONS[number] is _SUMS:
+                    seal(db)
                 db.execute(f"PRAGMA user_version = {number + 1}")
+
+
+def seal(db: sqlite3.Connection) -> None:
+    """Give all rows of a file of an earlier version their sums."""
+    db.create_function("row_sum", -1, lambda *values: row_sum(values), deterministic=True)
+    for table, columns in ROWS.items():
+        db.execute(f"UPDATE {table} SET sum = row_sum({columns})")
+    chunks.seal(db)
 
 
 # ---------------------------------------------------------------------- connections
@@ -88,15 +118,25 @@ _PAGE_BYTES = 16_384
 """Page size of a new file: chunks are large, and a page of 4 KiB would cut them into many."""
 
 
+as_text = partial(str, encoding="utf-8", errors="surrogateescape")
+"""Text of the file. One that is damaged must not keep the rows beside it from being read: its sum tells."""
+
+
 class Database:
     """One writing connection and as many reading ones as there are readers at once. Safe to use from several threads.
 
     A write is on disk when it returns (``synchronous = FULL``); other processes may open the file at the same time.
     """
 
-    def __init__(self, path: Path, undone: Callable[[], None]) -> None:
-        """After a transaction that failed `undone` is called, before the next one can begin."""
+    def __init__(
+        self, path: Path, undone: Callable[[], None], mend: Callable[[Path], None] = lambda _path: None
+    ) -> None:
+        """After a transaction that failed `undone` is called, before the next one can begin.
+
+        `mend` makes a damaged file usable before it is opened; where another process has it open, that one has done so.
+        """
         self.path = path
+        self._mend = mend
         self._undone = undone
         self._lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
@@ -125,9 +165,21 @@ class Database:
             self._writer, self._sharing = db, sharing
             return True
 
+    def _mended(self) -> None:
+        try:
+            with closing(locked(self.path, ".lock", fcntl.LOCK_EX)):
+                self._mend(self.path)
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(
+                "store.path", str(self.path), f"is damaged and cannot be mended: {error}", "make room beside it"
+            ) from None
+        except Conflict:
+            return
+
     def _shared(self) -> IO[str]:
         try:
             make_folder(self.path.absolute().parent)
+            self._mended()
             return locked(self.path, ".lock", fcntl.LOCK_SH)
         except (OSError, StoreUnavailable) as error:
             raise InputError(
@@ -138,6 +190,7 @@ class Database:
         try:
             make_private(self.path)
             db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            db.text_factory = as_text
             db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
@@ -157,6 +210,7 @@ class Database:
             if db is None:
                 uri = f"{self.path.absolute().as_uri()}?mode=ro"
                 db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+                db.text_factory = as_text
             db.execute("BEGIN")
             try:
                 yield db
@@ -225,7 +279,18 @@ def locked(path: Path, suffix: str, kind: int) -> IO[str]:
     return handle
 
 
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether a failed statement means that the file is not what was written."""
+    return isinstance(error, DamagedRow) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
 def mapped(path: Path, error: Exception) -> TocsinError:
-    """What a failed statement means: a full or busy file may take it later, a value that does not fit never."""
-    kind = StoreUnavailable if isinstance(error, sqlite3.OperationalError) else StoreRejected
-    return kind(f"store {path}: {error}")
+    """What a failed statement means: a full, busy or damaged file may take it later, a value that does not fit never.
+
+    A damaged file is mended at the next start: what agents send until then must not be given up.
+    """
+    later = isinstance(error, sqlite3.OperationalError) or is_damage(error)
+    return (StoreUnavailable if later else StoreRejected)(f"store {path}: {error}")

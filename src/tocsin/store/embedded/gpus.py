@@ -11,24 +11,32 @@ import numpy as np
 
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.embedded.chunks import Flags, Index, Ints
+from tocsin.store.embedded.sums import ROWS, checked, row_sum
 from tocsin.store.identity import Known, is_bare
 
 Value = str | int | float | bytes | None
 Row = Sequence[Value]
 
-GPU_COLUMNS = "uuid, host, position, model, serial, pci_bus_id, parent, mig_profile, pool, rack, labels, simulated"
+_ATTRIBUTES = ROWS["gpu"]
+GPU_COLUMNS = f"{_ATTRIBUTES}, sum"
+
+LOST = -1
+"""In column ``simulated``: which GPU has this number is not known any more, and no other may get it."""
 
 
 def gpu_row(gpu: Gpu) -> Row:
     """A row of `GPU_COLUMNS`."""
     labels = json.dumps(dict(gpu.labels), sort_keys=True)
     attributes = (gpu.model, gpu.serial, gpu.pci_bus_id, gpu.parent, gpu.mig_profile, gpu.pool, gpu.rack)
-    return (gpu.uuid, gpu.host, gpu.index, *attributes, labels, int(gpu.simulated))
+    row = (gpu.uuid, gpu.host, gpu.index, *attributes, labels, int(gpu.simulated))
+    return (*row, row_sum(row))
 
 
 def read_gpu(row: Sequence[object]) -> Gpu:
-    """Inverse of `gpu_row`."""
-    uuid, host, index, model, serial, pci, parent, profile, pool, rack, labels, simulated = row
+    """Inverse of `gpu_row`; raises DamagedRow."""
+    *attributes, found = row
+    checked("gpu", found, attributes)
+    uuid, host, index, model, serial, pci, parent, profile, pool, rack, labels, simulated = attributes
     return Gpu(
         uuid=str(uuid),
         host=str(host),
@@ -61,7 +69,7 @@ class Numbers:
     def load(self, db: sqlite3.Connection) -> None:
         """Take up what the file says; what a transaction that was undone said is not in it."""
         found = {}
-        for row in db.execute(f"SELECT id, last_ms, {GPU_COLUMNS} FROM gpu"):
+        for row in db.execute(f"SELECT id, last_ms, {GPU_COLUMNS} FROM gpu WHERE simulated >= 0"):
             gpu = read_gpu(row[2:])
             # When the attributes came is not in the file: the newest reading is the latest that it can have been.
             found[gpu.uuid] = (int(row[0]), Known(gpu, None if is_bare(gpu) else row[1]))
@@ -122,20 +130,24 @@ def newest(db: sqlite3.Connection, since_ms: int) -> tuple[Index, Ints]:
 
 def known_gpus(db: sqlite3.Connection, numbers: Collection[int] | None = None) -> dict[int, Gpu]:
     """GPUs by number; of `numbers` alone where they are given."""
-    query = f"SELECT id, {GPU_COLUMNS} FROM gpu"
+    query = f"SELECT id, {GPU_COLUMNS} FROM gpu WHERE simulated >= 0"
     if numbers is None:
         found = db.execute(query)
     else:
-        found = db.execute(f"{query} WHERE id IN (SELECT value FROM json_each(?))", (json.dumps([*numbers]),))
+        found = db.execute(f"{query} AND id IN (SELECT value FROM json_each(?))", (json.dumps([*numbers]),))
     return {int(row[0]): read_gpu(row[1:]) for row in found}
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Every GPU: `uuids` by number, and `rank`, int32 by number, the place of its UUID in their order."""
+    """Every GPU: `uuids` by number, and `rank`, int32 by number, the place of its UUID in their order.
+
+    `lost` holds, bool by number, for those of which nothing but the number is known; None where there is none.
+    """
 
     uuids: Mapping[int, str]
     rank: Index
+    lost: Flags | None = None
 
     def sorted(self, gpu: Index) -> Index:
         """The different ones of `gpu`, numbers of GPUs, by UUID."""
@@ -154,8 +166,10 @@ class Rosters:
         newest = self._newest
         (count,) = db.execute("SELECT COUNT(*) FROM gpu").fetchone()
         if count > len(newest.uuids):
-            uuids = dict(db.execute("SELECT id, uuid FROM gpu"))
-            self._newest = newest = Roster(uuids, _ranks(uuids))
+            rows = db.execute("SELECT id, uuid, simulated FROM gpu").fetchall()
+            uuids = {number: uuid for number, uuid, _ in rows}
+            lost = [number for number, _, simulated in rows if simulated == LOST]
+            self._newest = newest = Roster(uuids, _ranks(uuids), flags_of(lost) if lost else None)
         return newest
 
 

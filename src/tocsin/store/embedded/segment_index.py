@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,13 @@ from tocsin.domain.atomic_file import SUFFIX as UNFINISHED
 from tocsin.store.embedded import segments
 from tocsin.store.embedded.chunks import Ask, Block
 from tocsin.store.embedded.database import Database
+from tocsin.store.embedded.sums import checked, row_sum
 from tocsin.store.port import StoreUnavailable
 
 log = structlog.get_logger()
 
 _SPANS = "step_ms, start_ms, end_ms, first_ms, last_ms, first_gpu, last_gpu"
-_COLUMNS = f"id, name, {_SPANS}, height, variants, size, newest, problem"
+_COLUMNS = f"id, name, {_SPANS}, height, variants, size, newest, sums, sum, problem"
 _LIVE = "retired_ms IS NULL AND problem IS NULL"
 
 
@@ -47,7 +49,22 @@ class Segment:
     variants: int
     size: int
     newest: int
+    sums: bytes | None = None
+    sum: int = 0
     problem: str | None = None
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """What its sum is of."""
+        span = (self.name, self.step_ms, self.start_ms, self.end_ms, self.first_ms, self.last_ms)
+        return (*span, self.first_gpu, self.last_gpu, self.height, self.variants, self.size, self.newest, self.sums)
+
+
+def read_segment(row: Sequence[Any]) -> Segment:
+    """The segment of a row of the table; raises DamagedRow."""
+    found = Segment(*row)
+    checked("segment", found.sum, found.row)
+    return found
 
 
 class Gone(Exception):
@@ -74,14 +91,14 @@ class Segments:
             "AND last_gpu >= ? AND first_gpu <= ? ORDER BY newest, id"
         )
         bounds = (max(ask.start_ms, -(2**63)), min(ask.end_ms, 2**63 - 1))
-        rows = [Segment(*row) for row in db.execute(query, (*bounds, first, last))]
+        rows = [read_segment(row) for row in db.execute(query, (*bounds, first, last))]
         spans = np.array([(segment.first_ms, segment.last_ms) for segment in rows], np.int64).reshape(-1, 2)
         return [rows[place] for place in np.flatnonzero(ask.touches(*spans.T))]
 
     def of_span(self, db: sqlite3.Connection, start_ms: int, end_ms: int) -> list[Segment]:
         """The segments that belong to spans within [`start_ms`, `end_ms`), oldest first."""
         query = f"SELECT {_COLUMNS} FROM segment WHERE {_LIVE} AND start_ms >= ? AND end_ms <= ? ORDER BY newest, id"
-        return [Segment(*row) for row in db.execute(query, (start_ms, end_ms))]
+        return [read_segment(row) for row in db.execute(query, (start_ms, end_ms))]
 
     def read(self, segment: Segment, ask: Ask, *, last_try: bool = False) -> Block | None:
         """The wanted rows of a segment; None where its file is damaged, which is logged and remembered.
@@ -98,6 +115,7 @@ class Segments:
                 ask.names,
                 whole=ask.whole,
                 variants=bool(ask.variants and segment.variants),
+                sums=segment.sums or b"",
             )
         except FileNotFoundError as error:
             if not last_try or not self._counts(segment):
@@ -134,9 +152,7 @@ class Segments:
         """Let new segments count; their own numbers are not used."""
         columns = _COLUMNS.removeprefix("id, ")
         marks = ", ".join("?" * len(columns.split(",")))
-        rows = [(s.name, s.step_ms, s.start_ms, s.end_ms, s.first_ms, s.last_ms, s.first_gpu, s.last_gpu) for s in made]
-        more = [(s.height, s.variants, s.size, s.newest, s.problem) for s in made]
-        values = [row + rest for row, rest in zip(rows, more, strict=True)]
+        values = [(*one.row, row_sum(one.row), one.problem) for one in made]
         db.executemany(f"INSERT INTO segment ({columns}) VALUES ({marks})", values)
 
     def retire(self, db: sqlite3.Connection, gone: Sequence[Segment], now_ms: int) -> None:

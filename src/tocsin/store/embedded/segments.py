@@ -8,8 +8,10 @@ that names which come and go, such as those of processes, never widen a schema.
 from __future__ import annotations
 
 import json
+import os
+import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -142,18 +144,22 @@ def variants_of(path: Path) -> Path:
 # ---------------------------------------------------------------------- writing
 
 
-def write(path: Path, block: Block) -> int:
-    """Write `block`, sorted by (GPU, instant), as segment `path`; returns its size in bytes. Raises OSError."""
+def write(path: Path, block: Block) -> tuple[int, bytes]:
+    """Write `block`, sorted by (GPU, instant), as segment `path`; returns its size in bytes and its sums, see `Sums`.
+
+    Raises OSError.
+    """
     there = [name for name, column in zip(block.names, block.values, strict=True) if not np.isnan(column).all()]
     columns = {name: encode(block.column(name)) for name in there}
     for name, notes in ((_REASONS, block.reasons), (_OWNERS, block.owners)):
         if (notes.of >= 0).any():
             columns[name] = Encoded(_dictionary(notes), "")
     keys = {"gpu": Encoded(pa.array(block.gpu), DELTA), "at_ms": Encoded(pa.array(block.at_ms), DELTA)}
-    size = 0
+    beside, more = 0, b""
     if len(block.extra.row):
-        size += _write(variants_of(path), _variant_columns(block))
-    return size + _write(path, {**keys, **columns})
+        beside, more = _write(variants_of(path), _variant_columns(block))
+    size, sums = _write(path, {**keys, **columns})
+    return size + beside, sums + more
 
 
 def _dictionary(notes: Notes) -> pa.Array:
@@ -184,7 +190,7 @@ def _variant_columns(block: Block) -> dict[str, Encoded]:
     }
 
 
-def _write(path: Path, columns: Mapping[str, Encoded]) -> int:
+def _write(path: Path, columns: Mapping[str, Encoded]) -> tuple[int, bytes]:
     scales = {name: column.scale for name, column in columns.items() if column.scale}
     table = pa.table({name: column.array for name, column in columns.items()})
     table = table.replace_schema_metadata({_SCALES: json.dumps(scales).encode()})
@@ -201,7 +207,36 @@ def _write(path: Path, columns: Mapping[str, Encoded]) -> int:
             write_page_checksum=True,
             store_schema=True,
         )
-    return path.stat().st_size
+    return path.stat().st_size, _sums_of(path)
+
+
+def _sums_of(path: Path) -> bytes:
+    """Of a file that was just written: CRC of its footer, then of each column of each row group."""
+    metadata = pq.read_metadata(str(path))
+    with path.open("rb") as file:
+        data = file.read()
+    spans = [span for group in range(metadata.num_row_groups) for span in _spans(metadata, group)]
+    sums = [zlib.crc32(data[_footer_start(data[-8:], len(data)) :])]
+    sums += [zlib.crc32(memoryview(data)[start : start + length]) for start, length in spans]
+    return np.array([len(sums), *sums], "<u4").tobytes()
+
+
+def _spans(metadata: pq.FileMetaData, group: int) -> list[tuple[int, int]]:
+    """Where each column of a row group lies: start and length."""
+    found, row_group = [], metadata.row_group(group)
+    for number in range(metadata.num_columns):
+        column = row_group.column(number)
+        starts = (column.dictionary_page_offset, column.data_page_offset)
+        found.append((min(start for start in starts if start is not None), column.total_compressed_size))
+    return found
+
+
+def _footer_start(tail: bytes, size: int) -> int:
+    """Where the footer of a file of `size` bytes begins that ends in `tail`, 8 bytes. Raises BadSegment."""
+    start = size - 8 - int.from_bytes(tail[:4], "little")
+    if len(tail) != 8 or tail[4:] != b"PAR1" or start < 4:
+        raise BadSegment("it does not end as a Parquet file")
+    return start
 
 
 def remove(path: Path) -> None:
@@ -224,6 +259,13 @@ class _Footer:
     last_gpu: npt.NDArray[np.int64]
     first_ms: npt.NDArray[np.int64]
     last_ms: npt.NDArray[np.int64]
+    spans: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def spans_of(self, group: int) -> list[tuple[int, int]]:
+        """Start and length of each column of a row group."""
+        if (found := self.spans.get(group)) is None:
+            found = self.spans[group] = _spans(self.metadata, group)
+        return found
 
     def groups(self, start_ms: int, end_ms: int, gpus: Flags | None) -> list[int]:
         """The row groups in which the wanted rows may lie."""
@@ -235,14 +277,47 @@ class _Footer:
         return [int(number) for number in np.flatnonzero(found)]
 
 
-def _footer(path: Path) -> _Footer:
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """CRCs of a file: of its footer, and of each column of each row group, which Parquet's own leave out in part.
+
+    Its pages have checksums, but neither the heads of pages, which say how values are encoded, nor the footer, which
+    has names, units and bounds. `columns` is empty for a file of a version that kept no sums.
+    """
+
+    footer: int = 0
+    columns: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+
+    @classmethod
+    def of(cls, kept: bytes) -> tuple[Sums, Sums]:
+        """Those of a segment and of the file beside it; raises BadSegment."""
+        words = np.frombuffer(kept, "<u4") if len(kept) % 4 == 0 else np.empty(0, np.uint32)
+        found = []
+        for _ in range(2):
+            count = int(words[0]) if len(words) else 0
+            found.append(cls(int(words[1]), words[2 : count + 1]) if count else cls())
+            words = words[count + 1 :]
+        return found[0], found[1]
+
+    def __bool__(self) -> bool:
+        return len(self.columns) > 0
+
+
+def _footer(path: Path, sums: Sums) -> _Footer:
     found = path.stat()
-    return _footer_once(path, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _footer_once(path, (found.st_ino, found.st_size, found.st_mtime_ns), sums.footer if sums else None)
 
 
 @lru_cache(maxsize=64)
-def _footer_once(path: Path, _same: tuple[int, int, int]) -> _Footer:
+def _footer_once(path: Path, same: tuple[int, int, int], wanted: int | None) -> _Footer:
     """The footer of a file, remembered. A file never changes, but a backup may put another one under its name."""
+    if wanted is not None:
+        with path.open("rb") as raw:
+            raw.seek(max(same[1] - 8, 0))
+            start = _footer_start(raw.read(8), same[1])
+            raw.seek(start)
+            if zlib.crc32(raw.read()) != wanted:
+                raise BadSegment("its footer is not as written")
     with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
         try:
             return _footer_of(file)
@@ -250,23 +325,50 @@ def _footer_once(path: Path, _same: tuple[int, int, int]) -> _Footer:
             raise BadSegment(f"its footer is none of ours: {type(error).__name__}: {error}") from None
 
 
+def _check_columns(
+    path: Path, footer: _Footer, groups: Sequence[int], columns: Sequence[str] | None, sums: Sums
+) -> None:
+    """Raises BadSegment where a column of a row group is not as written."""
+    width = footer.metadata.num_columns
+    places = range(width) if columns is None else [footer.names.index(name) for name in columns]
+    if len(sums.columns) != width * footer.metadata.num_row_groups:
+        raise BadSegment("its footer is none of those that were written")
+    with path.open("rb", buffering=0) as file:
+        for group in groups:
+            spans = footer.spans_of(group)
+            if 2 * len(places) >= width:
+                # Columns of a row group lie together.
+                first = min(start for start, _ in spans)
+                data = memoryview(os.pread(file.fileno(), max(map(sum, spans)) - first, first))
+                parts = [data[spans[at][0] - first : sum(spans[at]) - first] for at in places]
+            else:
+                parts = [memoryview(os.pread(file.fileno(), spans[at][1], spans[at][0])) for at in places]
+            if any(
+                zlib.crc32(part) != sums.columns[group * width + at] for at, part in zip(places, parts, strict=True)
+            ):
+                raise BadSegment(f"a column of row group {group} is not as written")
+
+
 def _footer_of(file: pq.ParquetFile) -> _Footer:
     metadata, names = file.metadata, tuple(file.schema_arrow.names)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    bounds = []
+    bounds: list[npt.NDArray[np.int64]] = []
     for key in _KEYS:
         found = [group.column(names.index(key)).statistics for group in groups]
         bounds += [np.array([f.min for f in found], np.int64), np.array([f.max for f in found], np.int64)]
-    return _Footer(metadata, names, json.loads(file.schema_arrow.metadata[_SCALES]), *bounds)
+    scales = json.loads(file.schema_arrow.metadata[_SCALES])
+    return _Footer(metadata, names, scales, bounds[0], bounds[1], bounds[2], bounds[3])
 
 
-def _table(path: Path, footer: _Footer, groups: Sequence[int], columns: Sequence[str] | None) -> pa.Table:
+def _table(path: Path, footer: _Footer, groups: Sequence[int], columns: Sequence[str] | None, sums: Sums) -> pa.Table:
     texts = [name for name in (_REASONS, _OWNERS, "name") if name in footer.names]
-    # The page's checksum is asked on every read: a bit that flipped is an error and not another value.
+    # Asked on every read: a bit that flipped is an error and not another value.
+    if sums:
+        _check_columns(path, footer, groups, columns, sums)
     with (
         pa.OSFile(str(path)) as handle,
         pq.ParquetFile(
-            handle, metadata=footer.metadata, read_dictionary=texts, page_checksum_verification=True
+            handle, metadata=footer.metadata, read_dictionary=texts, page_checksum_verification=not sums
         ) as file,
     ):
         return file.read_row_groups(groups, columns=columns)
@@ -281,23 +383,26 @@ def read(
     *,
     whole: bool,
     variants: bool,
+    sums: bytes = b"",
 ) -> Block:
     """The rows of segment `path` in [`start_ms`, `end_ms`), of the GPUs for whose number `gpus` holds (None: of all).
 
     `names` are the columns that are read, None for all; with `whole` also reasons and owners, with `variants` also
-    what lies in the file beside. Raises OSError, ArrowException or BadSegment where a file cannot be read.
+    what lies in the file beside. `sums` are those of `write`, none where an earlier version kept none. Raises
+    OSError, ArrowException or BadSegment where a file cannot be read.
     """
-    footer = _footer(path)
+    own, beside = Sums.of(sums)
+    footer = _footer(path, own)
     groups = footer.groups(start_ms, end_ms, gpus)
     there = [name for name in footer.names if name not in (*_KEYS, _REASONS, _OWNERS)]
     chosen = tuple(name for name in there if names is None or name in names)
     if not groups:
         return empty(chosen)
     notes = [name for name in (_REASONS, _OWNERS) if whole and name in footer.names]
-    block = _block(_table(path, footer, groups, [*_KEYS, *chosen, *notes]), chosen, footer.scales)
+    block = _block(_table(path, footer, groups, [*_KEYS, *chosen, *notes], own), chosen, footer.scales)
     block = block.between(start_ms, end_ms, gpus)
     if variants and len(block):
-        return _with_variants(block, variants_of(path), start_ms, end_ms, gpus, names)
+        return _with_variants(block, variants_of(path), start_ms, end_ms, gpus, names, beside)
     return block
 
 
@@ -329,13 +434,19 @@ def _coded(column: Any) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
 
 
 def _with_variants(
-    block: Block, path: Path, start_ms: int, end_ms: int, gpus: Flags | None, names: Collection[str] | None
+    block: Block,
+    path: Path,
+    start_ms: int,
+    end_ms: int,
+    gpus: Flags | None,
+    names: Collection[str] | None,
+    sums: Sums,
 ) -> Block:
-    footer = _footer(path)
+    footer = _footer(path, sums)
     groups = footer.groups(start_ms, end_ms, gpus)
     if not groups:
         return block
-    table = _table(path, footer, groups, None)
+    table = _table(path, footer, groups, None, sums)
     value = decode_mixed(table)
     gpu, at_ms = table.column("gpu").to_numpy(), table.column("at_ms").to_numpy()
     name, texts = _coded(table.column("name"))

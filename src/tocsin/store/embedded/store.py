@@ -8,11 +8,12 @@ chunks and segments together to one row per GPU and instant.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from tocsin.domain.finding import Finding, Severity
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
+from tocsin.store import points
 from tocsin.store.embedded import backup as embedded_backup
 from tocsin.store.embedded import gpus as rows
 from tocsin.store.embedded.chunks import (
@@ -39,18 +41,22 @@ from tocsin.store.embedded.chunks import (
     Ints,
     Notes,
     empty,
+    held,
     matrix,
     merge,
     owners_of,
     owners_text,
     reasons_of,
     reasons_text,
+    set_aside,
 )
 from tocsin.store.embedded.database import Database
 from tocsin.store.embedded.gpus import Numbers, Roster, Rosters, flags, flags_of, known_gpus, newest, note_newest
 from tocsin.store.embedded.migrate import bring_over
 from tocsin.store.embedded.rollup import HIGH, LOW, is_made
+from tocsin.store.embedded.salvage import mend
 from tocsin.store.embedded.segment_index import Gone, Segments
+from tocsin.store.embedded.sums import ROWS, DamagedRow, checked, row_sum
 from tocsin.store.embedded.upkeep import EmbeddedUpkeep, remove_before
 from tocsin.store.port import Columns, Series, StoreUnavailable
 from tocsin.store.upkeep import Retention, Upkeep
@@ -59,6 +65,7 @@ _MAX_LAYOUTS = 100_000
 """Sets of names that are remembered; processes come and go, and each makes a new one."""
 
 Places = npt.NDArray[np.intp]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +221,7 @@ def _variants_by_row(extra: Extra) -> dict[int, dict[str, float]]:
 
 _FINDING = TypeAdapter(Finding)
 _PREDICTION = TypeAdapter(Prediction)
-_EVENT_COLUMNS = "id, kind, gpu, host, at_ms, code, message, source, simulated, severity, remedy"
+_EVENT_COLUMNS = f"{ROWS['event']}, sum"
 
 _TRIES = 3
 _FRONT_MS = MINUTE
@@ -235,7 +242,7 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stale = False
-        self._database = Database(path, self._undone)
+        self._database = Database(path, self._undone, mend)
         self._numbers = Numbers()
         self._rosters = Rosters()
         self._chunks = Chunks()
@@ -290,9 +297,9 @@ class SqliteStore:
             f"INSERT OR REPLACE INTO event ({_EVENT_COLUMNS}) VALUES ({marks})", map(_event_row, batch.events)
         )
         findings = [(f.id, f.last_ms, _FINDING.dump_json(f).decode()) for f in batch.findings]
-        db.executemany("INSERT OR REPLACE INTO finding VALUES (?, ?, ?)", findings)
+        _replace(db, "finding", findings)
         predictions = [(p.id, p.at_ms, p.subject.name, _PREDICTION.dump_json(p).decode()) for p in batch.predictions]
-        db.executemany("INSERT OR REPLACE INTO prediction VALUES (?, ?, ?, ?)", predictions)
+        _replace(db, "prediction", predictions)
 
     # ------------------------------------------------------------------ readings
 
@@ -311,9 +318,31 @@ class SqliteStore:
                 cold = [self._segments.read(one, ask, last_try=attempt == _TRIES - 1) for one, ask in listed]
             except Gone:
                 continue
+            self._set_aside()
             parts = [block for block in (*cold, *hot) if block is not None and len(block)]
-            return (merge(parts) if parts else empty(), roster)
+            found = merge(parts) if parts else empty()
+            return found if roster.lost is None else found.where(~held(roster.lost, found.gpu)), roster
         raise StoreUnavailable("segments are replaced faster than they are read")
+
+    def _set_aside(self, table: str = "", numbers: Mapping[int, str] | None = None) -> None:
+        """Take rows that were found damaged out of the way, so that they are counted, and not read again."""
+        if self._chunks.damaged or numbers:
+            with self._writing() as db:
+                self._chunks.set_aside(db)
+                for number, problem in (numbers or {}).items():
+                    set_aside(db, table, number, problem)
+
+    def _sound(self, table: str, rows: Iterable[Sequence[Any]], read: Callable[[Sequence[Any]], _T]) -> list[_T]:
+        """What `read` makes of rows with their number, columns of `ROWS` and sum; without those that are damaged."""
+        found, bad = [], dict[int, str]()
+        for number, *values, kept in rows:
+            try:
+                checked(table, kept, values)
+                found.append(points.sound(read(values)))
+            except (ValueError, TypeError, DamagedRow) as error:
+                bad[number] = str(error)
+        self._set_aside(table, bad)
+        return found
 
     def gpus(self) -> list[Gpu]:
         query = f"SELECT {rows.GPU_COLUMNS} FROM gpu WHERE last_ms IS NOT NULL ORDER BY uuid"
@@ -414,25 +443,22 @@ class SqliteStore:
 
     # ------------------------------------------------------------------ events, findings, predictions
 
-    def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
-        query = f"SELECT {_EVENT_COLUMNS} FROM event WHERE at_ms >= ? AND at_ms < ?"
-        values: tuple[int | str, ...] = (start_ms, end_ms)
-        if gpu is not None:
-            query, values = f"{query} AND gpu = ?", (*values, gpu)
+    def _between(self, table: str, start_ms: int, end_ms: int, gpu: str | None = None) -> list[tuple[Any, ...]]:
+        query = f"SELECT rowid, {ROWS[table]}, sum FROM {table} WHERE at_ms >= ?1 AND at_ms < ?2"
+        query += " AND (?3 IS NULL OR gpu = ?3)" if table != "finding" else " AND ?3 IS NULL"
         with self._reading() as db:
-            return [_read_event(row) for row in db.execute(f"{query} ORDER BY at_ms, id", values)]
+            return db.execute(f"{query} ORDER BY at_ms, id", (start_ms, end_ms, gpu)).fetchall()
+
+    def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
+        return self._sound("event", self._between("event", start_ms, end_ms, gpu), _read_event)
 
     def findings(self, start_ms: int, end_ms: int) -> list[Finding]:
-        query = "SELECT body FROM finding WHERE at_ms >= ? AND at_ms < ? ORDER BY at_ms, id"
-        with self._reading() as db:
-            return [_FINDING.validate_json(body) for (body,) in db.execute(query, (start_ms, end_ms))]
+        rows = self._between("finding", start_ms, end_ms)
+        return self._sound("finding", rows, lambda row: _FINDING.validate_json(row[-1]))
 
     def predictions(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Prediction]:
-        query = (
-            "SELECT body FROM prediction WHERE at_ms >= ? AND at_ms < ? AND (?3 IS NULL OR gpu = ?3) ORDER BY at_ms, id"
-        )
-        with self._reading() as db:
-            return [_PREDICTION.validate_json(body) for (body,) in db.execute(query, (start_ms, end_ms, gpu))]
+        rows = self._between("prediction", start_ms, end_ms, gpu)
+        return self._sound("prediction", rows, lambda row: _PREDICTION.validate_json(row[-1]))
 
     # ------------------------------------------------------------------ files
 
@@ -448,6 +474,11 @@ class SqliteStore:
     def interrupt(self) -> None:
         """End the round of upkeep that is under way soon; what it had not finished is as it was."""
         self._upkeep.interrupt()
+
+    def damaged_rows(self) -> int:
+        """How many rows were found damaged since the file was made: readings, events, findings and others."""
+        with self._reading() as db:
+            return int(db.execute("SELECT COALESCE(SUM(rows), 0) FROM damaged").fetchone()[0])
 
     def damaged(self) -> list[tuple[str, str]]:
         """Name and problem of each segment that could not be read and was set aside."""
@@ -473,11 +504,19 @@ def _event_row(event: Event) -> tuple[int | str, ...]:
     """A row of `_EVENT_COLUMNS`."""
     what = (event.at_ms, event.code, event.message, event.source, int(event.simulated))
     weight = (event.severity.value if event.severity is not None else "", event.remedy)
-    return (event.id, event.kind.value, event.gpu, event.host, *what, *weight)
+    row = (event.id, event.kind.value, event.gpu, event.host, *what, *weight)
+    return (*row, row_sum(row))
+
+
+def _replace(db: sqlite3.Connection, table: str, rows: Sequence[tuple[int | str, ...]]) -> None:
+    """Keep rows of `ROWS`, each in place of an earlier one of its name."""
+    marks = ", ".join("?" * (len(ROWS[table].split(",")) + 1))
+    query = f"INSERT OR REPLACE INTO {table} ({ROWS[table]}, sum) VALUES ({marks})"
+    db.executemany(query, [(*row, row_sum(row)) for row in rows])
 
 
 def _read_event(row: Sequence[object]) -> Event:
-    """Inverse of `_event_row`."""
+    """The event of a row of ``event`` in `ROWS`."""
     _, kind, gpu, host, at_ms, code, message, source, simulated, severity, remedy = row
     return Event(
         kind=EventKind(str(kind)),

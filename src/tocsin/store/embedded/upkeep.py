@@ -20,7 +20,7 @@ from tocsin.domain.atomic_file import make_folder
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict, Unavailable
 from tocsin.store.embedded import segments as files
-from tocsin.store.embedded.chunks import Ask, Block, Chunks, merge
+from tocsin.store.embedded.chunks import Ask, Block, Chunks, DamagedChunk, merge
 from tocsin.store.embedded.database import Database, locked
 from tocsin.store.embedded.gpus import flags_of
 from tocsin.store.embedded.rollup import roll
@@ -142,14 +142,15 @@ class Rewriter:
     def _written(self, job: Job, block: Block) -> Segment:
         self._number += 1
         name = f"{job.start_ms}-{job.end_ms - job.start_ms}-{job.step_ms}-{self._number:08d}{files.SUFFIX}"
-        size = files.write(self._segments.folder / name, block)
+        size, sums = files.write(self._segments.folder / name, block)
         span = (int(block.at_ms.min()), int(block.at_ms.max()), int(block.gpu.min()), int(block.gpu.max()))
         variants = len(block.extra.row)
         newest = max([job.upto, *(part.newest for part in job.parts)])
-        return Segment(0, name, job.step_ms, job.start_ms, job.end_ms, *span, len(block), variants, size, newest)
+        return Segment(0, name, job.step_ms, job.start_ms, job.end_ms, *span, len(block), variants, size, newest, sums)
 
     def _swap(self, job: Job, made: Sequence[Segment], now_ms: int) -> None:
         with self._database.writing() as db:
+            self._chunks.set_aside(db)
             self._segments.add(db, made)
             healthy = {name for (name,) in db.execute("SELECT name FROM segment WHERE problem IS NULL")}
             self._segments.retire(db, [part for part in job.parts if part.name in healthy], now_ms)
@@ -248,7 +249,8 @@ class EmbeddedUpkeep:
                 log.info("upkeep interrupted", reason=str(error))
             with self._database.reading() as db:
                 self._before = {hot.bucket_ms: hot.upto for hot in _hot(db)}
-        return replace(done, damaged=len(self._segments.damaged()))
+                (rows,) = db.execute("SELECT COALESCE(SUM(rows), 0) FROM damaged").fetchone()
+        return replace(done, damaged=len(self._segments.damaged()), damaged_rows=int(rows))
 
     def interrupt(self) -> None:
         """Let the round under way end after the piece that it is at."""
@@ -359,7 +361,11 @@ class EmbeddedUpkeep:
         db.execute("DELETE FROM chunk WHERE last_ms < ?", (before_ms,))
         for (number,) in db.execute("SELECT id FROM chunk WHERE first_ms < ?", (before_ms,)).fetchall():
             ask = Ask(before_ms, 2**62, whole=True, variants=True)
-            self._chunks.replace(db, number, self._chunks.one(db, number, ask))
+            try:
+                self._chunks.replace(db, number, self._chunks.one(db, number, ask))
+            except DamagedChunk as error:
+                self._chunks.damaged[number] = str(error)
+        self._chunks.set_aside(db)
 
     def _count(self, before_ms: int) -> int:
         """How many readings there are before an instant; one that is in two places counts once."""
