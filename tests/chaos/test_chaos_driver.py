@@ -215,3 +215,19 @@ def test_a_count_of_gpus_that_cannot_be_is_not_believed(
         assert running.metric("tocsin_nvml_implausible_counts_total", what="gpu") >= 5
         assert running.log.read_text().count("a count that cannot be") == 1
         ends_in_time(running)
+
+
+def test_troubles_of_all_kinds_at_once_hold_up_neither_the_first_reading_nor_the_end(
+    tmp_path: Path, fleet: MockFleet, uuids: list[str]
+) -> None:
+    fleet.gpus[0].hang("nvmlDeviceGetHandleByIndex_v2")
+    fleet.gpus[1].hang("nvmlDeviceGetFieldValues")
+    fleet.gpus[2].delay("nvmlDeviceGetUUID", 1_000_000)
+    fleet.system.hang("nvmlEventSetWait_v2")
+    fleet.system.hang("nvmlShutdown")
+    fleet.apply()
+    begun = time.monotonic()
+    with agent(tmp_path, fleet, "http://127.0.0.1:9", **SLOW) as running:
+        first_reading(running, begun)
+        assert powered(running) == set(uuids[2:])
+        ends_in_time(running)

@@ -16,6 +16,7 @@ import pytest
 from tocsin.domain.clock import HOUR, SystemClock
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.order import Order
+from tocsin_testing.chaos import until
 from tocsin_testing.fake_fleet import NOW_MS
 from tocsin_testing.fake_service import FakeService, serving
 from tocsin_testing.mock_gpus import h100
@@ -89,3 +90,26 @@ def test_whatever_ends_the_agent_the_limit_is_as_it_was(tmp_path: Path, how: sig
         assert pynvml.nvmlDeviceGetPowerManagementLimit(handle) == 700_000
         pynvml.nvmlShutdown()
     assert list((tmp_path / "var" / "agent" / "limits").glob("*.limit.json")) == []
+
+
+def test_a_limit_is_given_back_although_a_reading_hangs(tmp_path: Path) -> None:
+    fleet = MockFleet(tmp_path, [h100(0), h100(1)])
+    fleet.gpus[0].set("nvmlDeviceGetMarginTemperature", to=3)
+    fleet.apply()
+    service = FakeService()
+    order = Order("k@g", "d", "node-1", fleet.gpus[0].uuid, ActionKind.THROTTLE, NOW_MS, NOW_MS + HOUR)
+    service.order_service.queue.post([order])
+    with fleet.loaded(), serving(service) as url:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        with agent(fleet, url) as process:
+            wait_for(process, '"outcome": "written"')
+            fleet.gpus[1].hang()
+            fleet.system.hang("nvmlShutdown")
+            fleet.apply()
+            until(lambda: fleet.waiting, "a call that hangs")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        assert pynvml.nvmlDeviceGetPowerManagementLimit(handle) == 700_000
+        fleet.heal()
+        pynvml.nvmlShutdown()
