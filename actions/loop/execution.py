@@ -16,7 +16,7 @@ from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
 from tocsin.actions.model.ladder import RUNGS
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.recovery import inverse_of
-from tocsin.actions.model.scope import gpus_of
+from tocsin.actions.model.scope import gpus_of, misplaced
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
@@ -126,6 +126,9 @@ class Execution:
         """
         if decision.parameters.problem and not is_recovery(decision.action):
             return Verdict(PRE_CHECK, Ruling.DENY, decision.parameters.problem)
+        elsewhere = "" if is_recovery(decision.action) else misplaced(decision.subject, view)
+        if elsewhere:
+            return Verdict(PRE_CHECK, Ruling.HOLD, elsewhere)
         executor = self._routing.executor_for(decision)
         if executor is None:
             return Verdict(PRE_CHECK, Ruling.HOLD, f"no executor carries out {decision.action}")

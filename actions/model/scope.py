@@ -34,6 +34,22 @@ def hosts_of(subject: Subject, view: FleetView) -> frozenset[str]:
     return frozenset(hosts - {""})
 
 
+def misplaced(subject: Subject, view: FleetView) -> str:
+    """Why the host that a GPU subject names is not the one that guards judge it by; empty where it is, or is unknown.
+
+    Guards judge the host that the readings of the whole GPU name, executors change the one that the decision names: an
+    action in which they differ would change a node that no guard has looked at.
+    """
+    part, whole = view.gpus.get(subject.name), view.whole(subject.name)
+    if subject.kind is not SubjectKind.GPU or part is None or whole is None:
+        return ""
+    if part.gpu.host != whole.gpu.host:
+        return f"{subject.name} is said to be on {part.gpu.host}, and its GPU {whole.gpu.uuid} is on {whole.gpu.host}"
+    if subject.host and subject.host != whole.gpu.host:
+        return f"{subject.name} is on {whole.gpu.host} by its readings, and the action is for {subject.host}"
+    return ""
+
+
 def racks_of(subject: Subject, view: FleetView) -> frozenset[str]:
     """The known racks of a GPU or host subject."""
     hosts = hosts_of(subject, view)
