@@ -302,6 +302,8 @@ class KubernetesActions:
 
     def _checkpoint(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, wanted = host_of(decision), pods_of(decision)
+        if not self._settings.checkpoint_seconds:
+            return ExecutionResult(False, "no pod is asked for checkpoints: kubernetes.checkpoint_seconds is 0")
         here = [pod for pod in self._cluster.pods_on(host) if not pod.finished and not pod.terminating]
         asked = [pod for pod in here if pod.checkpoints and (pod.title in wanted if wanted else pod.gpus)]
         if not asked:

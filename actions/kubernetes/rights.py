@@ -62,10 +62,11 @@ FEATURES: dict[str, tuple[Right, ...]] = {
     "nodes": (
         *_rights("", "nodes", "get", "list", "patch"),
         *_rights("", "nodes/status", "patch"),
-        *_rights("", "pods", "list", "patch"),
+        *_rights("", "pods", "list"),
         *_rights("", "pods/eviction", "create"),
         *_rights("policy", "poddisruptionbudgets", "list"),
     ),
+    "checkpoints": _rights("", "pods", "patch"),
     "delete": _rights("", "pods", "delete"),
     "scale": (
         *(right for kind in SCALED_KINDS for right in _rights(APPS, kind, "get")),
@@ -119,6 +120,8 @@ def role_of(right: Right) -> str:
 def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
     """What the features that `settings` turn on need."""
     needs = [Need(right) for right in FEATURES["nodes"]]
+    if settings.checkpoint_seconds:
+        needs += [Need(right) for right in FEATURES["checkpoints"]]
     if settings.delete_blocked_pods:
         needs += [Need(right) for right in FEATURES["delete"]]
     for workload in settings.workloads.values():

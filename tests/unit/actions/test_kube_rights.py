@@ -44,7 +44,10 @@ def test_bindings_name_roles_and_the_account_that_are_there() -> None:
 
 def test_only_the_features_that_are_turned_on_are_needed() -> None:
     plain = needed(KubernetesSettings())
-    assert {need.right for need in plain} == set(FEATURES["nodes"])
+    assert {need.right for need in plain} == {*FEATURES["nodes"], *FEATURES["checkpoints"]}
+    bare = needed(KubernetesSettings(checkpoint_seconds=0))
+    assert {need.right for need in bare} == set(FEATURES["nodes"])
+    assert "patch pods" not in {str(need) for need in bare}
     settings = KubernetesSettings.model_validate(
         {
             "workloads": {"serve": "web/deployment/llm", "own": "web/inferenceservices.v1beta1.serving.kserve.io/llm"},

@@ -110,6 +110,21 @@ def test_kubernetes_own_schema_knows_every_field(renderings: dict[str, Rendered]
             kubernetes_validate.validate(document, release, strict=True)
 
 
+def test_a_cluster_without_further_kinds_takes_every_overlay_but_the_one_that_says_so(
+    overlays: dict[str, Rendered],
+) -> None:
+    """A cluster without the Prometheus operator refuses a ServiceMonitor, and `kubectl apply` ends in an error."""
+    theirs = {name for name, rendered in overlays.items() if {one["kind"] for one in rendered.documents} & OURS}
+    assert theirs == {"production-monitored"}
+    brain = overlays["production-monitored"].named("ServiceMonitor", "tocsin-brain")
+    assert brain["spec"]["endpoints"][0]["scheme"] == "https"
+    others = [
+        {json.dumps(one, sort_keys=True) for one in overlays[name].documents if one["kind"] not in OURS}
+        for name in ("production", "production-monitored")
+    ]
+    assert others[0] == others[1]
+
+
 def test_a_field_that_is_misspelt_is_noticed(overlays: dict[str, Rendered]) -> None:
     broken = json.loads(json.dumps(overlays["observe"].named("DaemonSet", "tocsin-agent")))
     broken["spec"]["template"]["spec"]["hostPid"] = True
@@ -229,10 +244,11 @@ def granted(rendered: Rendered) -> set[str]:
 def test_rights_follow_what_the_settings_turn_on(overlays: dict[str, Rendered], place: Path) -> None:
     assert granted(overlays["observe"]) == granted(overlays["demo"]) == {"tocsin-lease"}
     production = overlays["production"]
-    assert granted(production) == {"tocsin-lease", "tocsin-nodes"}
+    assert granted(production) == {"tocsin-lease", "tocsin-nodes", "tocsin-checkpoints"}
+    assert granted(production) == granted(overlays["production-monitored"])
     settings = settings_of(production, "StatefulSet", "tocsin-brain", place)
     wanted = {need.right for need in needed(settings.kubernetes)}
-    assert wanted == set(FEATURES["nodes"]) | set(FEATURES["lease"])
+    assert wanted == {*FEATURES["nodes"], *FEATURES["checkpoints"], *FEATURES["lease"]}
     assert settings.kubernetes.lease == "tocsin/brain"
     for rendered in overlays.values():
         bound = [s for b in rendered.of("ClusterRoleBinding", "RoleBinding") for s in b["subjects"]]
