@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.domain.clock import SECOND, ManualClock
-from tocsin.runtime.brain.lease import KubernetesLease
+from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, RETRY_SHARE, KubernetesLease
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import ADMIN, KubeDouble
-from tocsin_testing.kube_site import FlakyDoor
+from tocsin_testing.kube_site import DirectDoor, FlakyDoor
 
 BRAINS = 3
 
@@ -95,3 +95,35 @@ def test_somebody_gets_it_once_the_trouble_is_over() -> None:
             lease.tick()
         clock.advance(2 * SECOND)
     assert sum(lease.held() for lease in leases) == 1
+
+
+@given(
+    st.sampled_from([3.0, 4.0, 5.0, 15.0, 60.0]),
+    st.floats(0, LEASE_LOOK_SECONDS),
+    st.floats(0, 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_dead_holder_is_replaced_soon_after_its_lease_has_run_out(seconds: float, behind: float, died: float) -> None:
+    """`behind` is how much later the second brain looks than the first, `died` when the first dies: what part of its
+    lease after both have settled."""
+    double, clock = KubeDouble(), ManualClock(T0)
+    first, second = (
+        KubernetesLease(Cluster(DirectDoor(double, ADMIN)), "default/brain", name, seconds, clock) for name in "ab"
+    )
+    death, now = seconds * (1 + died), 0.0
+    while now < death:
+        first.tick()
+        clock.advance(round(behind * SECOND))
+        second.tick()
+        clock.advance(round((LEASE_LOOK_SECONDS - behind) * SECOND))
+        now += LEASE_LOOK_SECONDS
+        assert not second.held()
+    while not second.held():
+        clock.advance(round(behind * SECOND))
+        second.tick()
+        clock.advance(round((LEASE_LOOK_SECONDS - behind) * SECOND))
+        now += LEASE_LOOK_SECONDS
+        assert not (first.held() and second.held())
+    took = now - death
+    assert took <= seconds * (1 + RETRY_SHARE) + 2 * LEASE_LOOK_SECONDS
+    assert seconds != 4 or took <= 5

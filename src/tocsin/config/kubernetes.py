@@ -87,7 +87,8 @@ class KubernetesSettings(Section):
     lease: str = ""
     """Lease `namespace/name` that one brain holds to be the active one; empty: none is asked for."""
     lease_seconds: float = Field(default=15.0, ge=3)
-    """Time after its last renewal at which another brain takes the lease over."""
+    """Time after its last renewal at which another brain takes the lease over, and up to a fifth more until it has seen
+    that; 4 for a change within 5 s."""
 
     @field_validator("workloads", mode="before")
     @classmethod

@@ -29,7 +29,7 @@ RETRY_SHARE = 2 / 15
 """Part of the duration between two renewals or looks (client-go: 2 s of 15 s)."""
 
 
-LEASE_LOOK_SECONDS = 0.5
+LEASE_LOOK_SECONDS = 0.25
 """Time between two calls of `Lease.tick`, which knows itself what is due."""
 
 
@@ -96,6 +96,10 @@ class KubernetesLease:
         except KubeError as error:
             # 409: another process was faster; what it wrote is seen at the next look.
             self.trouble = str(error)
+        if self._seen is not None and self._renewed is None:
+            # A lease that nobody renews is taken when it runs out, not at the look after that.
+            runs_out = self._runs_out(self._seen)
+            self._next = min(self._next, runs_out) if runs_out > now else self._next
 
     def release(self) -> None:
         if self._renewed is None or self._seen is None:
@@ -135,7 +139,11 @@ class KubernetesLease:
         holder = seen.spec.get("holderIdentity")
         if not holder or holder == self.identity:
             return True
-        return now - seen.since >= float(seen.spec.get("leaseDurationSeconds") or self._seconds)
+        return now >= self._runs_out(seen)
+
+    def _runs_out(self, seen: _SeenLease) -> float:
+        """When another may take it, in own monotonic seconds."""
+        return seen.since + float(seen.spec.get("leaseDurationSeconds") or self._seconds)
 
     def _won(self, lease: Json, now: float) -> None:
         """`now` is from before the request: the others saw the renewal no earlier."""
@@ -215,5 +223,8 @@ def open_lease(settings: Settings, clock: Clock) -> Lease | None:
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     wanted = settings.kubernetes
     if wanted.lease:
+        # A request that hangs must not use up the time in which the holder could renew.
+        longest = wanted.lease_seconds * RENEW_SHARE / 2
+        wanted = wanted.model_copy(update={"timeout_seconds": min(wanted.timeout_seconds, longest)})
         return KubernetesLease(Cluster(connect(wanted)), wanted.lease, identity, wanted.lease_seconds, clock)
     return None if settings.actions.lease_file is None else FileLease(settings.actions.lease_file, identity)
