@@ -36,7 +36,10 @@ class Site:
         self.take(Batch(readings=[Reading(one, T0, {"gpu_power_watts": 100.0}) for one in (THEIRS, CHILD)]))
 
     def take(self, batch: Batch, now_ms: int = T0) -> None:
-        self.memory.put(self.owners.admit(batch, now_ms).batch)
+        refused = self.owners.refuse(batch, now_ms)
+        readings = [one for place, one in enumerate(batch.readings) if place not in refused.readings]
+        events = [one for place, one in enumerate(batch.events) if place not in refused.events]
+        self.memory.put(Batch(readings=readings, events=[*events, *refused.told]))
 
     def push(self, text: str, host: str, now_ms: int = T0) -> None:
         mine, _ = own_lines(text, simple(host, Role.AGENT, host=host), self.owners.host_of)
@@ -77,17 +80,17 @@ def test_a_node_with_its_token_changes_nothing_of_another(sent: list[list[str]])
 def test_a_shared_token_cannot_take_a_gpu_over_either(uuid: str, parent: str, ahead: int) -> None:
     site = Site()
     claim = Reading(Gpu(uuid if not parent else "MIG-new", "node-a", parent=parent), T0 + ahead, {"gpu_power_watts": 1})
-    admitted = site.owners.admit(Batch(readings=[claim]), T0)
-    assert (admitted.batch.readings, admitted.refused) == ([], {DUPLICATE: 1})
-    (event,) = admitted.batch.events
+    refused = site.owners.refuse(Batch(readings=[claim]), T0)
+    assert (refused.readings, refused.reasons) == ({0}, {DUPLICATE: 1})
+    (event,) = refused.told
     assert (event.kind, event.host, event.gpu) == (EventKind.DUPLICATE_IDENTITY, "node-a", "")
-    assert site.owners.admit(Batch(readings=[claim]), T0 + 1).batch.events == []
+    assert site.owners.refuse(Batch(readings=[claim]), T0 + 1).told == []
 
 
 def test_an_agent_cannot_say_that_identities_are_duplicate() -> None:
     site = Site()
     forged = Event(EventKind.DUPLICATE_IDENTITY, "", "node-a", T0)
-    assert site.owners.admit(Batch(events=[forged]), T0).batch.events == []
+    assert site.owners.refuse(Batch(events=[forged]), T0).events == {0}
 
 
 def test_a_gpu_that_was_forgotten_or_released_may_have_moved() -> None:
@@ -103,15 +106,15 @@ def test_a_gpu_that_was_forgotten_or_released_may_have_moved() -> None:
 def test_a_host_has_so_many_gpus_and_no_more() -> None:
     site = Site()
     fakes = [Reading(Gpu(f"GPU-fake-{n}", "node-a"), T0, {"gpu_power_watts": 1.0}) for n in range(1_000)]
-    admitted = site.owners.admit(Batch(readings=fakes), T0)
-    assert (len(admitted.batch.readings), admitted.refused) == (MOST, {TOO_MANY: 1_000 - MOST})
+    refused = site.owners.refuse(Batch(readings=fakes), T0)
+    assert (len(refused.readings), refused.reasons) == (1_000 - MOST, {TOO_MANY: 1_000 - MOST})
 
 
 def test_a_newcomer_counts_after_a_while_and_those_of_a_new_site_at_once() -> None:
     owners = Ownership(MOST, NEWCOMER_MS)
     owners.seed((), T0, ())
     new = Gpu("GPU-new", "node-n")
-    owners.admit(Batch(readings=[Reading(new, T0, {})]), T0)
+    owners.refuse(Batch(readings=[Reading(new, T0, {})]), T0)
     assert owners.counts("GPU-new", T0)
     owners.seed((), T0 - DAY, ())
     assert not owners.counts("GPU-new", T0 + NEWCOMER_MS - 1)

@@ -379,10 +379,14 @@ class Brain:
         self._remember(self._admitted(batch))
 
     def _admitted(self, batch: Batch) -> Batch:
-        admitted = self.owners.admit(batch, self.clock.now_ms())
-        for reason, count in admitted.refused.items():
+        refused = self.owners.refuse(batch, self.clock.now_ms())
+        for reason, count in refused.reasons.items():
             self.metrics.count("tocsin_dropped_total", count, what="reading", reason=reason)
-        return admitted.batch
+        if not refused.reasons:
+            return batch
+        readings = [one for place, one in enumerate(batch.readings) if place not in refused.readings]
+        events = [one for place, one in enumerate(batch.events) if place not in refused.events]
+        return replace(batch, readings=readings, events=[*events, *refused.told])
 
     def _remember(self, batch: Batch) -> None:
         self.memory.put(batch)

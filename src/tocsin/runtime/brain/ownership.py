@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR
@@ -24,11 +24,13 @@ MOST_CLAIMANTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """What may be kept of a batch, with events that tell of what may not, and how many records that was by reason."""
+class Refused:
+    """Places of the readings and events of a batch that may not be kept, their number by reason, events that say so."""
 
-    batch: Batch
-    refused: Counter[str] = field(default_factory=Counter)
+    readings: frozenset[int]
+    events: frozenset[int]
+    reasons: Counter[str]
+    told: list[Event]
 
 
 class Ownership:
@@ -45,17 +47,16 @@ class Ownership:
         self._spelt: dict[str, str] = {}
         self._named: dict[str, int] = {}
 
-    def admit(self, batch: Batch, now_ms: int) -> Admitted:
-        """`batch` without what its hosts may not say; GPUs that nobody has reported yet belong to who does so now."""
-        refused: Counter[str] = Counter()
+    def refuse(self, batch: Batch, now_ms: int) -> Refused:
+        """What the hosts of `batch` may not say; GPUs that nobody has reported yet belong to who does so now."""
+        reasons: Counter[str] = Counter()
         claims: dict[str, str] = {}
         with self._lock:
-            readings = [one for one in batch.readings if self._takes(one.gpu, now_ms, refused, claims)]
-            events = [one for one in batch.events if self._believes(one, refused, claims)]
-            events += self._told(claims, now_ms)
-        if len(readings) == len(batch.readings) and len(events) == len(batch.events) and not refused:
-            return Admitted(batch)
-        return Admitted(Batch(readings, events, batch.findings, batch.predictions), refused)
+            readings = frozenset(
+                n for n, one in enumerate(batch.readings) if not self._takes(one.gpu, now_ms, reasons, claims)
+            )
+            events = frozenset(n for n, one in enumerate(batch.events) if not self._believes(one, reasons, claims))
+            return Refused(readings, events, reasons, self._told(claims, now_ms))
 
     def seed(self, readings: Iterable[Reading], first_ms: int, known: Collection[str]) -> None:
         """Take the hosts of readings from the store for owners.
