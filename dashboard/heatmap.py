@@ -103,7 +103,7 @@ MEASURES: dict[str, Measure | None] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class HeatmapLayout:
     """Where each node is drawn: the column and the band that it starts in. `labels` are column, band and rack."""
 
     column: tuple[int, ...]
@@ -113,7 +113,7 @@ class Layout:
     labels: tuple[tuple[int, int, str], ...]
 
 
-def _pack(widths: Sequence[int], racks: Sequence[str], most: int) -> Layout:
+def _pack(widths: Sequence[int], racks: Sequence[str], most: int) -> HeatmapLayout:
     """Nodes from left to right in bands of `most` columns; a rack that fits into one band is not broken."""
     sizes: list[tuple[int, int, str]] = []
     for place, (width, rack) in enumerate(zip(widths, racks, strict=True)):
@@ -138,14 +138,14 @@ def _pack(widths: Sequence[int], racks: Sequence[str], most: int) -> Layout:
         band.append(row)
         at += width
     used = max((start + width for start, width in zip(column, widths, strict=True)), default=1)
-    return Layout(tuple(column), tuple(band), used, row + 1, tuple(labels))
+    return HeatmapLayout(tuple(column), tuple(band), used, row + 1, tuple(labels))
 
 
 @lru_cache(maxsize=8)
-def arrange(widths: tuple[int, ...], racks: tuple[str, ...], rows: int) -> Layout:
+def arrange(widths: tuple[int, ...], racks: tuple[str, ...], rows: int) -> HeatmapLayout:
     """The packing of nodes `widths` columns wide, in `racks`, that makes cells of `rows` in a column largest."""
     total = sum(widths) + len(set(racks))
-    best: tuple[float, float, Layout] | None = None
+    best: tuple[float, float, HeatmapLayout] | None = None
     for bands in range(1, 41):
         layout = _pack(widths, racks, max([*widths, -(-total // bands)]))
         wide, high = SHAPE / layout.columns, (1.0 / layout.bands - BETWEEN) / rows

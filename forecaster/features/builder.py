@@ -31,8 +31,8 @@ from tocsin.forecaster.features.plan import (
     OWN_NAMES,
     REPORTED,
     ColumnLayout,
-    Kind,
-    Plan,
+    FeatureKind,
+    FeaturePlan,
     layout,
 )
 from tocsin.forecaster.features.table import FeatureTable, names_of, values_of
@@ -62,7 +62,9 @@ class FeatureBuilder:
     out. GPUs may appear at any time; `know` tells what they are.
     """
 
-    def __init__(self, plan: Plan, gpus: Sequence[Gpu] = (), *, installed_ms: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, plan: FeaturePlan, gpus: Sequence[Gpu] = (), *, installed_ms: Mapping[str, int] | None = None
+    ) -> None:
         self.plan = plan
         self.late = 0
         self.newest_ms = NOT_YET
@@ -278,7 +280,7 @@ LARGEST = float(np.finfo(np.float16).max)
 Halves = npt.NDArray[np.float16]
 
 
-def shown_values(plan: Plan, values: Singles, here: Bools) -> Halves:
+def shown_values(plan: FeaturePlan, values: Singles, here: Bools) -> Halves:
     """One step as sequences show it, float16[c, g], from `values` and `here` in the order of `plan.sequence`.
 
     The growth of a counter is given as log(1 + growth), a missing value as NaN; the builder's own channels are 0 where
@@ -293,10 +295,10 @@ def shown_values(plan: Plan, values: Singles, here: Bools) -> Halves:
 
 
 @cache
-def _masks(plan: Plan) -> tuple[Bools, Bools]:
+def _masks(plan: FeaturePlan) -> tuple[Bools, Bools]:
     """Which channels of a sequence are counters, and which the builder's own."""
     kinds = {channel.name: channel.kind for channel in plan.channels} | dict(OWN_CHANNELS)
-    counters = np.array([kinds[name] is Kind.COUNTER for name in plan.sequence])
+    counters = np.array([kinds[name] is FeatureKind.COUNTER for name in plan.sequence])
     return counters, np.array([name in OWN_NAMES for name in plan.sequence])
 
 
@@ -324,7 +326,7 @@ def save(builder: FeatureBuilder) -> dict[str, npt.NDArray[Any]]:
     return {**parts.arrays.state(), _ABOUT: np.frombuffer(text.encode(), dtype=np.uint8).copy()}
 
 
-def restore(plan: Plan, state: Mapping[str, npt.NDArray[Any]]) -> FeatureBuilder:
+def restore(plan: FeaturePlan, state: Mapping[str, npt.NDArray[Any]]) -> FeatureBuilder:
     """The builder that `save` was given. Raises InputError for a state of another plan or version, or none at all."""
     remedy = "read the past from the store"
     try:

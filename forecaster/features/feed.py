@@ -15,7 +15,7 @@ from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.features.arrays import Floats
 from tocsin.forecaster.features.builder import FeatureBuilder
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.store.port import Columns
 
 CHUNK_MS = 6 * HOUR
@@ -24,7 +24,7 @@ CHUNK_GPUS = 256
 850 MB of columns."""
 
 
-def chunk_of(plan: Plan, gpus: int) -> int:
+def chunk_of(plan: FeaturePlan, gpus: int) -> int:
     """How much of a store with so many GPUs to read at once: whole steps, in milliseconds."""
     wanted = CHUNK_MS * CHUNK_GPUS // max(gpus, CHUNK_GPUS)
     return max(wanted // plan.step_ms, 1) * plan.step_ms
@@ -118,7 +118,7 @@ class Condenser:
     Stores cannot be asked for such metrics without the number of each process, so they reach features this way only.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FeaturePlan) -> None:
         self._metrics = plan.metrics
         self._place = {name: place for place, name in enumerate(self._metrics)}
         self._by_process = {name for name in self._metrics if name in METRICS and METRICS[name].label == "pid"}

@@ -12,7 +12,16 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.forecaster.features.arrays import NOT_YET, Arrays, Bools, Floats, Ints, Rows
 from tocsin.forecaster.features.onsets import EVENT_CLASSES, FAULT_CLASSES, event_class, is_return
 from tocsin.forecaster.features.peers import GpuRoster
-from tocsin.forecaster.features.plan import BUSY, FAMILIES, LIVELY, Channel, ChannelFeed, ColumnLayout, Kind, Plan
+from tocsin.forecaster.features.plan import (
+    BUSY,
+    FAMILIES,
+    LIVELY,
+    ChannelFeed,
+    ColumnLayout,
+    FeatureChannel,
+    FeatureKind,
+    FeaturePlan,
+)
 from tocsin.forecaster.features.rings import Rings
 from tocsin.forecaster.trend.resample import FROZEN_MS, FROZEN_SAMPLES
 
@@ -21,7 +30,7 @@ from tocsin.forecaster.trend.resample import FROZEN_MS, FROZEN_SAMPLES
 class Parts:
     """Each part keeps its arrays in `arrays`; `installed_ms` says when a UUID was put into service, where known."""
 
-    plan: Plan
+    plan: FeaturePlan
     arrays: Arrays
     rings: Rings
     intake: Intake
@@ -32,7 +41,7 @@ class Parts:
     installed_ms: dict[str, int] = field(default_factory=dict)
 
 
-def parts_of(plan: Plan) -> Parts:
+def parts_of(plan: FeaturePlan) -> Parts:
     """The parts of a builder that knows no GPU yet."""
     arrays = Arrays()
     arrays.add("first_ms", (), np.int64, NOT_YET)
@@ -58,11 +67,11 @@ class Intake:
     come in rounds with at most one of each GPU.
     """
 
-    def __init__(self, plan: Plan, arrays: Arrays) -> None:
+    def __init__(self, plan: FeaturePlan, arrays: Arrays) -> None:
         self._arrays = arrays
         self.keys = {name: number for number, name in enumerate(plan.metrics)}
-        self._counters = plan.count(Kind.COUNTER)
-        self._means = self._counters + plan.count(Kind.MEAN)
+        self._counters = plan.count(FeatureKind.COUNTER)
+        self._means = self._counters + plan.count(FeatureKind.MEAN)
         self._channels = len(plan.names)
         arrays.add("last", (len(self.keys),), np.float64, np.nan)
         arrays.add("reset_ms", (), np.int64, NOT_YET)
@@ -79,7 +88,7 @@ class Intake:
         found = np.full((self._channels, gpus.size), np.nan)
         loaded = _loaded(layout, values)
         for feed in layout.feeds:
-            if feed.channel.kind is Kind.COUNTER:
+            if feed.channel.kind is FeatureKind.COUNTER:
                 found[feed.place] = _counter(feed, growth)
             else:
                 found[feed.place] = self._gauge(feed, values, loaded, gpus)
@@ -121,7 +130,7 @@ class Intake:
         total[self._means :, gpus] = np.maximum(total[self._means :, gpus], values[self._means :])
         count[:, gpus] += here
 
-    def level(self, channel: Channel) -> Floats:
+    def level(self, channel: FeatureChannel) -> Floats:
         """float64[g]: what a counter shows now, over resets of its own; NaN where it was never seen."""
         ways = [self._arrays["last"][[self.keys[key] for key in way]] for way in channel.any_of]
         levels = np.stack([np.where(np.isnan(way).all(axis=0), np.nan, np.nansum(way, axis=0)) for way in ways])
@@ -140,14 +149,14 @@ def _counter(feed: ChannelFeed, growth: Floats) -> Floats:
     return np.asarray(np.fmax.reduce(found) / feed.channel.scale)
 
 
-def _first(values: Floats, ways: tuple[Rows, ...], channel: Channel) -> Floats:
+def _first(values: Floats, ways: tuple[Rows, ...], channel: FeatureChannel) -> Floats:
     found = _combined(values, ways[0], channel)
     for way in ways[1:]:
         found = np.where(np.isnan(found), _combined(values, way, channel), found)
     return found
 
 
-def _combined(values: Floats, way: Rows, channel: Channel) -> Floats:
+def _combined(values: Floats, way: Rows, channel: FeatureChannel) -> Floats:
     total = _sum(values, way)
     return total / np.maximum(np.isfinite(values[way]).sum(axis=0), 1) if channel.mean else total
 

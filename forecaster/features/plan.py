@@ -37,7 +37,7 @@ _PCIE_KINDS = (
 _BANKS = tuple(variant("gpu_row_remap_banks", "availability", x) for x in ("max", "high", "partial", "low", "none"))
 
 
-class Kind(StrEnum):
+class FeatureKind(StrEnum):
     """How the readings of a step become one number: the growth of a counter, the mean, or the largest."""
 
     COUNTER = "counter"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class FeatureChannel:
     """One channel.
 
     `any_of` are ways to the same number, each a set of metric keys that belong together: of a counter each key's
@@ -57,7 +57,7 @@ class Channel:
     """
 
     name: str
-    kind: Kind
+    kind: FeatureKind
     any_of: tuple[tuple[str, ...], ...]
     over: tuple[str, ...] = ()
     scale: float = 1.0
@@ -85,8 +85,8 @@ def _errors(name: str) -> tuple[str, ...]:
     return tuple(variant(name, "link", str(link)) for link in range(LINKS))
 
 
-def _counter(name: str, *ways: tuple[str, ...], scale: float = 1.0) -> Channel:
-    return Channel(name, Kind.COUNTER, ways, scale=scale)
+def _counter(name: str, *ways: tuple[str, ...], scale: float = 1.0) -> FeatureChannel:
+    return FeatureChannel(name, FeatureKind.COUNTER, ways, scale=scale)
 
 
 def _ecc(word: str) -> tuple[tuple[str, ...], ...]:
@@ -98,11 +98,11 @@ def _ecc(word: str) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _mean(name: str, *metrics: str, over: tuple[str, ...] = (), scale: float = 1.0) -> Channel:
-    return Channel(name, Kind.MEAN, tuple((metric,) for metric in metrics), over, scale)
+def _mean(name: str, *metrics: str, over: tuple[str, ...] = (), scale: float = 1.0) -> FeatureChannel:
+    return FeatureChannel(name, FeatureKind.MEAN, tuple((metric,) for metric in metrics), over, scale)
 
 
-COUNTERS: tuple[Channel, ...] = (
+COUNTERS: tuple[FeatureChannel, ...] = (
     _counter("ecc_corrected", *_ecc("corrected")),
     _counter("ecc_uncorrected", *_ecc("uncorrected")),
     _counter("retired_pages", ("gpu_retired_pages_corrected_total", "gpu_retired_pages_uncorrected_total")),
@@ -137,7 +137,7 @@ COUNTERS: tuple[Channel, ...] = (
     _counter("nvlink_bytes", ("gpu_nvlink_transmit_bytes_total", "gpu_nvlink_receive_bytes_total"), scale=1e9),
 )
 
-MEANS: tuple[Channel, ...] = (
+MEANS: tuple[FeatureChannel, ...] = (
     _mean("temperature", "gpu_temperature_celsius"),
     _mean("memory_temperature", "gpu_memory_temperature_celsius"),
     _mean("thermal_margin", "gpu_thermal_margin_celsius"),
@@ -154,40 +154,42 @@ MEANS: tuple[Channel, ...] = (
     _mean("fan_speed", "gpu_fan_speed_ratio"),
 )
 
-PEAKS: tuple[Channel, ...] = (
-    Channel("fragmentation", Kind.PEAK, (("gpu_allocator_external_fragmentation_ratio",),)),
-    Channel("row_remap_pending", Kind.PEAK, (("gpu_row_remap_pending",), ("gpu_retired_pages_pending",))),
-    Channel("memory_failure", Kind.PEAK, (("gpu_row_remap_failure",), ("gpu_memory_unrepairable",))),
-    Channel("ecc_threshold", Kind.PEAK, (("gpu_ecc_sram_threshold_exceeded",),)),
-    Channel("banks_worn", Kind.PEAK, ((_BANKS[0],),), over=_BANKS, lost=True),
-    Channel(
+PEAKS: tuple[FeatureChannel, ...] = (
+    FeatureChannel("fragmentation", FeatureKind.PEAK, (("gpu_allocator_external_fragmentation_ratio",),)),
+    FeatureChannel("row_remap_pending", FeatureKind.PEAK, (("gpu_row_remap_pending",), ("gpu_retired_pages_pending",))),
+    FeatureChannel("memory_failure", FeatureKind.PEAK, (("gpu_row_remap_failure",), ("gpu_memory_unrepairable",))),
+    FeatureChannel("ecc_threshold", FeatureKind.PEAK, (("gpu_ecc_sram_threshold_exceeded",),)),
+    FeatureChannel("banks_worn", FeatureKind.PEAK, ((_BANKS[0],),), over=_BANKS, lost=True),
+    FeatureChannel(
         "repair_pending",
-        Kind.PEAK,
+        FeatureKind.PEAK,
         (tuple(variant("gpu_repair_pending", "unit", unit) for unit in ("channel", "tpc")),),
     ),
-    Channel("recovery_action", Kind.PEAK, (("gpu_recovery_action",),)),
-    Channel("pcie_lanes_lost", Kind.PEAK, (("gpu_pcie_link_width",),), over=("gpu_pcie_link_width_max",), lost=True),
-    Channel(
+    FeatureChannel("recovery_action", FeatureKind.PEAK, (("gpu_recovery_action",),)),
+    FeatureChannel(
+        "pcie_lanes_lost", FeatureKind.PEAK, (("gpu_pcie_link_width",),), over=("gpu_pcie_link_width_max",), lost=True
+    ),
+    FeatureChannel(
         "pcie_speed_lost",
-        Kind.PEAK,
+        FeatureKind.PEAK,
         (("gpu_pcie_link_generation",),),
         over=("gpu_pcie_link_generation_max",),
         lost=True,
         loaded=True,
     ),
-    Channel("links_down", Kind.PEAK, by_link("gpu_nvlink_up"), mean=True, lost=True),
-    Channel("fabric_unhealthy", Kind.PEAK, (("gpu_fabric_health",),), at_least=2.0),
-    Channel("driver_latency", Kind.PEAK, (("gpu_driver_latency_seconds",),)),
+    FeatureChannel("links_down", FeatureKind.PEAK, by_link("gpu_nvlink_up"), mean=True, lost=True),
+    FeatureChannel("fabric_unhealthy", FeatureKind.PEAK, (("gpu_fabric_health",),), at_least=2.0),
+    FeatureChannel("driver_latency", FeatureKind.PEAK, (("gpu_driver_latency_seconds",),)),
 )
 
 CHANNELS = COUNTERS + MEANS + PEAKS
 
 HARDWARE_EVENTS, OTHER_EVENTS, REPORTED, FROZEN = "hardware_events", "other_events", "reported", "frozen"
 OWN_CHANNELS = (
-    (HARDWARE_EVENTS, Kind.COUNTER),
-    (OTHER_EVENTS, Kind.COUNTER),
-    (REPORTED, Kind.PEAK),
-    (FROZEN, Kind.PEAK),
+    (HARDWARE_EVENTS, FeatureKind.COUNTER),
+    (OTHER_EVENTS, FeatureKind.COUNTER),
+    (REPORTED, FeatureKind.PEAK),
+    (FROZEN, FeatureKind.PEAK),
 )
 """Made by the builder itself: events of a step, whether anything was read in it, whether that only repeated."""
 OWN_NAMES = frozenset(dict(OWN_CHANNELS))
@@ -222,7 +224,7 @@ class ChannelFeed:
     channels."""
 
     place: int
-    channel: Channel
+    channel: FeatureChannel
     any_of: tuple[Rows, ...]
     over: Rows
 
@@ -247,7 +249,7 @@ def _rows(numbers: list[int]) -> Rows:
     return np.array(numbers, dtype=np.intp)
 
 
-def layout(plan: Plan, keys: Mapping[str, int], columns: Mapping[str, int]) -> ColumnLayout:
+def layout(plan: FeaturePlan, keys: Mapping[str, int], columns: Mapping[str, int]) -> ColumnLayout:
     """The layout for a table with `columns`, a name to its place; `keys` numbers what is remembered."""
     used = [name for name in keys if name in columns]
     place = {name: number for number, name in enumerate(used)}
@@ -261,7 +263,7 @@ def layout(plan: Plan, keys: Mapping[str, int], columns: Mapping[str, int]) -> C
     return ColumnLayout(
         _rows([columns[name] for name in used]),
         _rows([keys[name] for name in used]),
-        _rows([place[name] for name in used if kinds.get(name) is Kind.COUNTER]),
+        _rows([place[name] for name in used if kinds.get(name) is FeatureKind.COUNTER]),
         tuple((number, place[name]) for number, name in enumerate(LIVELY) if name in place),
         tuple(families),
         tuple(_feeds(plan, keys, place)),
@@ -269,7 +271,7 @@ def layout(plan: Plan, keys: Mapping[str, int], columns: Mapping[str, int]) -> C
     )
 
 
-def _feeds(plan: Plan, keys: Mapping[str, int], place: Mapping[str, int]) -> list[ChannelFeed]:
+def _feeds(plan: FeaturePlan, keys: Mapping[str, int], place: Mapping[str, int]) -> list[ChannelFeed]:
     found = []
     names = plan.names
     for channel in plan.channels:
@@ -283,7 +285,7 @@ def _feeds(plan: Plan, keys: Mapping[str, int], place: Mapping[str, int]) -> lis
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FeaturePlan:
     """What a builder keeps and gives.
 
     `step_ms` is the grid of the newest day and of sequences; older values are kept in steps of `coarse_ms`.
@@ -296,7 +298,7 @@ class Plan:
     coarse_ms: int = 6 * HOUR
     windows_ms: tuple[int, ...] = (HOUR, 6 * HOUR, DAY, 3 * DAY, 7 * DAY, 30 * DAY)
     steps: int = 96
-    channels: tuple[Channel, ...] = CHANNELS
+    channels: tuple[FeatureChannel, ...] = CHANNELS
     sequence: tuple[str, ...] = SEQUENCE
 
     def __post_init__(self) -> None:
@@ -317,13 +319,13 @@ class Plan:
     def names(self) -> tuple[str, ...]:
         """Every channel: counters first, then means, then peaks."""
         every = [(channel.name, channel.kind) for channel in self.channels] + list(OWN_CHANNELS)
-        return tuple(name for kind in Kind for name, its in every if its is kind)
+        return tuple(name for kind in FeatureKind for name, its in every if its is kind)
 
-    def of(self, kind: Kind) -> tuple[Channel, ...]:
+    def of(self, kind: FeatureKind) -> tuple[FeatureChannel, ...]:
         """The channels of one kind that are made of metrics, in the order of `names`."""
         return tuple(channel for channel in self.channels if channel.kind is kind)
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: FeatureKind) -> int:
         """How many channels of one kind there are, the builder's own among them."""
         return len(self.of(kind)) + sum(its is kind for _, its in OWN_CHANNELS)
 

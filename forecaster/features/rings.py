@@ -13,7 +13,7 @@ import numpy as np
 
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.features.arrays import NOT_YET, Arrays, Bools, Floats, Rows, Singles
-from tocsin.forecaster.features.plan import Kind, Plan
+from tocsin.forecaster.features.plan import FeatureKind, FeaturePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class StepSpan:
 class Rings:
     """Keeps the grids. `step` is the number of the step in progress."""
 
-    def __init__(self, plan: Plan, arrays: Arrays) -> None:
+    def __init__(self, plan: FeaturePlan, arrays: Arrays) -> None:
         self._plan = plan
         self._arrays = arrays
         self.per_coarse = plan.coarse_ms // plan.step_ms
         self.fine = DAY // plan.step_ms + self.per_coarse + 2
         self.coarse = max(1, -(-max(plan.windows_ms) // plan.coarse_ms) + 1)
         channels = len(plan.names)
-        self._peaks = slice(channels - plan.count(Kind.PEAK), channels)
-        self._means = slice(plan.count(Kind.COUNTER), self._peaks.start)
+        self._peaks = slice(channels - plan.count(FeatureKind.PEAK), channels)
+        self._means = slice(plan.count(FeatureKind.COUNTER), self._peaks.start)
         self.step = NOT_YET
         arrays.add("sum", (channels,), np.float64)
         arrays.add("count", (channels,), np.int32)

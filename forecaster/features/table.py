@@ -13,7 +13,15 @@ from tocsin.forecaster.features import peers
 from tocsin.forecaster.features.arrays import NOT_YET, Floats, Ints, Singles
 from tocsin.forecaster.features.onsets import EVENT_CLASSES, FAULT_CLASSES
 from tocsin.forecaster.features.parts import Parts, burst, hours_since, parts_of
-from tocsin.forecaster.features.plan import FAMILIES, FROZEN, HARDWARE_EVENTS, OTHER_EVENTS, REPORTED, Kind, Plan
+from tocsin.forecaster.features.plan import (
+    FAMILIES,
+    FROZEN,
+    HARDWARE_EVENTS,
+    OTHER_EVENTS,
+    REPORTED,
+    FeatureKind,
+    FeaturePlan,
+)
 from tocsin.forecaster.features.rings import StepSpan
 
 Column = tuple[str, Floats]
@@ -49,7 +57,7 @@ def span_name(milliseconds: int) -> str:
 
 
 @cache
-def names_of(plan: Plan) -> tuple[str, ...]:
+def names_of(plan: FeaturePlan) -> tuple[str, ...]:
     """Every feature of `plan`, in the order of a table."""
     parts = parts_of(plan)
     parts.rings.advance(parts.rings.step_of(plan.step_ms))
@@ -79,7 +87,7 @@ def columns_of(parts: Parts, now_ms: int) -> Iterator[Column]:
     yield from neighbours(parts, now_ms)
 
 
-def _labels(plan: Plan) -> list[str]:
+def _labels(plan: FeaturePlan) -> list[str]:
     return [span_name(window) for window in plan.windows_ms]
 
 
@@ -87,7 +95,7 @@ def _counters(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     plan, names = parts.plan, parts.plan.names
     day = max((place for place, window in enumerate(plan.windows_ms) if window <= DAY), default=0)
     quick, slow = min(1, len(spans) - 1), max(0, len(spans) - 2)
-    for channel in plan.of(Kind.COUNTER):
+    for channel in plan.of(FeatureKind.COUNTER):
         place = names.index(channel.name)
         with np.errstate(invalid="ignore"):
             yield f"{channel.name}.level", np.log1p(parts.intake.level(channel))
@@ -105,7 +113,7 @@ def _grown(span: StepSpan, place: int) -> Floats:
     return np.asarray(np.where(span.steps[place] > 0, np.log1p(span.total[place]), np.nan))
 
 
-def _rate(plan: Plan, span: StepSpan, place: int) -> Floats:
+def _rate(plan: FeaturePlan, span: StepSpan, place: int) -> Floats:
     """log(1 + growth per hour that was watched)."""
     hours = span.steps[place] * (plan.step_ms / HOUR)
     return np.asarray(np.where(hours > 0, np.log1p(span.total[place] / np.where(hours > 0, hours, 1.0)), np.nan))
@@ -115,7 +123,7 @@ def _means(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     plan, names = parts.plan, parts.plan.names
     means = [span.mean() for span in spans]
     newest, here = parts.rings.values(parts.rings.step)
-    for channel in plan.of(Kind.MEAN):
+    for channel in plan.of(FeatureKind.MEAN):
         place = names.index(channel.name)
         level = means[0][place]
         yield f"{channel.name}.level", level
@@ -127,7 +135,7 @@ def _means(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
 
 def _peaks(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     plan, names = parts.plan, parts.plan.names
-    for channel in plan.of(Kind.PEAK):
+    for channel in plan.of(FeatureKind.PEAK):
         place = names.index(channel.name)
         for label, span in zip(_labels(plan), spans, strict=True):
             yield f"{channel.name}.{label}", np.where(span.steps[place] > 0, span.total[place], np.nan)

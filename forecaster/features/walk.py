@@ -22,7 +22,7 @@ from tocsin.forecaster.features.builder import FeatureBuilder, shown_values
 from tocsin.forecaster.features.examples import NEVER, Codes, Examples, HeldSequences, Ints, Mask, Singles
 from tocsin.forecaster.features.feed import ColumnSource, Condenser, chunk_of, jobs_of
 from tocsin.forecaster.features.onsets import GAP_MS, QUIET_MS, Onset, label, onsets_of
-from tocsin.forecaster.features.plan import OWN_NAMES, Plan
+from tocsin.forecaster.features.plan import OWN_NAMES, FeaturePlan
 from tocsin.forecaster.features.rings import Rings
 from tocsin.store.port import Columns
 
@@ -68,7 +68,7 @@ def examples_from(
     source: ColumnSource | Iterable[Batch],
     gpus: Sequence[Gpu],
     span: Span,
-    plan: Plan | None = None,
+    plan: FeaturePlan | None = None,
     onsets: Sequence[Onset] | None = None,
     rules: Rules | None = None,
 ) -> Examples:
@@ -78,7 +78,7 @@ def examples_from(
     are all taken. Without `onsets` they are made of the events up to the end of `span`. The rows come by instant; their
     sequences are gathered when asked for. Raises InputError where decisions do not fall on the grid of `plan`.
     """
-    plan, rules = plan or Plan(), rules or Rules()
+    plan, rules = plan or FeaturePlan(), rules or Rules()
     if span.every_ms % plan.step_ms:
         raise InputError("every_ms", span.every_ms, "decisions are off the grid", f"give a multiple of {plan.step_ms}")
     parts = batch_parts(source, plan) if isinstance(source, Iterable) else store_parts(source, plan, span, len(gpus))
@@ -97,7 +97,7 @@ def examples_from(
     return walk.examples(onsets, rules)
 
 
-def store_parts(source: ColumnSource, plan: Plan, span: Span, gpus: int) -> Iterator[tuple[int, StepData]]:
+def store_parts(source: ColumnSource, plan: FeaturePlan, span: Span, gpus: int) -> Iterator[tuple[int, StepData]]:
     """Steps with what a store of so many GPUs has of them."""
     begin = (span.start_ms - max(plan.windows_ms)) // plan.step_ms * plan.step_ms
     width = chunk_of(plan, gpus)
@@ -109,7 +109,7 @@ def store_parts(source: ColumnSource, plan: Plan, span: Span, gpus: int) -> Iter
         yield from _split(columns, events, plan)
 
 
-def _split(columns: Columns, events: Sequence[Event], plan: Plan) -> Iterator[tuple[int, StepData]]:
+def _split(columns: Columns, events: Sequence[Event], plan: FeaturePlan) -> Iterator[tuple[int, StepData]]:
     steps = (columns.at_ms - 1) // plan.step_ms
     of_event = [(event.at_ms - 1) // plan.step_ms for event in events]
     for step in sorted({*np.unique(steps).tolist(), *of_event}):
@@ -119,7 +119,7 @@ def _split(columns: Columns, events: Sequence[Event], plan: Plan) -> Iterator[tu
         yield step, StepData(cut, [event for event, own in zip(events, of_event, strict=True) if own == step])
 
 
-def batch_parts(batches: Iterable[Batch], plan: Plan) -> Iterator[tuple[int, StepData]]:
+def batch_parts(batches: Iterable[Batch], plan: FeaturePlan) -> Iterator[tuple[int, StepData]]:
     """Steps with what falls into them; batches come in the order of time."""
     condenser = Condenser(plan)
     held: list[Batch] = []
@@ -137,7 +137,7 @@ def batch_parts(batches: Iterable[Batch], plan: Plan) -> Iterator[tuple[int, Ste
         yield now, _joined(held, condenser)
 
 
-def _step_of(batch: Batch, plan: Plan) -> int | None:
+def _step_of(batch: Batch, plan: FeaturePlan) -> int | None:
     newest = max([one.at_ms for one in batch.readings] + [one.at_ms for one in batch.events], default=None)
     return None if newest is None else (newest - 1) // plan.step_ms
 
@@ -162,7 +162,7 @@ class _Block:
 class Walk:
     """A walk in progress: `take` each step in turn, then `close`, then ask for `examples`."""
 
-    plan: Plan
+    plan: FeaturePlan
     gpus: Sequence[Gpu]
     span: Span
     events: list[Event] = field(default_factory=list)
@@ -282,7 +282,7 @@ class Recording:
     earlier still shows it, as it was shown then.
     """
 
-    def __init__(self, plan: Plan, first: int, steps: int) -> None:
+    def __init__(self, plan: FeaturePlan, first: int, steps: int) -> None:
         self._plan = plan
         self.first = first
         self._nothing = np.array([0.0 if name in OWN_NAMES else np.nan for name in plan.sequence], np.float16)
@@ -314,7 +314,7 @@ class Recording:
 class RecordedSequences:
     """Sequences of rows of (`device`, `last`): the GPU's number and the newest step of the window."""
 
-    def __init__(self, plan: Plan, recording: Recording, device: Codes, last: Ints) -> None:
+    def __init__(self, plan: FeaturePlan, recording: Recording, device: Codes, last: Ints) -> None:
         self.channels, self.steps = plan.sequence, plan.steps
         self._measured = np.array([name not in OWN_NAMES for name in plan.sequence])
         self._recording = recording

@@ -34,7 +34,7 @@ def shipped_terms() -> tuple[Term, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RulesSettings(Common):
+class RuleScorerSettings(Common):
     """`terms` are added up where a feature that matches is beyond the limit (none given: the shipped ones).
     `prior_per_day` is the rate of onsets of a device without any sign, until `min_onsets` are known."""
 
@@ -49,13 +49,13 @@ class RulesSettings(Common):
                 raise InputError("rules.terms", term, "not [pattern, >= or <=, limit, weight]", "give all four")
 
 
-class RulesScorer(RiskScorer[RulesSettings]):
+class RulesScorer(RiskScorer[RuleScorerSettings]):
     """Works without a fit, on any feature names: a term without its feature adds nothing."""
 
     name = "rules"
     version = "1"
 
-    def __init__(self, settings: RulesSettings) -> None:
+    def __init__(self, settings: RuleScorerSettings) -> None:
         super().__init__(settings)
         self._terms = settings.terms or shipped_terms()
         self._weights = np.array([term[3] for term in self._terms])
@@ -118,4 +118,4 @@ def base_rates(points: Floats, rows: LearningRows) -> Floats:
 
 def build(**settings: object) -> RulesScorer:
     """The scorer with `RulesSettings`."""
-    return RulesScorer(make(RulesSettings, RulesScorer.name, settings))
+    return RulesScorer(make(RuleScorerSettings, RulesScorer.name, settings))

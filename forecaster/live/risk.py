@@ -18,7 +18,7 @@ from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
 from tocsin.forecaster.features.feed import StoreFeed
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import examples_now
 from tocsin.forecaster.hazard.scorer import short_history
 from tocsin.forecaster.hazard.scorer_calibrated import Calibrated
@@ -203,9 +203,9 @@ class RiskWatch:
     in service nothing is predicted.
     """
 
-    def __init__(self, place: RiskInputs, store: Store | None = None, plan: Plan | None = None) -> None:
+    def __init__(self, place: RiskInputs, store: Store | None = None, plan: FeaturePlan | None = None) -> None:
         self._place = place
-        self._plan = plan or Plan()
+        self._plan = plan or FeaturePlan()
         self._registry = ModelRegistry(place.models)
         self._store = store
         self._model: RiskModel | None = None

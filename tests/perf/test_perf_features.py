@@ -20,7 +20,7 @@ from tocsin.domain.metrics import METRICS, MetricKind
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.feed import StoreFeed
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import examples_now
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import Columns
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 STEP = 10 * MINUTE
 START = 1_795_000_000_000 // DAY * DAY
 FLEET, DEMO, PLAIN_GPUS = 8_000, 64, 40
-PLAN = Plan()
+PLAN = FeaturePlan()
 KEYS = tuple(name for name in PLAN.metrics if "{" not in name)
 HISTORY = 150
 GROUP = "features of a fleet at one instant, after one more step"

@@ -18,7 +18,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, HeldSequences
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 STEP = 10 * MINUTE
 START = 1_795_000_000_000 // DAY * DAY
-PLAN = Plan()
+PLAN = FeaturePlan()
 KEYS = tuple(name for name in PLAN.metrics if "{" not in name)
 WARM = 9
 """Steps that are there before the first turn."""

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tocsin.domain.event import Event, EventKind
 from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.examples import Examples
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import FeatureTable
 from tocsin.forecaster.features.walk import Rules, Span, examples_from
 from tocsin.store.port import Columns
 from tocsin_testing.feature_data import START, STEP, Recorded, columns, event, fleet, part
 
-PLAN = Plan()
+PLAN = FeaturePlan()
 FLEET = fleet()
 KINDS = (EventKind.XID, EventKind.GPU_LOST, EventKind.GPU_FOUND, EventKind.RECOVERY_ACTION, EventKind.DRIVER_RELOAD)
 

@@ -19,7 +19,7 @@ from tocsin.forecaster.evaluation.split import Split, SplitKind
 from tocsin.forecaster.evaluation.trivial import RECENCY, recency
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features.onsets import onsets_of
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk
 from tocsin.forecaster.hazard.registry import build
 from tocsin.forecaster.hazard.scorer import NotEnoughData
@@ -35,15 +35,15 @@ ARRAYS = tuple(one.name for one in fields(Examples) if one.name not in ("devices
 KEPT = ("roc_auc", "auprc", "auprc_x_base", "brier", "calibration_error")
 
 
-def examples_of(records: Sequence[NodeRecord], plan: Plan | None = None) -> Examples:
+def examples_of(records: Sequence[NodeRecord], plan: FeaturePlan | None = None) -> Examples:
     """A row for each GPU and hour, built by the features of the service, stretch by stretch; rows within 72 h after an
     onset, and of faulted GPUs, are left out. A node is a group."""
-    plan = plan or Plan()
+    plan = plan or FeaturePlan()
     parts = [part for record in records for part in _stretches(record, plan)]
     return joined([part for part in parts if len(part)] or parts[:1])
 
 
-def _stretches(record: NodeRecord, plan: Plan) -> Iterator[Examples]:
+def _stretches(record: NodeRecord, plan: FeaturePlan) -> Iterator[Examples]:
     gpus = [Gpu(name, record.node) for name in record.gpus]
     events = code_onsets(record)
     names, values = canonical(record)

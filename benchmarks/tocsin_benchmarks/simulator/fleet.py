@@ -11,7 +11,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.progress import work
 from tocsin.forecaster.features.examples import NEVER, Examples, Mask
 from tocsin.forecaster.features.onsets import Onset
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk
 from tocsin.offline.train import WARM_UP_MS, sicker
 from tocsin.sim.faults import fault_kinds
@@ -74,9 +74,9 @@ class Simulated:
         return known & (~label | self.of_days)
 
 
-def plan() -> Plan:
+def plan() -> FeaturePlan:
     """What the builder keeps: a grid of an hour, a day of it as a sequence."""
-    return Plan(step_ms=STEP_MS, steps=24)
+    return FeaturePlan(step_ms=STEP_MS, steps=24)
 
 
 def simulate(recipe: Recipe) -> Simulated:
@@ -96,7 +96,7 @@ def simulate(recipe: Recipe) -> Simulated:
     return Simulated(examples, _before(examples, warned), _before(examples, slow), faults)
 
 
-def _parts(fleet: SimulatedFleet, kept: Plan, end_ms: int) -> Iterator[tuple[int, StepData]]:
+def _parts(fleet: SimulatedFleet, kept: FeaturePlan, end_ms: int) -> Iterator[tuple[int, StepData]]:
     metrics = kept.metrics
     with work("simulation", (end_ms - fleet.now_ms) // STEP_MS) as bar:
         while fleet.now_ms < end_ms:

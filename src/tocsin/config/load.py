@@ -98,7 +98,7 @@ PREFIX = "TOCSIN_"
 """Environment variables that hold settings start with this and have ``__`` between section and key."""
 
 
-class _Shape(BaseSettings, Settings):
+class _SettingsShape(BaseSettings, Settings):
     """Tells the sources of pydantic-settings which keys there are."""
 
     model_config = SettingsConfigDict(
@@ -167,7 +167,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         section = name.removeprefix(PREFIX).split("__")[0].lower()
         if section not in sections:
             raise InputError(name, "(not shown)", "no such section", _did_you_mean(section, sections))
-    source = EnvSettingsSource(_Shape)
+    source = EnvSettingsSource(_SettingsShape)
     source.env_vars = {name.lower(): value for name, value in environ.items()}
     return _values(source)
 
@@ -179,7 +179,7 @@ def _from_secrets(folder: Path | None) -> dict[str, Any]:
         raise InputError("TOCSIN_SECRETS", str(folder), "is no folder", "name the folder that holds the secret files")
     return _values(
         NestedSecretsSettingsSource(
-            EnvSettingsSource(_Shape), secrets_dir=folder, secrets_prefix="", secrets_nested_delimiter="__"
+            EnvSettingsSource(_SettingsShape), secrets_dir=folder, secrets_prefix="", secrets_nested_delimiter="__"
         )
     )
 

@@ -17,7 +17,7 @@ from tocsin.domain.progress import work
 from tocsin.forecaster.evaluation.engine import engine
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Mask
 from tocsin.forecaster.features.onsets import onsets_of
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk, examples_from
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
@@ -155,7 +155,7 @@ def simulated(wanted: TrainingRequest) -> Examples:
     knows that. Most of the quiet rows are left out too. Weights bring back those, and the rate of the scenario itself.
     """
     scenario = default_scenario() if wanted.scenario is None else load_scenario(wanted.scenario)
-    plan = Plan()
+    plan = FeaturePlan()
     spec = FleetSpec(
         wanted.gpus, wanted.recipe.seed, SIMULATED_START_MS, plan.step_ms, 1.0, sicker(scenario, wanted.scale)
     )

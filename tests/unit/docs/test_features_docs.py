@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 
 from tocsin.forecaster.features.onsets import EVENT_CLASSES
-from tocsin.forecaster.features.plan import CHANNELS, FAMILIES, Kind, Plan
+from tocsin.forecaster.features.plan import CHANNELS, FAMILIES, FeatureKind, FeaturePlan
 from tocsin.forecaster.features.table import ALIKE, ERRORS, GAUGES, NEIGHBOURS, names_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "features.md"
 MEMBERS = {
-    "COUNTER": [channel.name for channel in CHANNELS if channel.kind is Kind.COUNTER],
-    "MEAN": [channel.name for channel in CHANNELS if channel.kind is Kind.MEAN],
-    "PEAK": [channel.name for channel in CHANNELS if channel.kind is Kind.PEAK],
+    "COUNTER": [channel.name for channel in CHANNELS if channel.kind is FeatureKind.COUNTER],
+    "MEAN": [channel.name for channel in CHANNELS if channel.kind is FeatureKind.MEAN],
+    "PEAK": [channel.name for channel in CHANNELS if channel.kind is FeatureKind.PEAK],
     "W": ["1h", "6h", "24h", "3d", "7d", "30d"],
     "FAMILY": FAMILIES,
     "CLASS": EVENT_CLASSES,
@@ -48,7 +48,7 @@ def test_the_example_gives_what_it_says() -> None:
 
 def test_every_feature_is_in_the_table_and_every_line_names_one() -> None:
     patterns = [pattern(name) for name in named()]
-    features = names_of(Plan())
+    features = names_of(FeaturePlan())
     assert [name for name in features if not any(one.fullmatch(name) for one in patterns)] == []
     assert [one.pattern for one in patterns if not any(one.fullmatch(name) for name in features)] == []
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tocsin.forecaster.features.builder import LARGEST, shown_values
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 
-PLAN = Plan()
+PLAN = FeaturePlan()
 
 
 def test_a_value_beyond_half_precision_stands_as_its_largest() -> None:

@@ -12,13 +12,13 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.reading import Missing
 from tocsin.forecaster.features.builder import FeatureBuilder
-from tocsin.forecaster.features.plan import FAMILIES, SEQUENCE, Plan
+from tocsin.forecaster.features.plan import FAMILIES, SEQUENCE, FeaturePlan
 from tocsin.forecaster.features.table import FeatureTable
 from tocsin.store.port import Columns
 from tocsin_testing.builders import gpu
 from tocsin_testing.feature_data import METRICS, START, STEP, columns, event, fleet, part
 
-PLAN = Plan()
+PLAN = FeaturePlan()
 FLEET = fleet()
 
 
@@ -63,7 +63,7 @@ def test_growth_of_a_counter_over_each_window() -> None:
 
 
 def test_the_share_of_the_step_in_which_a_window_begins_counts() -> None:
-    plan = Plan(windows_ms=(HOUR, 2 * DAY))
+    plan = FeaturePlan(windows_ms=(HOUR, 2 * DAY))
     builder = FeatureBuilder(plan, FLEET)
     replays = np.zeros(len(columns(FLEET, 0, 400).at_ms))
     whole = columns(FLEET, 0, 400)
@@ -307,7 +307,7 @@ def test_a_gap_of_the_whole_fleet() -> None:
 )
 def test_a_plan_that_does_not_fit_is_refused(changed: dict[str, object]) -> None:
     with pytest.raises(InputError):
-        Plan(**changed)  # type: ignore[arg-type]
+        FeaturePlan(**changed)  # type: ignore[arg-type]
 
 
 def test_sequences_have_the_planned_shape_and_only_closed_steps() -> None:

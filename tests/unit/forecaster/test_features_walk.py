@@ -18,7 +18,7 @@ from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin.forecaster.features.feed import Condenser, StoreFeed, jobs_of
 from tocsin.forecaster.features.onsets import Onset
-from tocsin.forecaster.features.plan import SEQUENCE, Plan
+from tocsin.forecaster.features.plan import SEQUENCE, FeaturePlan
 from tocsin.forecaster.features.walk import Rules, Span, examples_from, examples_now
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
@@ -26,7 +26,7 @@ from tocsin.store.memory import MemoryStore
 from tocsin.store.port import Columns
 from tocsin_testing.feature_data import METRICS, START, STEP, columns, event, fleet, warm
 
-PLAN = Plan()
+PLAN = FeaturePlan()
 FLEET = fleet()
 EVENTS = [
     event(EventKind.XID, FLEET[0], 60, 79),
@@ -259,7 +259,7 @@ def test_a_state_of_another_plan_is_refused() -> None:
     state = save(FeatureBuilder(PLAN, FLEET))
     assert all(array.dtype.kind in "fiub" for array in state.values())
     with pytest.raises(InputError, match="another version or plan"):
-        restore(Plan(windows_ms=(HOUR, DAY)), state)
+        restore(FeaturePlan(windows_ms=(HOUR, DAY)), state)
     with pytest.raises(InputError, match="not the state"):
         restore(PLAN, {})
     state["sum"] = state["sum"][:, :1]

@@ -14,7 +14,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
@@ -32,7 +32,7 @@ from tocsin.store.port import Store
 from tocsin_testing.builders import T0, gpu, reading
 
 START = T0 // HOUR * HOUR
-PLAN = Plan()
+PLAN = FeaturePlan()
 NAMES = names_of(PLAN)
 ERRORS = NAMES.index("pcie_replay.24h")
 

@@ -11,7 +11,7 @@ import pytest
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.forecaster.features.examples import Examples
-from tocsin.forecaster.features.plan import Plan
+from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.calibration import log_odds
@@ -159,7 +159,7 @@ def test_reconstruction_tells_a_fault_of_one_from_a_change_of_all() -> None:
 
 
 def test_shipped_terms_name_features_that_are_built() -> None:
-    there = set(names_of(Plan()))
+    there = set(names_of(FeaturePlan()))
     assert [pattern for pattern, *_ in shipped_terms() if pattern not in there] == []
     assert len({pattern for pattern, *_ in shipped_terms()}) == len(shipped_terms())
 

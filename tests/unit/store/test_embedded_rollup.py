@@ -20,7 +20,7 @@ from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subje
 from tocsin.domain.metrics import METRICS, MetricKind, variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Missing, Owner, Reading
-from tocsin.store.embedded.rollup import Rule, fold, rule_of
+from tocsin.store.embedded.rollup import RollupRule, fold, rule_of
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.memory import MemoryStore
 from tocsin.store.upkeep import Retention, Upkeep, look_after
@@ -54,22 +54,22 @@ def everything(store: SqliteStore) -> list[Reading]:
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        (POWER, Rule.MEAN),
-        (ENERGY, Rule.LAST),
-        (BITS, Rule.BITS),
-        (STATE, Rule.LAST),
-        ("gpu_row_remap_pending", Rule.LAST),
-        (LINK, Rule.LAST),
-        (PID, Rule.MEAN),
-        ("a name that no table has", Rule.LAST),
+        (POWER, RollupRule.MEAN),
+        (ENERGY, RollupRule.LAST),
+        (BITS, RollupRule.BITS),
+        (STATE, RollupRule.LAST),
+        ("gpu_row_remap_pending", RollupRule.LAST),
+        (LINK, RollupRule.LAST),
+        (PID, RollupRule.MEAN),
+        ("a name that no table has", RollupRule.LAST),
     ],
 )
-def test_what_becomes_of_a_metric_follows_from_the_table(name: str, rule: Rule) -> None:
+def test_what_becomes_of_a_metric_follows_from_the_table(name: str, rule: RollupRule) -> None:
     assert rule_of(name) is rule
 
 
 def test_no_counter_is_ever_averaged() -> None:
-    assert {rule_of(s.name) for s in METRICS.values() if s.kind is MetricKind.COUNTER} == {Rule.LAST}
+    assert {rule_of(s.name) for s in METRICS.values() if s.kind is MetricKind.COUNTER} == {RollupRule.LAST}
 
 
 def random_readings(count: int) -> list[Reading]:
@@ -269,5 +269,5 @@ def test_ages_that_do_not_rise_are_one_clear_error() -> None:
 
 def test_a_mean_whose_sum_no_float_holds_stays_among_its_values() -> None:
     column = np.array([1.7e308, 1.6e308])
-    (mean,) = fold(Rule.MEAN, column, np.array([0]), np.ones(2))
+    (mean,) = fold(RollupRule.MEAN, column, np.array([0]), np.ones(2))
     assert 1.6e308 <= mean <= 1.7e308

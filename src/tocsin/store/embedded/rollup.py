@@ -37,7 +37,7 @@ _FINE = 1000.0
 Starts = npt.NDArray[np.intp]
 
 
-class Rule(Enum):
+class RollupRule(Enum):
     """What becomes of the values of a window."""
 
     LAST = "last"
@@ -49,16 +49,16 @@ class Rule(Enum):
 
 
 @lru_cache(maxsize=65_536)
-def rule_of(name: str) -> Rule:
+def rule_of(name: str) -> RollupRule:
     """The rule for a metric, a variant or one of the columns that the roll-up itself makes."""
     if name == COUNT or name.endswith(VALUES):
-        return Rule.SUM
+        return RollupRule.SUM
     if name.endswith((LOW, HIGH)):
-        return Rule.LOW if name.endswith(LOW) else Rule.HIGH
+        return RollupRule.LOW if name.endswith(LOW) else RollupRule.HIGH
     spec = METRICS.get(split_variant(name)[0])
     if spec is None or spec.kind is MetricKind.COUNTER or spec.unit in _STATES:
-        return Rule.LAST
-    return Rule.BITS if spec.unit == "bits" else Rule.MEAN
+        return RollupRule.LAST
+    return RollupRule.BITS if spec.unit == "bits" else RollupRule.MEAN
 
 
 def is_made(name: str) -> bool:
@@ -97,7 +97,7 @@ def _columns(block: Block, first: Starts, count: Floats) -> Iterator[tuple[str, 
         if is_made(name):
             continue
         rule = rule_of(name)
-        if rule is Rule.MEAN:
+        if rule is RollupRule.MEAN:
             yield from _gauge(block, name, column, first, (count, total))
         else:
             yield name, fold(rule, column, first, count)
@@ -109,35 +109,35 @@ def _gauge(
     """Mean, extremes and number of values; the last two only where they say something."""
     count, total = readings
     weight = np.where(np.isnan(column), 0.0, np.fmin(count, np.nan_to_num(block.column(name + VALUES), nan=np.inf)))
-    yield name, fold(Rule.MEAN, column, first, weight)
+    yield name, fold(RollupRule.MEAN, column, first, weight)
     values = np.add.reduceat(weight, first)
     if not np.array_equal(values, np.where(values > 0, total, 0.0)):
         yield name + VALUES, values
     low, high = (block.column(name + end) for end in (LOW, HIGH))
-    lowest = fold(Rule.LOW, np.fmin(low, column), first, count)
-    highest = fold(Rule.HIGH, np.fmax(high, column), first, count)
+    lowest = fold(RollupRule.LOW, np.fmin(low, column), first, count)
+    highest = fold(RollupRule.HIGH, np.fmax(high, column), first, count)
     if not np.array_equal(lowest, highest, equal_nan=True):
         yield name + LOW, lowest
         yield name + HIGH, highest
 
 
-def fold(rule: Rule, column: Floats, first: Starts, count: Floats) -> Floats:
+def fold(rule: RollupRule, column: Floats, first: Starts, count: Floats) -> Floats:
     """One value for each run of `column` that starts at one of `first`; NaN where a run has no value.
 
     `count`, float64 like the column, is of how many values each was made, and weighs it in a mean.
     """
     there = ~np.isnan(column)
     some = np.maximum.reduceat(there, first)
-    if rule is Rule.LAST:
+    if rule is RollupRule.LAST:
         place = np.maximum.reduceat(np.where(there, np.arange(len(column)), 0), first)
         found = column[place]
-    elif rule is Rule.BITS:
+    elif rule is RollupRule.BITS:
         found = np.bitwise_or.reduceat(np.where(np.isfinite(column), column, 0.0).astype(np.int64), first).astype(float)
-    elif rule is Rule.SUM:
+    elif rule is RollupRule.SUM:
         found = np.add.reduceat(np.where(there, column, 0.0), first)
-    elif rule is Rule.LOW:
+    elif rule is RollupRule.LOW:
         found = np.fmin.reduceat(column, first)
-    elif rule is Rule.HIGH:
+    elif rule is RollupRule.HIGH:
         found = np.fmax.reduceat(column, first)
     else:
         found = _means(column, there, some, first, count)
@@ -168,9 +168,9 @@ def _rolled_extra(extra: Extra, window: npt.NDArray[np.intp], count: Floats) -> 
     value, weight = extra.value[order], count[extra.row[order]]
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
     rules = [rule_of(text) for text in extra.names]
-    of_run = np.array([list(Rule).index(rule) for rule in rules])[name[first]]
+    of_run = np.array([list(RollupRule).index(rule) for rule in rules])[name[first]]
     folded = np.empty(len(first))
     for rule in set(rules):
-        chosen = of_run == list(Rule).index(rule)
+        chosen = of_run == list(RollupRule).index(rule)
         folded[chosen] = fold(rule, value, first, weight)[chosen]
     return Extra(group[order[first]].astype(np.int32), name[first], folded, extra.names)

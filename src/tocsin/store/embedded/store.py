@@ -69,7 +69,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _ColumnLayout:
     """Where the values of one sequence of names go: those at `plain` to the columns `columns`, the rest to variants."""
 
     plain: Places
@@ -82,7 +82,7 @@ class Gatherer:
     """Turns readings into a `Block`; remembers how each set of names that came is laid out. Not for several threads."""
 
     def __init__(self) -> None:
-        self._layouts: dict[tuple[str, ...], _Layout] = {}
+        self._layouts: dict[tuple[str, ...], _ColumnLayout] = {}
         self._columns = {name: number for number, name in enumerate(METRICS)}
         self._variants: dict[str, int] = {}
         self._texts: dict[tuple[tuple[str, Missing], ...], str] = {}
@@ -105,15 +105,15 @@ class Gatherer:
         if max(len(self._layouts), len(self._variants), len(self._texts)) > _MAX_LAYOUTS:
             self._layouts, self._variants, self._texts = {}, {}, {}
 
-    def _layout(self, values: Mapping[str, float]) -> _Layout:
+    def _layout(self, values: Mapping[str, float]) -> _ColumnLayout:
         key = tuple(values)
         return self._layouts.get(key) or self._new_layout(key)
 
-    def _new_layout(self, names: tuple[str, ...]) -> _Layout:
+    def _new_layout(self, names: tuple[str, ...]) -> _ColumnLayout:
         known, variants = self._columns, self._variants
         plain = [place for place, name in enumerate(names) if name in known]
         special = [place for place, name in enumerate(names) if name not in known]
-        layout = _Layout(
+        layout = _ColumnLayout(
             np.array(plain, dtype=np.intp),
             np.array([known[names[place]] for place in plain], dtype=np.intp),
             np.array(special, dtype=np.intp),
@@ -122,7 +122,7 @@ class Gatherer:
         self._layouts[names] = layout
         return layout
 
-    def _plain(self, flat: Floats, layouts: Sequence[_Layout]) -> tuple[tuple[str, ...], Floats]:
+    def _plain(self, flat: Floats, layouts: Sequence[_ColumnLayout]) -> tuple[tuple[str, ...], Floats]:
         table = tuple(self._columns)
         if layouts and all(layout is layouts[0] for layout in layouts) and not len(layouts[0].special):
             # What nearly every write is: one set of names, so that the values lie as a matrix already.
@@ -135,7 +135,7 @@ class Gatherer:
         values[local, rows] = flat[_offsets(layouts, rows) + _joined([layout.plain for layout in layouts])]
         return tuple(table[column] for column in used), values
 
-    def _extra(self, flat: Floats, layouts: Sequence[_Layout]) -> Extra:
+    def _extra(self, flat: Floats, layouts: Sequence[_ColumnLayout]) -> Extra:
         if not any(len(layout.special) for layout in layouts):
             return NO_EXTRA
         names = tuple(self._variants)
@@ -162,7 +162,7 @@ def _joined(parts: Sequence[Places]) -> Places:
     return np.concatenate(parts) if parts else np.empty(0, np.intp)
 
 
-def _offsets(layouts: Sequence[_Layout], rows: npt.NDArray[np.integer]) -> Places:
+def _offsets(layouts: Sequence[_ColumnLayout], rows: npt.NDArray[np.integer]) -> Places:
     """Where in the flat values the reading of each of `rows` starts."""
     widths = np.array([len(layout.plain) + len(layout.special) for layout in layouts], dtype=np.intp)
     starts: Places = (np.cumsum(widths) - widths)[rows]

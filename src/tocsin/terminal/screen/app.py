@@ -16,7 +16,7 @@ from tocsin.domain.errors import TocsinError
 from tocsin.terminal import plain, rows, tables, text
 from tocsin.terminal.look import FleetFeed, Look, UtilisationHistory
 from tocsin.terminal.screen.dialogs import DecisionScreen, GpuScreen, HelpScreen
-from tocsin.terminal.screen.grid import Grid, tones
+from tocsin.terminal.screen.grid import FleetGrid, tones
 
 VIEWS = ("gpus", "attention", "decisions", "nodes")
 SHARE = 4.0
@@ -33,7 +33,7 @@ class TopApp(App[None]):
     #fleet { height: 3; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #tabs { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #views { height: 1fr; padding: 0 1; }
-    Grid { height: 1fr; }
+    FleetGrid { height: 1fr; }
     #said { height: 2; padding: 0 1; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
     #filter.open { display: block; }
@@ -67,7 +67,7 @@ class TopApp(App[None]):
         self._answered: float | None = None
         self._asking = False
         made = (tables.gpus(self.history), tables.attention(), tables.decisions(), tables.nodes())
-        self._grids: dict[str, Grid] = {table.name: Grid(table, table.name) for table in made}
+        self._grids: dict[str, FleetGrid] = {table.name: FleetGrid(table, table.name) for table in made}
         # Held rather than looked up: a screen that lies over the tables would be searched in place of theirs.
         self._views = ContentSwitcher(*self._grids.values(), id="views", initial=VIEWS[0])
         self._head, self._tabs, self._said = Static(id="fleet"), Static(id="tabs"), Static(id="said")
@@ -92,7 +92,7 @@ class TopApp(App[None]):
         self.set_interval(1.0, self._draw_fleet)
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> FleetGrid:
         return self._grids[self._views.current or VIEWS[0]]
 
     # ------------------------------------------------------------------ asking

@@ -53,7 +53,7 @@ WHEEL = 3
 """Lines a turn of the wheel."""
 
 
-class Grid(ScrollView, can_focus=True):
+class FleetGrid(ScrollView, can_focus=True):
     """Shows the lines of `table`, one selected. The selection stays with its line when lines are ordered anew, except
     at the top, where it stays with the first: who looks at the worst wants to see a new worst."""
 
@@ -66,7 +66,7 @@ class Grid(ScrollView, can_focus=True):
         Binding("end,G", "edge(1)", show=False),
         Binding("enter", "open", "Open"),
     ]
-    DEFAULT_CSS = "Grid { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = "FleetGrid { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
 
     class Moved(Message):
         """Another line is selected."""
