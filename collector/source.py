@@ -86,3 +86,11 @@ class HasReaders(Protocol):
     @property
     def stuck_readers(self) -> int:
         """GPUs whose reader hangs now."""
+
+
+@runtime_checkable
+class Hurries(Protocol):
+    """A source that does not ask everything at every reading."""
+
+    def hurry(self) -> None:
+        """Ask everything with the next reading."""

@@ -65,6 +65,8 @@ FABRIC_PROBLEMS = {
 _CONFIGURATION_SHIFT = 8
 _CONFIGURATION_MASK = 0xF
 _YES, _NO = 1, 2
+_REGISTERED, _FAILED = 3, 4
+"""State of a GPU whose registration with the fabric has ended; 4, DCGM's number, where it ended with an error."""
 
 
 def metric_of(key: str) -> str:
@@ -175,8 +177,9 @@ def sram(answer: Any) -> Answer:
 
 def fabric(answer: Any) -> Answer:
     """Registration with the NVLink fabric, its health, and what ails it. Version 2 of the structure has no summary."""
+    failed = answer.state == _REGISTERED and getattr(answer, "status", 0)
     values: dict[str, float | None] = {
-        "gpu_fabric_state": answer.state,
+        "gpu_fabric_state": _FAILED if failed else answer.state,
         "gpu_fabric_health": getattr(answer, "healthSummary", None),
     }
     mask = getattr(answer, "healthMask", 0)

@@ -52,13 +52,16 @@ class NvmlLimits:
 
     def limits(self, gpu: str) -> PowerLimits:
         low, high = self._ask(gpu, "nvmlDeviceGetPowerManagementLimitConstraints")
-        return PowerLimits(
+        limits = PowerLimits(
             current_mw=int(self._ask(gpu, "nvmlDeviceGetPowerManagementLimit")),
             enforced_mw=int(self._ask(gpu, "nvmlDeviceGetEnforcedPowerLimit")),
             default_mw=int(self._ask(gpu, "nvmlDeviceGetPowerManagementDefaultLimit")),
             min_mw=int(low),
             max_mw=int(high),
         )
+        if min(limits.current_mw, limits.enforced_mw, limits.default_mw, limits.max_mw) <= 0:
+            raise LimitFailure(Obstacle.UNSUPPORTED, f"{gpu}: the driver gives a power limit of 0 W, which is none")
+        return limits
 
     def set_limit(self, gpu: str, milliwatts: int) -> None:
         # Not the `_v2` of nvidia-ml-py, which never looks at the driver's answer.
@@ -69,7 +72,8 @@ class NvmlLimits:
         power = self._maybe(gpu, "nvmlDeviceGetPowerUsage")
         margin = self._maybe(gpu, "nvmlDeviceGetMarginTemperature")
         slowdown = self._maybe(gpu, "nvmlDeviceGetTemperatureThreshold", SLOWDOWN)
-        return Heat(temperature, None if power is None else power / 1000.0, margin, slowdown)
+        # A driver that knows no slowdown temperature may give 0.
+        return Heat(temperature, None if power is None else power / 1000.0, margin, slowdown or None)
 
     def _temperature(self, gpu: str) -> float:
         found = self._maybe(gpu, "nvmlDeviceGetTemperatureV", DIE)

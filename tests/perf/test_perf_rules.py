@@ -42,6 +42,7 @@ def calm(metric: str) -> float:
         return 0.5
     return {
         "gpu_temperature_slowdown_celsius": 89.0,
+        "gpu_temperature_shutdown_celsius": 92.0,
         "gpu_memory_temperature_max_operating_celsius": 95.0,
     }.get(metric, 40.0)
 

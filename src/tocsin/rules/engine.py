@@ -248,7 +248,7 @@ def _every(masks: list[Bools]) -> Bools:
 RACK_EVIDENCE = "rack"
 """Name of the evidence that carries the GPU's rack, which failure domains are counted by."""
 
-_PARTS = {"pid": "process"}
+_PARTS = {"pid": "process", "problem": "fabric problem"}
 
 
 class Renderer:

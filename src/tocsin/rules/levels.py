@@ -9,7 +9,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from tocsin.domain.errors import InputError
+from tocsin.domain.model_limits import LIMITS, model_limit
 from tocsin.rules.conditions.base import Condition, MetricRef, World, metric_ref
+from tocsin.rules.frame import Roster
 from tocsin.rules.table import Bools, Floats
 from tocsin.rules.units import show_value
 
@@ -37,11 +39,20 @@ class Reference(BaseModel):
     """Multiplier on its value."""
     offset: Number = 0.0
     """Added to it, in the metric's unit."""
+    or_model: bool = False
+    """Where the GPU does not report the limit, that of its model counts."""
+
+    def check(self, field: str) -> None:
+        """Raise InputError for a metric that no model has a limit for."""
+        if self.or_model and self.metric not in LIMITS:
+            remedy = f"leave or_model out, or name one of {', '.join(LIMITS)}"
+            raise InputError(f"{field}.or_model", self.metric, "is no limit that models are known for", remedy)
 
     def meaning(self) -> str:
         times = "" if self.factor == 1.0 else f" x {self.factor:g}"
         plus = "" if self.offset == 0.0 else f" {'+' if self.offset > 0 else '-'} {abs(self.offset):g}"
-        return f"{self.metric}{times}{plus}"
+        model = " (of the model where not reported)" if self.or_model else ""
+        return f"{self.metric}{times}{plus}{model}"
 
 
 Level = Number | Reference
@@ -81,6 +92,8 @@ class LevelCondition(Condition):
             raise InputError(given[1], getattr(self, given[1]), f"stands beside {given[0]}", "give one comparison")
         name, level = self.comparison()
         for field, number in ((name, level), ("clear", self.clear)):
+            if isinstance(number, Reference):
+                number.check(field)
             if isinstance(number, float) and not minimum <= number <= maximum:
                 raise InputError(
                     field, number, f"is outside the metric's {minimum:g} to {maximum:g} {unit}", _remedy(unit, number)
@@ -115,17 +128,40 @@ def _remedy(unit: str, number: float) -> str:
     return f"give it in {unit}"
 
 
+class ModelLimits:
+    """The limit `metric` of each GPU's model; `v` has one value a row, NaN where unknown."""
+
+    def __init__(self, roster: Roster, metric: str) -> None:
+        self._roster = roster
+        self._metric = metric
+        self._version = -1
+        self._known: Floats = np.empty(0)
+
+    @property
+    def v(self) -> Floats:
+        if self._version != self._roster.version:
+            self._version = self._roster.version
+            found = (model_limit(gpu.model, self._metric) for gpu in self._roster.gpus)
+            self._known = np.array([np.nan if limit is None else limit for limit in found], dtype=np.float64)
+        return self._known
+
+
 class BoundLevel:
     """One level ready to compare with; `v` is a number or has one value a row, NaN where unknown."""
 
     def __init__(self, level: Level, world: World) -> None:
         self._level = level
         self._column = world.column(metric_ref(level.metric, "metric")) if isinstance(level, Reference) else None
+        wanted = isinstance(level, Reference) and level.or_model
+        self._models = ModelLimits(world.frame.roster, level.metric) if wanted else None
 
     @property
     def v(self) -> Floats | float:
         if isinstance(self._level, Reference) and self._column is not None:
-            return self._column.v * self._level.factor + self._level.offset
+            given = self._column.v
+            if self._models is not None:
+                given = np.where(np.isnan(given), self._models.v, given)
+            return given * self._level.factor + self._level.offset
         return self._level if isinstance(self._level, float) else float("nan")
 
 

@@ -11,6 +11,7 @@ from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.model_limits import model_limit
 from tocsin.domain.notice import NoticeCode, notice_text
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -175,6 +176,14 @@ CASES: dict[str, tuple[Case, Case]] = {
         counter("hw_thermal_slowdown_seconds_total", 2),
         counter("hw_thermal_slowdown_seconds_total", 0),
     ),
+    "temperature_limit_reached": (
+        flat(1, temperature_celsius=93, temperature_slowdown_celsius=93, temperature_shutdown_celsius=96),
+        flat(5, temperature_celsius=92, temperature_slowdown_celsius=93, temperature_shutdown_celsius=96),
+    ),
+    "thermal_slowdown_by_driver": (
+        flat(2, clocks_event_reasons_bitmask=0x20),
+        counter("sw_thermal_slowdown_seconds_total", 11),
+    ),
     "temperature_above_peers": (peers(25), peers(10)),
     "memory_full": (flat(15, memory_used_ratio=0.91), flat(14, memory_used_ratio=0.91)),
     "instance_memory_full": (Case(2, {INSTANCE: 0.81}), Case(9, {INSTANCE: 0.8})),
@@ -185,6 +194,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "driver_recovery_action": (flat(recovery_action=1), flat(recovery_action=0)),
     "row_remap_pending": (flat(1, row_remap_pending=1), flat(5, row_remap_pending=0)),
     "row_remap_failed": (flat(row_remap_failure=1), flat(row_remap_failure=0, memory_unrepairable=0)),
+    "memory_spares_used_up": (
+        Case(0, {'row_remap_banks{availability="none"}': 1}),
+        flat(5, row_remap_uncorrectable_total=511, retired_pages_corrected_total=62),
+    ),
     "ecc_uncorrectable": (
         counter("ecc_uncorrected_volatile_total", 1, minutes=1),
         counter("ecc_uncorrected_volatile_total", 0),
@@ -219,7 +232,44 @@ CASES: dict[str, tuple[Case, Case]] = {
         flat(9, **{**LOADED, "utilization_ratio": 0.0}, pcie_link_generation=1),
     ),
     "pcie_replays": (counter("pcie_replay_total", 20), counter("pcie_replay_total", 15)),
+    "pcie_fatal_errors": (
+        counter('pcie_errors_total{kind="fatal"}', 1, minutes=1),
+        counter('pcie_errors_total{kind="correctable"}', 60),
+    ),
     "nvlink_recovery_one_link": (link("2"), link("13")),
+    "nvlink_recoveries": (counter("nvlink_recovery_errors_total", 1, minutes=1), link("13")),
+    "nvlink_errors": (counter("nvlink_crc_flit_errors_total", 6000), counter("nvlink_crc_flit_errors_total", 5900)),
+    "nvlink_link_errors": (
+        counter('nvlink_crc_errors_total{link="3"}', 6000),
+        counter('nvlink_crc_errors_total{link="3"}', 5900),
+    ),
+    "nvlink_recovery_failed": (
+        counter('nvlink_link_recovery_total{result="failed"}', 1, minutes=1),
+        counter('nvlink_link_recovery_total{result="successful"}', 1),
+    ),
+    "nvlink_down": (
+        Case(1, {'nvlink_up{link="4"}': 0, 'nvlink_up{link="5"}': 1, "fabric_state": 3}),
+        Case(5, {'nvlink_up{link="4"}': 0, 'nvlink_up{link="5"}': 1}),
+    ),
+    "c2c_errors": (
+        counter('c2c_link_errors_total{kind="interrupt"}', 1, minutes=1),
+        counter('c2c_link_errors_total{kind="replay"}', 60),
+    ),
+    "fabric_unhealthy": (flat(1, fabric_health=2), flat(5, fabric_health=3)),
+    "fabric_limited": (flat(1, fabric_health=3), flat(5, fabric_health=1)),
+    "fabric_degraded": (
+        Case(1, {'fabric_problem{problem="route_unhealthy"}': 1, 'fabric_problem{problem="degraded_bandwidth"}': 0}),
+        Case(5, {'fabric_problem{problem="route_unhealthy"}': 0}),
+    ),
+    "fabric_not_ready": (flat(10, fabric_state=2), flat(20, fabric_state=3)),
+    "hardware_slowdown": (
+        flat(2, clocks_event_reasons_bitmask=0x8),
+        flat(5, clocks_event_reasons_bitmask=0x88),
+    ),
+    "reset_owed_by_mode": (
+        flat(1, ecc_mode_enabled=0, ecc_mode_pending=1),
+        flat(5, ecc_mode_enabled=1, ecc_mode_pending=1, mig_mode=0, mig_mode_pending=0),
+    ),
     "power_brake": (
         flat(2, clocks_event_reasons_bitmask=0x80),
         flat(5, clocks_event_reasons_bitmask=0x104, hw_power_brake_seconds_total=7),
@@ -307,6 +357,41 @@ def test_whichever_comes_first_of_85_and_slowdown_less_7() -> None:
     assert finding.threshold == 85
     early = flat(1, temperature_celsius=83, temperature_slowdown_celsius=89).run()
     assert early.last.active[0].threshold == 82
+
+
+def test_the_bit_of_thermal_slowdown_counts_where_the_seconds_counter_is_absent() -> None:
+    assert "thermal_slowdown" in flat(0, clocks_event_reasons_bitmask=0x48).run().active
+    assert "thermal_slowdown" not in flat(5, clocks_event_reasons_bitmask=0x88).run().active
+
+
+@pytest.mark.parametrize(
+    ("model", "celsius", "reported", "limit"),
+    [
+        ("Tesla T4", 96.0, {}, 96.0),
+        ("Tesla T4", 93.0, {}, 93.0),
+        ("NVIDIA T4", 92.0, {}, None),
+        ("Tesla T4", 96.0, {"temperature_slowdown_celsius": 99.0, "temperature_shutdown_celsius": 102.0}, None),
+        ("a model nobody knows", 96.0, {}, None),
+        ("a model nobody knows", 93.0, {"temperature_shutdown_celsius": 93.0}, 93.0),
+    ],
+)
+def test_a_gpu_without_a_margin_has_the_limits_it_reports_else_its_models(
+    model: str, celsius: float, reported: dict[str, float], limit: float | None
+) -> None:
+    run = Run()
+    for minute in range(2):
+        run.step(minute, {replace(gpu(), model=model): {"temperature_celsius": celsius, **reported}})
+    found = {finding.rule: finding for finding in run.last.active}.get("temperature_limit_reached")
+    assert (found.threshold if found else None) == limit
+    assert found is None or found.severity is Severity.CRITICAL
+
+
+def test_the_limits_of_models_are_those_that_the_simulator_has() -> None:
+    from tocsin.sim.inventory import models as sim_models
+
+    for name, model in sim_models().items():
+        known = model_limit(name, "gpu_temperature_slowdown_celsius")
+        assert known is None or model.slowdown_c is None or known == model.slowdown_c, name
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,10 @@ class Threshold(LevelCondition):
     """Compare the mean over this window instead of the newest value."""
     has_bits: int | None = Field(default=None, gt=0)
     """In place of a comparison: holds where the value has any of these bits set."""
+    lacks_bits: int | None = Field(default=None, gt=0)
+    """Beside `has_bits`: holds only where none of these bits is set."""
+    one_of: list[int] = Field(default_factory=list)
+    """In place of a comparison: holds where the value is one of these whole numbers."""
     if_absent: bool | None = None
     """What it says where the metric is absent; unset leaves it unknown, which neither opens nor clears."""
 
@@ -36,25 +41,35 @@ class Threshold(LevelCondition):
         return (metric_ref(self.metric, "metric"), *self.references())
 
     def check(self) -> None:
-        if self.has_bits is not None:
-            clash = next((name for name in COMPARISONS if getattr(self, name) is not None), None)
-            if clash is not None:
-                raise InputError(clash, getattr(self, clash), "stands beside has_bits", "give one of them")
+        instead = "has_bits" if self.has_bits is not None else "one_of" if self.one_of else None
+        if self.lacks_bits is not None and self.has_bits is None:
+            raise InputError("lacks_bits", self.lacks_bits, "stands without has_bits", "give has_bits too")
+        if self.has_bits is not None and self.one_of:
+            raise InputError("one_of", self.one_of, "stands beside has_bits", "give one of them")
+        if instead is None:
+            spec = self.metrics()[0].spec
+            self.check_levels(spec.unit, spec.minimum, spec.maximum)
             return
-        spec = self.metrics()[0].spec
-        self.check_levels(spec.unit, spec.minimum, spec.maximum)
+        clash = next((name for name in COMPARISONS if getattr(self, name) is not None), None)
+        if clash is not None:
+            raise InputError(clash, getattr(self, clash), f"stands beside {instead}", "give one of them")
 
     def bind(self, world: World) -> Probe:
         column = world.column(self.metrics()[0])
         table = world.frame.sheets[self.metrics()[0].sheet].table
         if self.has_bits is not None:
-            return BitsProbe(column, self.has_bits)
+            return BitsProbe(column, self.has_bits, self.lacks_bits or 0)
+        if self.one_of:
+            return OneOfProbe(column, self.one_of)
         source = WindowMean(column, table, self.over) if self.over is not None else None
         return ThresholdProbe(self, column, source, Comparer(self, world))
 
     def meaning(self) -> str:
         if self.has_bits is not None:
-            return f"{self.metric} has bit {self.has_bits:#x}"
+            without = "" if self.lacks_bits is None else f" and none of {self.lacks_bits:#x}"
+            return f"{self.metric} has bit {self.has_bits:#x}{without}"
+        if self.one_of:
+            return f"{self.metric} is {' or '.join(str(value) for value in self.one_of)}"
         mean = f" (mean over {show_duration(self.over)})" if self.over else ""
         absent = {True: ", or absent", False: " and present", None: ""}[self.if_absent]
         return f"{self.metric}{mean} {self.level_meaning(self.metrics()[0].spec.unit)}{absent}"
@@ -109,19 +124,40 @@ class ThresholdProbe(Probe):
         return Report(self._metric, float(self._source.v[row]), self._comparer.level(row))
 
 
-class BitsProbe(Probe):
-    """Looks for bits in a bit mask."""
+class StateProbe(Probe):
+    """Looks at a column whose numbers stand for something: bits or states."""
 
-    def __init__(self, column: Column, bits: int) -> None:
+    def __init__(self, column: Column) -> None:
         self._column = column
-        self._bits = bits
-
-    def true(self) -> Bools:
-        holds: Bools = (np.nan_to_num(self._column.v, nan=0.0).astype(np.int64) & self._bits) != 0
-        return holds
 
     def known(self) -> Bools:
         return ~np.isnan(self._column.v)
 
     def report(self, row: int) -> Report:
         return Report(self._column.spec.name, float(self._column.v[row]))
+
+
+class BitsProbe(StateProbe):
+    """Looks for bits in a bit mask: any of `bits`, none of `without`."""
+
+    def __init__(self, column: Column, bits: int, without: int) -> None:
+        super().__init__(column)
+        self._bits = bits
+        self._without = without
+
+    def true(self) -> Bools:
+        mask = np.nan_to_num(self._column.v, nan=0.0).astype(np.int64)
+        holds: Bools = ((mask & self._bits) != 0) & ((mask & self._without) == 0)
+        return holds
+
+
+class OneOfProbe(StateProbe):
+    """Looks for states."""
+
+    def __init__(self, column: Column, states: Sequence[int]) -> None:
+        super().__init__(column)
+        self._states = np.array(states, dtype=np.float64)
+
+    def true(self) -> Bools:
+        holds: Bools = np.isin(self._column.v, self._states)
+        return holds

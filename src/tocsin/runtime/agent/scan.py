@@ -11,13 +11,16 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from tocsin.collector.source import Source
+from tocsin.collector.source import Hurries, Source
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import Clock, to_iso
+from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Finding, Severity, SubjectKind
+from tocsin.domain.metrics import MetricKind
 from tocsin.domain.reading import Missing, Reading, sanitise
+from tocsin.rules.conditions.base import Condition
+from tocsin.rules.conditions.rate import Rate
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
@@ -72,7 +75,8 @@ def recent(beside: Companions, back_ms: int) -> Callable[[Batch, int], Batch]:
     return enrich
 
 
-PAUSE_SECONDS = 1.0
+LOOKS_MS = SECOND
+PAUSE_SECONDS = LOOKS_MS / SECOND
 """Between the two readings of a scan: rates and activity counters need a stretch of time, and NVML 100 ms at least."""
 SHOWN = (
     "gpu_temperature_celsius",
@@ -204,13 +208,15 @@ def scan(
     none here and stay silent. `past` are events from before, such as those of the kernel log. `enrich` adds what runs
     beside the source. Raises what the source raises.
     """
-    engine = RuleEngine(at_once(rules))
+    engine = RuleEngine(at_once(between_looks(rules)))
     events = list(past)
     newest: dict[str, Reading] = {}
     findings: Sequence[Finding] = ()
     for number in range(2):
         if number:
             pause(PAUSE_SECONDS)
+            if isinstance(source, Hurries):
+                source.hurry()
         now_ms = clock.now_ms()
         batch = enrich(source.read(now_ms), now_ms)
         readings = [sanitise(reading)[0] for reading in batch.readings]
@@ -238,6 +244,29 @@ def standing_xids(readings: Collection[Reading], events: Iterable[Event], xids: 
         name = f"GPU {gpu.uuid if gpu.index is None else gpu.index}{f'/{gpu.mig_profile}' if gpu.is_mig else ''}"
         where = f"{gpu.host} {name}" if several else name
         yield f"{where}: XID {code} stands in the last-XID gauge; when it came is unknown"
+
+
+def between_looks(rules: RuleSet) -> RuleSet:
+    """`rules` whose counters are judged by what they grow between two looks, `LOOKS_MS` apart.
+
+    A rate per second or less is the rate between the looks. Of any other, the looks have to show as much growth as the
+    rule allows for its whole window: a counter does not fall, so the rule would hold whatever came after.
+    """
+    shortened = [
+        replace(rule, all_=tuple(map(_shortened, rule.all_)), any_=tuple(map(_shortened, rule.any_))) for rule in rules
+    ]
+    return replace(rules, rules=tuple(shortened))
+
+
+def _shortened(condition: Condition) -> Condition:
+    if not isinstance(condition, Rate) or condition.per is None:
+        return condition
+    name, level = condition.comparison()
+    rising = condition.metrics()[0].spec.kind is MetricKind.COUNTER and name in ("above", "at_least")
+    if not rising or not isinstance(level, float):
+        return condition
+    allowed = level if condition.per <= LOOKS_MS else level * condition.over / LOOKS_MS
+    return condition.model_copy(update={"over": LOOKS_MS, name: allowed})
 
 
 def at_once(rules: RuleSet) -> RuleSet:
