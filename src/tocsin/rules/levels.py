@@ -152,8 +152,9 @@ class BoundLevel:
     def __init__(self, level: Level, world: World) -> None:
         self._level = level
         self._column = world.column(metric_ref(level.metric, "metric")) if isinstance(level, Reference) else None
-        wanted = isinstance(level, Reference) and level.or_model
-        self._models = ModelLimits(world.frame.roster, level.metric) if wanted else None
+        self._models: ModelLimits | None = None
+        if isinstance(level, Reference) and level.or_model:
+            self._models = ModelLimits(world.frame.roster, level.metric)
 
     @property
     def v(self) -> Floats | float:
