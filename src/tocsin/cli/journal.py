@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tocsin.journal.export import Format
 
 existing = click.Path(path_type=Path)
+key_option = click.option(
+    "--key-file", type=click.Path(path_type=Path), help="Key of its seal; default: journal.key_file, for that journal."
+)
 
 
 @click.group()
@@ -35,18 +38,67 @@ def _journal_path(context: CliContext, path: Path | None) -> Path:
 
 @journal.command("verify")
 @click.argument("path", type=existing, required=False)
+@click.option("--witness", "ask", is_flag=True, help="Also compare it with what its witnesses have seen.")
+@key_option
 @json_option
 @pass_context
 @with_bars
-def journal_verify(context: CliContext, path: Path | None, as_json: bool) -> int:
+def journal_verify(context: CliContext, path: Path | None, ask: bool, key_file: Path | None, as_json: bool) -> int:
     """Check the hash chain of the journal at PATH; exit 1 where it was edited or cut short."""
     from tocsin.journal.verify import verify
 
-    result = verify(_journal_path(context, path))
-    said = f"{'ok' if result.ok else 'BROKEN'}: {result.events} events"
-    document = {"verified": result.ok, "events": result.events, "problem": result.problem}
-    show(as_json, document, [said + (f"; {result.problem}" if result.problem else "")])
-    return 0 if result.ok else 1
+    found = _journal_path(context, path)
+    result = verify(found, _key(context, path, key_file))
+    problem = result.problem or (_against_witnesses(context, found) if ask else "")
+    said = f"{'BROKEN' if problem else 'ok'}: {result.events} events"
+    document = {"verified": not problem, "events": result.events, "problem": problem}
+    show(as_json, document, [said + (f"; {problem}" if problem else "")])
+    return 1 if problem else 0
+
+
+def _key(context: CliContext, path: Path | None, key_file: Path | None) -> bytes:
+    """The key in `key_file`, or that of the settings for the journal that they name; empty where there is none."""
+    from tocsin.journal.files import load_key
+
+    own = path is None or path.absolute() == context.settings.journal.path.absolute()
+    chosen = key_file or (context.settings.journal.key_file if own else None)
+    return b"" if chosen is None else load_key(chosen)
+
+
+def _against_witnesses(context: CliContext, path: Path) -> str:
+    """What the witnesses of the settings have against the journal at `path`; empty where nothing."""
+    from tocsin.journal.witness import problem_of
+    from tocsin.runtime.brain.witnesses import open_witnesses
+
+    witnesses = open_witnesses(context.settings)
+    if not witnesses:
+        remedy = "set journal.witness or kubernetes.lease, or leave out --witness"
+        raise InputError("journal.witness", "", "is not set", remedy)
+    found = ((witness.name, problem_of(path, witness.read())) for witness in witnesses)
+    return "; ".join(f"witness {name}: {problem}" for name, problem in found if problem)
+
+
+@journal.command("seal")
+@click.argument("path", type=existing, required=False)
+@key_option
+@json_option
+@pass_context
+def journal_seal(context: CliContext, path: Path | None, key_file: Path | None, as_json: bool) -> None:
+    """Seal the journal at PATH as it stands with the key of journal.key_file; the brain must not run.
+
+    For a journal or a backup from before the key was set. From then on nobody can rewrite it without the key.
+    """
+    from tocsin.journal.files import load_key
+    from tocsin.journal.journal import seal
+
+    found = _journal_path(context, path)
+    chosen = key_file or context.settings.journal.key_file
+    if chosen is None:
+        raise InputError("journal.key_file", "", "is not set", "set it, or use --key-file")
+    result = seal(found, load_key(chosen))
+    if not result.ok:
+        raise InputError("journal", str(found), result.problem, "restore it from a backup")
+    done(as_json, str(found), path=str(found))
 
 
 @journal.command("show")
@@ -148,7 +200,7 @@ def journal_backup(context: CliContext, target: Path, as_json: bool) -> None:
     """Copy the journal to TARGET while it may be in use."""
     from tocsin.journal.backup import backup
 
-    backup(_journal_path(context, None), target)
+    backup(_journal_path(context, None), target, _key(context, None, None))
     done(as_json, str(target), target=str(target))
 
 
@@ -160,7 +212,7 @@ def journal_restore(context: CliContext, source: Path, as_json: bool) -> None:
     """Verify the backup SOURCE and put it in place of the journal; the brain must not run."""
     from tocsin.journal.backup import restore
 
-    restore(source, context.settings.journal.path)
+    restore(source, context.settings.journal.path, _key(context, None, None))
     path = str(context.settings.journal.path)
     done(as_json, path, path=path)
 

@@ -208,11 +208,15 @@ class JournalSettings(Section):
     witness_seconds: float = Field(default=5.0, gt=0, le=60)
     """How long a start waits for the answer of a witness; one that answers later still pauses."""
 
+    key_file: Path | None = None
+    """File of the key that seals the end of the journal, outside the journal's folder; made at the first start, for its
+    owner alone. Who may write the folder and has no key can rewrite nothing unnoticed. Unset: no seal."""
+
     @model_validator(mode="after")
-    def _witness_elsewhere(self) -> Self:
-        if self.witness is not None and self.witness.absolute().parent == self.path.absolute().parent:
-            where = "lies beside the journal and would be restored with it; put it on another volume"
-            raise ValueError(f"witness {self.witness} {where}")
+    def _elsewhere(self) -> Self:
+        for name, path, why in (("witness", self.witness, "restored"), ("key_file", self.key_file, "read")):
+            if path is not None and path.absolute().parent == self.path.absolute().parent:
+                raise ValueError(f"{name} {path} lies beside the journal and would be {why} with it; put it elsewhere")
         return self
 
 

@@ -12,8 +12,8 @@ from tocsin.journal.files import Anchor, connect, lock, read_entries
 from tocsin.journal.verify import verify
 
 
-def backup(source: Path, target: Path) -> None:
-    """Copy the journal `source` with its anchor to the new file `target`, also beside a writer."""
+def backup(source: Path, target: Path, key: bytes = b"") -> None:
+    """Copy the journal `source` with its anchor, sealed with `key`, to the new file `target`, also beside a writer."""
     if target.exists():
         raise InputError("target", str(target), "exists", "name a new file")
     with closing(connect(source, write=False)) as old:
@@ -22,21 +22,22 @@ def backup(source: Path, target: Path) -> None:
             old.backup(new)
             last = new.execute("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1").fetchone()
     if last:
-        Anchor(int(last[0]), str(last[1])).write(target)
+        Anchor(int(last[0]), str(last[1])).write(target, key)
 
 
-def restore(source: Path, target: Path) -> None:
+def restore(source: Path, target: Path, key: bytes = b"") -> None:
     """Put the backup `source` in place of the journal `target`; the replaced files stay beside it as ``.replaced``.
 
-    Raises InputError where the backup's chain does not hold, and Conflict where a brain uses `target`, where `target`
-    is whole and the backup does not continue it, or where an earlier ``.replaced`` is still there.
+    Raises InputError where the backup's chain, or with a `key` its seal, does not hold, and Conflict where a brain uses
+    `target`, where `target` is whole and the backup does not continue it, or where an earlier ``.replaced`` is still
+    there.
     """
-    result = verify(source)
+    result = verify(source, key)
     if not result.ok:
         raise InputError("source", str(source), result.problem, "use another backup")
     target.parent.mkdir(parents=True, exist_ok=True)
     with lock(target):
-        if target.exists() and verify(target).ok and not _continues(source, target):
+        if target.exists() and verify(target, key).ok and not _continues(source, target):
             raise Conflict(f"{target} is whole and {source} does not continue it; move it aside first")
         aside = target.with_name(target.name + ".replaced")
         if aside.exists():
@@ -44,7 +45,7 @@ def restore(source: Path, target: Path) -> None:
         fresh = target.with_name(target.name + ".restored")
         for path in (fresh, Anchor.path_of(fresh)):
             path.unlink(missing_ok=True)
-        backup(source, fresh)
+        backup(source, fresh, key)
         for suffix in ("", "-wal", "-shm", ".head"):
             old = target.with_name(target.name + suffix)
             if old.exists():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import hmac
 import json
+import secrets
 import sqlite3
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -77,9 +80,45 @@ def lock(path: Path) -> IO[str]:
     return handle
 
 
+KEY_BYTES = 32
+MOST_KEY_BYTES = 4096
+"""Longest key file that is read."""
+
+
+def load_key(path: Path) -> bytes:
+    """The key in the file `path`: its text without white space at the ends. Raises InputError where it is none."""
+    try:
+        with path.open("rb") as file:
+            key = file.read(MOST_KEY_BYTES + 1).strip()
+    except OSError as error:
+        remedy = "check the path and the account that reads it"
+        raise InputError("journal.key_file", str(path), error.strerror or str(error), remedy) from None
+    if not KEY_BYTES <= len(key) <= MOST_KEY_BYTES:
+        remedy = f"use {KEY_BYTES} to {MOST_KEY_BYTES} bytes, such as `openssl rand -hex {KEY_BYTES}` prints"
+        raise InputError("journal.key_file", str(path), f"has {len(key)} bytes", remedy)
+    return key
+
+
+def new_key() -> bytes:
+    """A new key, as text."""
+    return secrets.token_hex(KEY_BYTES).encode()
+
+
+def write_key(path: Path, key: bytes) -> None:
+    """Put `key` in the file `path`, for its owner alone; durable on return. Raises InputError."""
+    try:
+        write_atomically(path, key + b"\n", 0o600)
+    except OSError as error:
+        remedy = "make its folder, writable for the brain"
+        raise InputError("journal.key_file", str(path), error.strerror or str(error), remedy) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The newest entry that was acknowledged. A chain that ends before it was cut short."""
+    """The newest entry that was acknowledged. A chain that ends before it was cut short.
+
+    With a key it is sealed: who has no key can write no other one, and so change nothing up to that entry.
+    """
 
     seq: int
     hash: str
@@ -89,21 +128,35 @@ class Anchor:
         return journal.with_name(journal.name + ".head")
 
     @classmethod
-    def read(cls, journal: Path) -> Anchor | None:
-        """The anchor; None where there is none. Raises JournalBroken where it cannot be read."""
+    def read(cls, journal: Path, key: bytes = b"") -> Anchor | None:
+        """The anchor; None where there is none. Raises JournalBroken where it cannot be read or `key` did not seal it.
+
+        Without a `key` a seal is not looked at.
+        """
         path = cls.path_of(journal)
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-            return cls(int(raw["seq"]), str(raw["hash"]))
+            found, seal = cls(int(raw["seq"]), str(raw["hash"])), str(raw.get("seal", ""))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise JournalBroken(f"anchor {path} is damaged; restore it with the journal from a backup") from None
+        if key and not hmac.compare_digest(seal.encode(), found.seal(key).encode()):
+            how = "is sealed with another key" if seal else "is not sealed"
+            remedy = "restore a backup, or take it as it is by tocsin journal seal"
+            raise JournalBroken(f"anchor {path} {how}, the journal may have been rewritten: {remedy}")
+        return found
 
-    def write(self, journal: Path, *, durable: bool = True) -> None:
+    def seal(self, key: bytes) -> str:
+        """HMAC-SHA-256 of what it says, in hexadecimal."""
+        return hmac.new(key, f"tocsin journal head {self.seq} {self.hash}".encode(), hashlib.sha256).hexdigest()
+
+    def write(self, journal: Path, key: bytes = b"", *, durable: bool = True) -> None:
         """Replace the anchor in one step; durable on return, or without `durable` this one or the one before."""
-        text = json.dumps({"seq": self.seq, "hash": self.hash})
-        write_atomically(self.path_of(journal), text, durable=durable)
+        content: dict[str, object] = {"seq": self.seq, "hash": self.hash}
+        if key:
+            content["seal"] = self.seal(key)
+        write_atomically(self.path_of(journal), json.dumps(content), durable=durable)
 
 
 COLUMNS = "seq, epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"

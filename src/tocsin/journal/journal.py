@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import IO
 
 from tocsin.domain.clock import Clock
-from tocsin.domain.entry import GENESIS, Entry, EntryKind, canonical, digest
-from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect, lock, read_entries
+from tocsin.domain.entry import GENESIS, Entry, EntryKind, Verification, canonical, digest
+from tocsin.journal.files import (
+    COLUMNS,
+    Anchor,
+    JournalBroken,
+    connect,
+    load_key,
+    lock,
+    new_key,
+    read_entries,
+    write_key,
+)
 from tocsin.journal.verify import verify
 
 Draft = tuple[EntryKind, Mapping[str, object], bool]
@@ -20,8 +30,10 @@ Draft = tuple[EntryKind, Mapping[str, object], bool]
 class Journal:
     """The one writer; safe to use from several threads. An entry is on disk when `append` returns."""
 
-    def __init__(self, path: Path, clock: Clock, db: sqlite3.Connection, held: IO[str]) -> None:
+    def __init__(self, path: Path, clock: Clock, db: sqlite3.Connection, held: IO[str], key: bytes = b"") -> None:
         self.path = path
+        self.key = key
+        """Seals the anchor; empty: it is not sealed."""
         self._clock = clock
         self._db = db
         self._held = held
@@ -35,26 +47,37 @@ class Journal:
         """Told of entries once they are on disk, by the thread that appended them; must not raise."""
         if last[0] == 0:
             # Before the first entry, so that a chain without an anchor is always one that lost it.
-            Anchor(0, GENESIS).write(path)
+            Anchor(0, GENESIS).write(path, key)
 
     @classmethod
-    def open(cls, path: Path, clock: Clock) -> Journal:
+    def open(cls, path: Path, clock: Clock, key_file: Path | None = None) -> Journal:
         """Open or create the journal at `path` for writing, in a new epoch.
 
-        Raises Conflict where another process writes to it, and JournalBroken where its chain does not hold.
+        Its anchor is sealed with the key in `key_file`, which is made where there is none: then a journal that was not
+        sealed before is taken as it is. Raises Conflict where another process writes to it, JournalBroken where its
+        chain or its seal does not hold, and InputError where the key cannot be had.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         held = lock(path)
         try:
             db = connect(path, write=True)
-            result = verify(path)
+            first = key_file is not None and not key_file.exists()
+            key = b"" if key_file is None or first else load_key(key_file)
+            known = db.execute("SELECT count(*) FROM (SELECT 1 FROM entry LIMIT 1)").fetchone()[0]
+            # Of an empty journal an anchor without a seal says nothing that could be forged.
+            result = verify(path, key if known else b"")
             if not result.ok:
                 db.close()
                 raise JournalBroken(f"journal {path}: {result.problem}; restore a backup, nothing is appended to it")
+            if key_file is not None and first:
+                # The seal first: a key on disk means that there is one.
+                key = new_key()
+                _seal(path, key)
+                write_key(key_file, key)
         except BaseException:
             held.close()
             raise
-        return cls(path, clock, db, held)
+        return cls(path, clock, db, held, key)
 
     def append(
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
@@ -76,7 +99,7 @@ class Journal:
                 )
             self.head, self._hash = entries[-1].seq, entries[-1].hash
             # Where a power loss undoes the rename, the anchor is behind the chain, as it is between these two writes.
-            Anchor(self.head, self._hash).write(self.path, durable=False)
+            Anchor(self.head, self._hash).write(self.path, self.key, durable=False)
         self.on_append(entries)
         return entries
 
@@ -100,6 +123,24 @@ class Journal:
         with self._lock:
             self._db.close()
             self._held.close()
+
+
+def _seal(path: Path, key: bytes) -> None:
+    anchor = Anchor.read(path)
+    if anchor is not None:
+        anchor.write(path, key)
+
+
+def seal(path: Path, key: bytes) -> Verification:
+    """Seal the anchor of the journal at `path` with `key` as it stands, where its chain holds; no brain may use it.
+
+    Raises Conflict where a brain does.
+    """
+    with lock(path):
+        result = verify(path)
+        if result.ok:
+            _seal(path, key)
+        return result
 
 
 def _row(entry: Entry) -> tuple[object, ...]:

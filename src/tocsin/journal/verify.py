@@ -16,14 +16,15 @@ _TYPES = (int, int, int, str, str, int, str, str, str)
 """Of `COLUMNS`."""
 
 
-def verify(path: Path) -> Verification:
+def verify(path: Path, key: bytes = b"") -> Verification:
     """Check every hash, the numbering and, by the anchor, the end; reads only, also beside a writer.
 
+    With a `key` the anchor must be sealed with it: what was rewritten with all its hashes is found as well.
     The chain may be ahead of the anchor by what was committed just before a crash, never behind it.
     """
     try:
         # The anchor first: what a writer appends meanwhile only makes the chain longer.
-        anchor = Anchor.read(path)
+        anchor = Anchor.read(path, key)
         with closing(connect(path, write=False)) as db:
             return _walk(db, anchor)
     except (JournalBroken, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:

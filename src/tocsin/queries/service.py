@@ -257,7 +257,7 @@ class BrainService:
         return export(path, form, since_ms=query.start_ms, until_ms=query.end_ms, after=after, kinds=kinds)
 
     def verify_journal(self) -> Verification:
-        return verify(self._brain.journal.path)
+        return verify(self._brain.journal.path, self._brain.journal.key)
 
     def scoreboard(self) -> models.Scoreboard:
         return self._scores.get("scoreboard", self._score)

@@ -131,7 +131,7 @@ def test_one_knows_so_many_journals_and_the_newest_of_them(tmp_path: Path) -> No
 
 
 def test_it_must_lie_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="put it on another volume"):
+    with pytest.raises(ValidationError, match="put it elsewhere"):
         JournalSettings(path=tmp_path / "journal.db", witness=tmp_path / "witness.json")
 
 

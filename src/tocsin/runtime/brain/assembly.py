@@ -218,7 +218,7 @@ def _routing(dependencies: Dependencies) -> Routing:
 def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> tuple[Journal, list[WitnessKeeper]]:
     """The journal, with its entries counted, and its witnesses. Paused are one that is older than what a witness has
     seen, and a new one where the brain would act at once."""
-    journal = Journal.open(settings.journal.path, clock)
+    journal = Journal.open(settings.journal.path, clock, settings.journal.key_file)
     for kind in EntryKind:
         # From zero on: Prometheus takes a series that begins at one for no increase.
         metrics.count("tocsin_journal_entries_total", 0, kind=kind)
