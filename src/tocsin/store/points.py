@@ -127,6 +127,21 @@ def _in_subject(name: str, value: Subject) -> None:
         _textual(name, text)
 
 
+def check_field(name: str, value: FieldValue) -> None:
+    """Raises PointError for a value that no field of ours has."""
+    if isinstance(value, str):
+        _textual(name, value)
+    elif isinstance(value, float):
+        _finite(name, value)
+    else:
+        _whole(name, int(value))
+
+
+def check_instant(at_ms: int) -> None:
+    """Raises PointError for an instant before 1970 or behind `LAST_MS`."""
+    _of_time("instant", at_ms)
+
+
 _Check = Callable[[str, Any], None]
 _CHECKS: Mapping[Any, _Check] = {
     str: _textual,

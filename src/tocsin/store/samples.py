@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -61,7 +62,8 @@ class Rows:
             key = metric_key(field, tags)
             if measurement == points.OWNER:
                 point = points.Point(measurement, tags, {field: value}, at_ms)
-                self.add_owners(points.gpu_of_tags(tags), at_ms, points.owners_of(point))
+                with suppress(points.PointError):
+                    self.add_owners(points.gpu_of_tags(tags), at_ms, points.owners_of(point))
             elif key is not None and not isinstance(value, str):
                 self.add(points.gpu_of_tags(tags), key, measurement == points.MISSING, at_ms, value)
 

@@ -68,6 +68,13 @@ class Interruptible(Protocol):
         """End the round of upkeep that is under way soon; what it had not finished is as it was."""
 
 
+@runtime_checkable
+class Strict(Protocol):
+    """A store that leaves out what others have put among its own on a server; `unusable` counts it."""
+
+    unusable: int
+
+
 def interrupt(store: Store) -> None:
     """End the round of upkeep that is under way, where the store has such."""
     if isinstance(store, Interruptible):
@@ -78,4 +85,5 @@ def look_after(store: Store, settings: StoreSettings, now_ms: int) -> Upkeep:
     """One round of upkeep of `store`; of one that has no files, removal of what is older than `raw_days`."""
     if isinstance(store, Maintained):
         return store.maintain(now_ms, Retention.of(settings))
-    return Upkeep(removed=store.prune(now_ms - int(settings.raw_days * DAY)))
+    removed = store.prune(now_ms - int(settings.raw_days * DAY))
+    return Upkeep(removed=removed, damaged_rows=store.unusable if isinstance(store, Strict) else 0)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from tocsin.domain.atomic_file import sync_folder
+from tocsin.domain.atomic_file import make_private, sync_folder
 from tocsin.store.embedded.chunks import BODY, Ask, Chunks, DamagedChunk, is_height
 from tocsin.store.embedded.database import MIGRATIONS, as_text, is_damage, prepare, seal
 from tocsin.store.embedded.gpus import GPU_COLUMNS, LOST
@@ -211,9 +211,11 @@ def _remake(path: Path, header: bytes, loss: Loss) -> None:
     aside, fresh = _beside(path, ".damaged"), _beside(path, ".fresh")
     for old in (aside, _beside(aside, "-wal"), _beside(aside, "-shm"), fresh, _beside(fresh, "-journal")):
         old.unlink(missing_ok=True)
-    shutil.copyfile(path, aside)
-    if _beside(path, "-wal").exists():
-        shutil.copyfile(_beside(path, "-wal"), _beside(aside, "-wal"))
+    for suffix in ("", "-wal"):
+        if _beside(path, suffix).exists():
+            make_private(_beside(aside, suffix))
+            shutil.copyfile(_beside(path, suffix), _beside(aside, suffix))
+    make_private(fresh)
     _mend_header(aside, header)
     with closing(sqlite3.connect(fresh, isolation_level=None)) as new:
         new.execute("PRAGMA page_size = 16384")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from tocsin.domain.clock import from_iso, to_iso
+from tocsin.store import points
 from tocsin.store.points import FieldValue
 
-FAR_MS = 7_258_118_400_000
-"""2200-01-01: an end behind everything, for queries that have none; Flux would take the server's present."""
+FAR_MS = points.LAST_MS
+"""An end behind everything, for queries that have none; Flux would take the server's present."""
+_OF_GPUS = frozenset({points.GPU, points.MISSING, points.OWNER, points.INFO})
 
 MAX_NAMED = 100
 """More GPUs than these are not named in a query: all are read, and the others left out here."""
@@ -130,20 +132,42 @@ def _tables(rows: Iterable[Sequence[str]]) -> Iterator[tuple[Mapping[str, str], 
             yield kinds, dict(zip(header, [cell.replace("\r\n", "\n") for cell in row], strict=True))
 
 
-def samples(rows: Iterable[Sequence[str]]) -> Iterator[Sample]:
-    """Values in an annotated CSV answer. Raises FluxError where it ends in an error."""
+def samples(rows: Iterable[Sequence[str]], refused: Callable[[str], None] = lambda _problem: None) -> Iterator[Sample]:
+    """Values in an annotated CSV answer; `refused` is told of each that no store of ours can have written.
+
+    Raises FluxError where the answer ends in an error, ValueError or KeyError where it is none of InfluxDB's.
+    """
     for kinds, cells in _tables(rows):
         tags = {name: value for name, value in cells.items() if name not in _OWN_COLUMNS and value}
         if RESULT in tags:
             tags["result"] = tags.pop(RESULT)
         kind = kinds["_value"]
         if cells["_value"] or kind == "string":
-            value = _typed(kind, cells["_value"])
-            yield cells["_measurement"], tags, instant(cells["_time"]), cells["_field"], value
+            try:
+                sample = cells["_measurement"], tags, instant(cells["_time"]), cells["_field"], cells["_value"]
+                yield _checked(sample, _typed(kind, cells["_value"]))
+            except (ValueError, OverflowError) as error:
+                refused(str(error)[:200])
 
 
-def instants(rows: Iterable[Sequence[str]]) -> Iterator[tuple[str, int]]:
-    """UUID and milliseconds since the epoch of each row. Raises FluxError as `samples` does."""
+def _checked(sample: tuple[str, Mapping[str, str], int, str, str], value: FieldValue) -> Sample:
+    measurement, tags, at_ms, field, _ = sample
+    points.check_field(field, value)
+    points.check_instant(at_ms)
+    if measurement in _OF_GPUS:
+        points.gpu_of_tags(tags)
+    return measurement, tags, at_ms, field, value
+
+
+def instants(
+    rows: Iterable[Sequence[str]], refused: Callable[[str], None] = lambda _problem: None
+) -> Iterator[tuple[str, int]]:
+    """UUID and milliseconds since the epoch of each row. Raises and calls `refused` as `samples` does."""
     for _, cells in _tables(rows):
         if uuid := cells.get("mig_uuid") or cells.get("gpu_uuid"):
-            yield uuid, instant(cells["_time"])
+            try:
+                at_ms = instant(cells["_time"])
+                points.check_instant(at_ms)
+                yield uuid, at_ms
+            except (ValueError, OverflowError) as error:
+                refused(str(error)[:200])

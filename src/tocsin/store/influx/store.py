@@ -12,6 +12,7 @@ into halves until the refused lines stand alone. `LinesParked` tells of the park
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -347,6 +348,7 @@ class InfluxStore:
         self._writer = self._client.write_api(write_options=SYNCHRONOUS)
         self._reader = self._client.query_api()
         self._announcer = Announcer(min(DAY, int(settings.ten_minute_days * DAY / 2)))
+        self.unusable = 0
 
     def init(self) -> None:
         """Create buckets and tasks, then write a point ``tocsin_ready`` and read it back.
@@ -440,12 +442,20 @@ class InfluxStore:
 
     # ------------------------------------------------------------------ reading
 
-    def _ask(self, query: str, parse: Callable[[list[list[str]]], Iterator[_T]]) -> Iterator[_T]:
-        rows = self._call(lambda: list(self._reader.query_csv(query)))
+    def _ask(self, query: str, parse: Callable[[list[list[str]], Callable[[str], None]], Iterator[_T]]) -> Iterator[_T]:
         try:
-            yield from parse(rows)
+            rows = self._call(lambda: list(self._reader.query_csv(query)))
+            yield from parse(rows, self._refuse)
         except flux.FluxError as error:
             raise StoreUnavailable(f"InfluxDB at {self._settings.url} breaks off its answer: {error}") from None
+        except (ValueError, LookupError, csv.Error) as error:
+            raise StoreUnavailable(f"InfluxDB at {self._settings.url} answers what is no CSV of its: {error}") from None
+
+    def _refuse(self, problem: str) -> None:
+        """A value or point of the server that is none of ours: others may write to its buckets, too."""
+        if not self.unusable:
+            log.warning("the server has what cannot be used; it is left out", store=self._settings.url, problem=problem)
+        self.unusable += 1
 
     def _samples(
         self,
@@ -475,7 +485,15 @@ class InfluxStore:
 
     def _known(self) -> dict[str, Gpu]:
         infos = self._points(self._samples(self._words, 0, flux.FAR_MS, [points.INFO], then=_LAST))
-        return {gpu.uuid: gpu for gpu in map(points.read_info, infos)}
+        return {gpu.uuid: gpu for gpu in self._sound(points.read_info, infos)}
+
+    def _sound(self, read: Callable[[Point], _T], found: Iterable[Point]) -> Iterator[_T]:
+        """What `read` makes of points; one that is none of ours is left out and counted."""
+        for point in found:
+            try:
+                yield read(point)
+            except points.PointError as error:
+                self._refuse(str(error)[:200])
 
     @property
     def _words(self) -> tuple[str, str]:
@@ -564,7 +582,7 @@ class InfluxStore:
         *conditions: str,
     ) -> list[_T]:
         found = self._points(self._samples(buckets, start_ms, end_ms, [measurement], *conditions))
-        return [read(point) for point in found]
+        return list(self._sound(read, found))
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         conditions = [flux.any_of("gpu_uuid", [gpu])] if gpu else []

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NoReturn
 
 import httpx2
 import numpy as np
+import structlog
 
 from tocsin.config.settings import StoreSettings
 from tocsin.domain.batch import Batch
@@ -46,6 +47,8 @@ from tocsin.store.points import Point, PointError
 from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
 from tocsin.store.samples import Rows
 from tocsin.store.upkeep import FileStore, Retention, Upkeep
+
+log = structlog.get_logger()
 
 # ---------------------------------------------------------------------- selectors and export
 #
@@ -126,31 +129,47 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield from filter(None, (b"".join(rest),))
 
 
-def parse(lines: Iterable[bytes], gpus: Collection[str] | None) -> Iterator[Exported]:
+def parse(
+    lines: Iterable[bytes], gpus: Collection[str] | None, refused: Callable[[str], None] = lambda _problem: None
+) -> Iterator[Exported]:
     """The series of an export that belong to readings, of all GPUs or of `gpus`; samples without a number are left out.
 
-    Many series have the same instants, so their text is parsed once.
+    `refused` is told of each line that no series of ours can have. Many series have the same instants, so their text is
+    parsed once.
     """
     stamps: dict[bytes, Instants] = {}
     chosen = None if gpus is None else set(gpus)
     for line in lines:
-        cut = line.rindex(_STAMPS)
-        document = json.loads(line[:cut].decode() + "}")
-        labels = document["metric"]
-        if (key := _key(labels)) is None:
+        try:
+            found = _series(line, chosen, stamps)
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            refused(f"{type(error).__name__}: {str(error)[:200]}")
             continue
-        gpu = _gpu(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
-        if chosen is not None and gpu.uuid not in chosen:
-            continue
-        if (at_ms := stamps.get(line[cut:])) is None:
-            if len(stamps) >= _MAX_STAMPS:
-                stamps.clear()
-            at_ms = stamps[line[cut:]] = np.array(json.loads(line[cut + len(_STAMPS) - 1 : -1]), dtype=np.int64)
-        values = np.array(document["values"], dtype=np.float64)
-        if b"null" in line:
-            there = ~np.isnan(values)
-            at_ms, values = at_ms[there], values[there]
-        yield Exported(gpu, *key, at_ms, values)
+        if found is not None:
+            yield found
+
+
+def _series(line: bytes, chosen: Collection[str] | None, stamps: dict[bytes, Instants]) -> Exported | None:
+    cut = line.rindex(_STAMPS)
+    document = json.loads(line[:cut].decode() + "}")
+    labels = document["metric"]
+    if (key := _key(labels)) is None:
+        return None
+    gpu = _gpu(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
+    if chosen is not None and gpu.uuid not in chosen:
+        return None
+    if (at_ms := stamps.get(line[cut:])) is None:
+        if len(stamps) >= _MAX_STAMPS:
+            stamps.clear()
+        at_ms = np.array(json.loads(line[cut + len(_STAMPS) - 1 : -1]), dtype=np.int64)
+        if at_ms.ndim != 1 or bool(((at_ms < 0) | (at_ms > points.LAST_MS)).any()):
+            raise ValueError("its instants lie before 1970 or behind 2199")
+        stamps[line[cut:]] = at_ms
+    values = np.array(document["values"], dtype=np.float64)
+    if values.shape != at_ms.shape:
+        raise ValueError(f"it has {values.size} values at {at_ms.size} instants")
+    there = np.isfinite(values)
+    return Exported(gpu, *key, at_ms, values) if there.all() else Exported(gpu, *key, at_ms[there], values[there])
 
 
 @lru_cache(maxsize=65_536)
@@ -209,6 +228,7 @@ class VictoriaMetricsStore:
         self._reader = http_client(settings.timeout_seconds, base_url=asked, token=token, proxies=True)
         self._beside = beside
         self._announcer = Announcer(min(DAY, int(settings.raw_days * DAY / 2)))
+        self.unusable = 0
 
     def init(self) -> None:
         """Create the embedded file, then write a sample ``tocsin_ready`` to the server and ask a query.
@@ -242,7 +262,7 @@ class VictoriaMetricsStore:
         try:
             answer = response.json()
             found = answer["data"] if answer.get("status") == "success" else None
-        except (ValueError, AttributeError, KeyError):
+        except (ValueError, AttributeError, KeyError, RecursionError):
             answer, found = {}, None
         if found is None or answer.get("isPartial"):
             problem = "only a part of the cluster answered" if found is not None else "no answer to a query"
@@ -276,8 +296,7 @@ class VictoriaMetricsStore:
         for mark in MARKS:  # one by one: the server bounds the series of an answer
             data = {"match[]": f'{{__name__="{mark}"}}', "start": "1"}
             rows = self._ask("/api/v1/series", data)
-            gpus = (points.gpu_of_tags(labels) for labels in rows if labels.get("gpu_uuid"))
-            found.update((gpu.uuid, gpu) for gpu in gpus)
+            found.update((gpu.uuid, gpu) for _, gpu in self._of_ours(rows, lambda row: row))
         # The file beside knows the GPUs written here, the server also those that agents write to it themselves.
         known = {**found, **self._known()}
         return [known[uuid] for uuid in sorted(known)]
@@ -337,8 +356,32 @@ class VictoriaMetricsStore:
         query = f"{outer}({inner}({ANY_MARK}[{span}ms])) by (gpu_uuid, mig_uuid)"
         data = {"query": query, "time": f"{(end_ms - 1) / SECOND:.3f}", "nocache": "1"}
         result = self._ask("/api/v1/query", data)["result"]
-        rows = [(row["metric"], float(row["value"][1])) for row in result if row["metric"].get("gpu_uuid")]
-        return {points.gpu_of_tags(labels).uuid: round(at * SECOND) for labels, at in rows}
+        found: dict[str, int] = {}
+        for row, gpu in self._of_ours(result, lambda row: row["metric"]):
+            try:
+                at_ms = round(float(row["value"][1]) * SECOND)
+                points.check_instant(at_ms)
+                found[gpu.uuid] = at_ms
+            except (ValueError, LookupError, TypeError, OverflowError) as error:
+                self._left_out(str(error)[:200])
+        return found
+
+    def _of_ours(self, rows: Iterable[Any], labels_of: Callable[[Any], Any]) -> Iterator[tuple[Any, Gpu]]:
+        """Rows with the GPU that their labels name; one that names none of ours is left out and counted."""
+        for row in rows:
+            try:
+                if (labels := labels_of(row)).get("gpu_uuid"):
+                    yield row, points.gpu_of_tags(labels)
+            except (points.PointError, LookupError, TypeError, AttributeError) as error:
+                self._left_out(str(error)[:200])
+
+    def _left_out(self, problem: str) -> None:
+        """A series of the server that is none of ours: others may write to it, too."""
+        if not self.unusable:
+            log.warning(
+                "the server has what cannot be used; it is left out", url=self._reader.base_url, problem=problem
+            )
+        self.unusable += 1
 
     def _export(
         self, start_ms: int, end_ms: int, gpus: Collection[str] | None, metrics: Sequence[str] | None
@@ -392,7 +435,8 @@ class VictoriaMetricsStore:
 
     def maintain(self, now_ms: int, retention: Retention) -> Upkeep:
         """Look after the embedded file: events and findings stay in it as long as in the embedded store."""
-        return self._beside.maintain(now_ms, retention)
+        done = self._beside.maintain(now_ms, retention)
+        return replace(done, damaged_rows=done.damaged_rows + self.unusable)
 
     def close(self) -> None:
         self._writer.close()
