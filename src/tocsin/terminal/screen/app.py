@@ -211,7 +211,7 @@ class TopApp(App[None]):
         said = self.grid.table.sentence(selected, look) if selected is not None and look is not None else ""
         self._said.update(Text(said))
 
-    def on_grid_moved(self) -> None:
+    def on_fleet_grid_moved(self) -> None:
         self._draw_said()
 
     # ------------------------------------------------------------------ views, order, filter
@@ -278,7 +278,7 @@ class TopApp(App[None]):
     def action_open(self) -> None:
         self.grid.action_open()
 
-    def on_grid_opened(self) -> None:
+    def on_fleet_grid_opened(self) -> None:
         """A GPU, the GPU behind a line, a decision guard by guard, or the GPUs of a node."""
         selected = self.grid.selected
         if isinstance(selected, GpuSummary):
