@@ -28,18 +28,18 @@ from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService
-from tocsin_testing.kube_site import Site, open_site, write_kubeconfig
+from tocsin_testing.kube_site import SITES, Site, open_site, write_kubeconfig
 from tocsin_testing.servers import free_port
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.delenv("TOCSIN_CONFIG", raising=False)
     monkeypatch.setenv("TOCSIN_KUBERNETES__EVICT_BARE_PODS", "true")
     monkeypatch.setenv("TOCSIN_JOURNAL__BY_HAND", str(tmp_path / "own" / "by-hand.db"))
     monkeypatch.setenv("TOCSIN_TOKEN_FILE", str(tmp_path / "tokens.json"))
     monkeypatch.setenv("TOCSIN_DASHBOARD__API_URL", f"http://127.0.0.1:{free_port()}")
-    with open_site(tmp_path) as found:
+    with open_site(tmp_path, request.param) as found:
 
         def pods_end(seconds: float) -> None:
             for pod in found.get(f"/api/v1/namespaces/{found.space}/pods")["items"]:

@@ -14,12 +14,12 @@ from tocsin.journal.witness import Seen, WitnessAway
 from tocsin.runtime.brain.lease import KubernetesLease
 from tocsin.runtime.brain.witnesses import LeaseWitness
 from tocsin_testing.builders import T0
-from tocsin_testing.kube_site import Site, open_site
+from tocsin_testing.kube_site import SITES, Site, open_site
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with open_site(tmp_path) as found:
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    with open_site(tmp_path, request.param) as found:
         yield found
 
 

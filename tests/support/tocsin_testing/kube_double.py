@@ -120,7 +120,16 @@ class KubeDouble:
         if instead is not None:
             return instead
         self._authorize(header, asked)
+        if asked.method == "GET":
+            self._live()
         return self._route(asked)
+
+    def _live(self) -> None:
+        for garbage in self.state.live():
+            path, _, name = garbage.rpartition("/")
+            pod = self.state.find(path, name)
+            if not pod["metadata"].get("deletionTimestamp"):
+                self._end(pod, path, _grace(pod))
 
     def _authorize(self, header: str | None, asked: Asked) -> None:
         if header is None:

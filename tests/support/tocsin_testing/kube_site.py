@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
+
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.executors.registry import Dependencies, build_executor
 from tocsin.actions.kubernetes.api import MERGE, PLAIN, STRATEGIC, ApiClient, Json, KubeError
@@ -96,6 +98,7 @@ class Site:
     space: str = "default"
     prefix: str = ""
     _nodes: list[str] = field(default_factory=list)
+    _daemons: list[str] = field(default_factory=list)
     _closing: list[Closes] = field(default_factory=list)
 
     def closing(self, one: Closes) -> None:
@@ -159,8 +162,45 @@ class Site:
         return f"{space}/{name}"
 
     def daemon(self, name: str, node: str) -> str:
-        """A pod of a DaemonSet."""
-        return self.pod(name, node, gpus=0, app=name, owner=owner_of("apps/v1", "DaemonSet", name))
+        """A pod of a DaemonSet, which is there: a cluster collects pods whose owner is not.
+
+        A real server's controller makes the pod itself, and gives it a name.
+        """
+        mark = {f"tocsin.test/{name}": "true"}
+        container = {"name": "main", "image": "registry.example/daemon:1"}
+        template = {
+            "metadata": {"labels": {"app": name}},
+            "spec": {"nodeSelector": mark, "terminationGracePeriodSeconds": 0, "containers": [container]},
+        }
+        body = {
+            "metadata": {"name": name},
+            "spec": {"selector": {"matchLabels": {"app": name}}, "template": template},
+        }
+        path = f"/apis/apps/v1/namespaces/{self.space}/daemonsets"
+        self.edit(f"/api/v1/nodes/{node}", metadata={"labels": mark})
+        made = self.door.ask("POST", path, body=body)
+        self._daemons.append(f"{path}/{name}")
+        if self.double is not None:
+            owner = owner_of("apps/v1", "DaemonSet", name, made["metadata"]["uid"])
+            return self.pod(name, node, gpus=0, app=name, owner=owner)
+        found: list[str] = []
+        self.until(lambda: bool(found.extend(self._running(name, node)) or found))
+        self._started(found[0])
+        return f"{self.space}/{found[0]}"
+
+    def _running(self, app: str, node: str) -> list[str]:
+        pods = self.get(f"/api/v1/namespaces/{self.space}/pods").get("items", [])
+        return [
+            pod["metadata"]["name"]
+            for pod in pods
+            if pod["metadata"].get("labels", {}).get("app") == app and pod["spec"].get("nodeName") == node
+        ]
+
+    def _started(self, name: str) -> None:
+        """What its kubelet would say of a pod."""
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        path = f"/api/v1/namespaces/{self.space}/pods/{name}/status"
+        self.door.ask("PATCH", path, body={"status": status}, content_type=STRATEGIC)
 
     def mirror(self, name: str, node: str) -> str:
         """A pod that a kubelet made of a file, in the recorded shape."""
@@ -251,6 +291,9 @@ class Site:
 
     def close(self) -> None:
         """Take away what was made, and let go of connections."""
+        for path in self._daemons:
+            with suppress(KubeError):
+                self.door.ask("DELETE", path, body={})
         with suppress(KubeError):
             if self.space != "default":
                 for pod in self.get(f"/api/v1/namespaces/{self.space}/pods").get("items", []):
@@ -263,12 +306,19 @@ class Site:
             one.close()
 
 
+SITES = ("server",) if os.environ.get(REAL) else ("recorded", "lively")
+"""What `open_site` can open here: the cluster that the environment names, else two doubles, one that does what it was
+recorded with and one whose controllers also do what those of a real cluster do by themselves."""
+
+
 @contextmanager
-def open_site(folder: Path) -> Iterator[Site]:
-    """The cluster that the environment names, else a double."""
+def open_site(folder: Path, kind: str = SITES[0]) -> Iterator[Site]:
+    """One of `SITES`."""
     real = os.environ.get(REAL)
     if not real:
         with double_site(folder) as site:
+            assert site.double is not None
+            site.double.state.lively = kind == "lively"
             yield site
         return
     mark = f"tocsin-test-{secrets.token_hex(3)}"
@@ -294,6 +344,14 @@ def double_site(folder: Path) -> Iterator[Site]:
     finally:
         site.close()
         double.stop()
+
+
+def with_token(site: Site, path: Path, token: str) -> Path:
+    """A kubeconfig for the server of `site`, with `token` and no other credentials."""
+    content = yaml.safe_load(site.kubeconfig.read_text())
+    content["users"] = [{"name": each["name"], "user": {"token": token}} for each in content["users"]]
+    path.write_text(json.dumps(content))
+    return path
 
 
 def write_kubeconfig(path: Path, url: str, token: str) -> Path:

@@ -11,6 +11,7 @@ from tocsin_testing.kube_recorded import Answer, recorded
 
 Json = dict[str, Any]
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+NOT_READY = "node.kubernetes.io/not-ready"
 _LABEL = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 _MICRO = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z$")
 
@@ -25,6 +26,8 @@ class State:
         """Whether the disruption controller stands still, so that new budgets stay unprocessed."""
         self.compacted = 0
         """Lists that began at or before this version are too old to go on."""
+        self.lively = False
+        """Whether controllers of a real cluster also do what no test asks them for (`live`)."""
 
     def collection(self, path: str) -> dict[str, Json]:
         return self.objects.setdefault(path, {})
@@ -107,6 +110,26 @@ class State:
             for budget in self.every("poddisruptionbudgets"):
                 self._count(budget)
 
+    def live(self) -> list[str]:
+        """What a real cluster does between any two requests, where `lively`; pods that are garbage, by path and name.
+
+        The node controller taints nodes that no kubelet answers for, heartbeats and status move the resource version of
+        nodes, and pods whose owners are not there are collected: three things that tests must not stumble over.
+        """
+        if not self.lively:
+            return []
+        there = {one["metadata"]["uid"] for kind in self.objects.values() for one in kind.values()}
+        for node in self.every("nodes"):
+            taints = node["spec"].get("taints", [])
+            if not any(each["key"] == NOT_READY for each in taints):
+                node["spec"]["taints"] = [*taints, {"key": NOT_READY, "effect": "NoSchedule"}]
+            node["metadata"]["resourceVersion"] = self.next_version()
+        return [
+            f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+            for pod in self.every("pods")
+            if (owners := pod["metadata"].get("ownerReferences")) and not there & {owner["uid"] for owner in owners}
+        ]
+
     def autoscale(self) -> None:
         """What the deployment and the autoscaling controller do later: the replicas come, and are put within bounds."""
         for scaler in self.every("horizontalpodautoscalers"):
@@ -153,6 +176,7 @@ KINDS = {
     "pods": "Pod",
     "namespaces": "Namespace",
     "configmaps": "ConfigMap",
+    "daemonsets": "DaemonSet",
     "deployments": "Deployment",
     "poddisruptionbudgets": "PodDisruptionBudget",
     "horizontalpodautoscalers": "HorizontalPodAutoscaler",
