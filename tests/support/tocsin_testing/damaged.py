@@ -23,7 +23,7 @@ from tocsin_testing.builders import T0
 START = T0 // HOUR * HOUR
 FOREVER = Retention(10**6 * HOUR, 10**6 * HOUR, 10**6 * HOUR)
 GPUS, INSTANTS = 6, 40
-SUFFIXES = ("", "-wal")
+SUFFIXES = ("", "-wal", ".head")
 
 Facts = Mapping[tuple[str, object], object]
 

@@ -122,6 +122,10 @@ as_text = partial(str, encoding="utf-8", errors="surrogateescape")
 """Text of the file. One that is damaged must not keep the rows beside it from being read: its sum tells."""
 
 
+def _nothing(_path: Path) -> None:
+    return
+
+
 class Database:
     """One writing connection and as many reading ones as there are readers at once. Safe to use from several threads.
 
@@ -129,14 +133,20 @@ class Database:
     """
 
     def __init__(
-        self, path: Path, undone: Callable[[], None], mend: Callable[[Path], None] = lambda _path: None
+        self,
+        path: Path,
+        undone: Callable[[], None],
+        mend: Callable[[Path], None] = _nothing,
+        remember: Callable[[Path], None] = _nothing,
     ) -> None:
         """After a transaction that failed `undone` is called, before the next one can begin.
 
-        `mend` makes a damaged file usable before it is opened; where another process has it open, that one has done so.
+        `mend` makes a damaged file usable before it is opened, and `remember` notes what that needs of a whole one;
+        where another process has it open, that one has done so.
         """
         self.path = path
         self._mend = mend
+        self._remember = remember
         self._undone = undone
         self._lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
@@ -169,6 +179,8 @@ class Database:
         try:
             with closing(locked(self.path, ".lock", fcntl.LOCK_EX)):
                 self._mend(self.path)
+                self._connect().close()  # its tables are made, or brought to this version
+                self._remember(self.path)
         except (OSError, sqlite3.Error) as error:
             raise InputError(
                 "store.path", str(self.path), f"is damaged and cannot be mended: {error}", "make room beside it"
@@ -179,8 +191,10 @@ class Database:
     def _shared(self) -> IO[str]:
         try:
             make_folder(self.path.absolute().parent)
-            self._mended()
-            return locked(self.path, ".lock", fcntl.LOCK_SH)
+            # One at a time, so that who mends the file is not in the way of who opens it at the same moment.
+            with closing(locked(self.path, ".head", fcntl.LOCK_EX, wait=True)):
+                self._mended()
+                return locked(self.path, ".lock", fcntl.LOCK_SH)
         except (OSError, StoreUnavailable) as error:
             raise InputError(
                 "store.path", str(self.path), f"cannot be used: {error}", "name a folder that can be written"
@@ -259,11 +273,12 @@ class Database:
                 self._sharing = None
 
 
-def locked(path: Path, suffix: str, kind: int) -> IO[str]:
+def locked(path: Path, suffix: str, kind: int, *, wait: bool = False) -> IO[str]:
     """A lock beside `path`, held until it is closed or its process ends.
 
-    Who uses the store shares ``.lock``, who replaces it must be alone; who rewrites segments holds ``.upkeep`` alone.
-    Raises Conflict where somebody else has it, StoreUnavailable where its file cannot be written.
+    Who uses the store shares ``.lock``, who replaces it must be alone; who opens it holds ``.head`` alone meanwhile,
+    who rewrites segments ``.upkeep``. Raises Conflict where somebody else has it and it is not to `wait`,
+    StoreUnavailable where its file cannot be written.
     """
     try:
         beside = path.with_name(path.name + suffix)
@@ -272,7 +287,7 @@ def locked(path: Path, suffix: str, kind: int) -> IO[str]:
     except OSError as error:
         raise StoreUnavailable(f"store {path}: {error}") from None
     try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        fcntl.flock(handle, kind if wait else kind | fcntl.LOCK_NB)
     except OSError:
         handle.close()
         raise Conflict(f"store {path} is in use; stop what uses it first") from None

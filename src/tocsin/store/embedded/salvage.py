@@ -12,6 +12,7 @@ import os
 import shutil
 import sqlite3
 import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -81,6 +82,34 @@ def mend(path: Path) -> None:
         with closing(sqlite3.connect(path)) as db:
             _record(db, "wal", lost, f"{lost} transactions of the write-ahead log could not be read")
             db.commit()
+
+
+def remember(path: Path) -> None:
+    """Keep the first page of a file that is whole: where its tables begin stands there alone.
+
+    Nobody may have the file open: to close it here would end the locks that SQLite holds on it in this process.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+        page = header + file.read(max(_page_size(header) - _HEADER, 0))
+    kept = _beside(path, ".head")
+    if _first_page(path) != page:
+        make_private(kept)
+        kept.write_bytes(page + zlib.crc32(page).to_bytes(4, "big"))
+
+
+def _first_page(path: Path) -> bytes:
+    """What `remember` kept; empty where that is not whole."""
+    try:
+        kept = _beside(path, ".head").read_bytes()
+    except OSError:
+        return b""
+    return kept[:-4] if zlib.crc32(kept[:-4]).to_bytes(4, "big") == kept[-4:] else b""
+
+
+def _page_size(header: bytes) -> int:
+    size = int.from_bytes(header[16:18], "big")
+    return 65_536 if size == 1 else size
 
 
 def _beside(path: Path, suffix: str) -> Path:
@@ -216,7 +245,7 @@ def _remake(path: Path, header: bytes, loss: Loss) -> None:
             make_private(_beside(aside, suffix))
             shutil.copyfile(_beside(path, suffix), _beside(aside, suffix))
     make_private(fresh)
-    _mend_header(aside, header)
+    _mend_first_page(aside, header, _first_page(path))
     with closing(sqlite3.connect(fresh, isolation_level=None)) as new:
         new.execute("PRAGMA page_size = 16384")
         new.execute("PRAGMA synchronous = OFF")
@@ -242,16 +271,20 @@ def _remake(path: Path, header: bytes, loss: Loss) -> None:
     sync_folder(path.absolute().parent)
 
 
-def _mend_header(path: Path, header: bytes) -> None:
-    """Give the copy the parts of its header that are the same in every file of ours."""
+def _mend_first_page(path: Path, header: bytes, kept: bytes) -> None:
+    """Give the copy the first page that was kept; without one, what is the same in the header of every file of ours."""
     size = path.stat().st_size
-    page = int.from_bytes(header[16:18], "big")
-    page = 65536 if page == 1 else page
+    if kept and size >= len(kept) == _page_size(kept):
+        with path.open("r+b") as file:
+            # As many pages as there are now, and none of them free: which those are is not needed any more.
+            file.write(kept[:28] + (size // len(kept)).to_bytes(4, "big") + bytes(8) + kept[40:])
+        return
+    page = _page_size(header)
     if page not in _PAGES or size % page:
         page = next((p for p in (16_384, 4_096) if size % p == 0), 16_384)
     modes = header[18:20] if header[18:20] in _MODES else _MODES[0]
     with path.open("r+b") as file:
-        file.write(_MAGIC + (1 if page == 65536 else page).to_bytes(2, "big") + modes)
+        file.write(_MAGIC + (1 if page == 65_536 else page).to_bytes(2, "big") + modes)
         for at, texts in _FIXED.items():
             file.seek(at)
             file.write(texts[0])

@@ -54,7 +54,7 @@ from tocsin.store.embedded.database import Database
 from tocsin.store.embedded.gpus import Numbers, Roster, Rosters, flags, flags_of, known_gpus, newest, note_newest
 from tocsin.store.embedded.migrate import bring_over
 from tocsin.store.embedded.rollup import HIGH, LOW, is_made
-from tocsin.store.embedded.salvage import mend
+from tocsin.store.embedded.salvage import mend, remember
 from tocsin.store.embedded.segment_index import Gone, Segments
 from tocsin.store.embedded.sums import ROWS, DamagedRow, checked, row_sum
 from tocsin.store.embedded.upkeep import EmbeddedUpkeep, remove_before
@@ -242,7 +242,7 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stale = False
-        self._database = Database(path, self._undone, mend)
+        self._database = Database(path, self._undone, mend, remember)
         self._numbers = Numbers()
         self._rosters = Rosters()
         self._chunks = Chunks()
