@@ -182,7 +182,8 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "gauge",
         (),
         "Rows of the embedded store (readings, events, findings, predictions and others, transactions of the "
-        "write-ahead log) that were not what was written and were set aside.",
+        "write-ahead log) that were not what was written and were set aside, and what a server returned that is no "
+        "point of ours.",
     ),
     "tocsin_store_write_seconds": OwnMetric("histogram", ("store",), "Time that one write to the store took."),
     "tocsin_journal_entries_total": OwnMetric("counter", ("kind",), "Entries appended to the journal."),
