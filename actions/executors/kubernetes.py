@@ -166,9 +166,12 @@ def _hint(error: KubeError) -> str:
     """What to do about a refusal."""
     if error.granted:
         return "; the right itself is granted: an admission rule of the cluster refuses this request"
-    if not error.lacking:
-        return "; deploy/kubernetes/rbac.yaml grants what is needed" if error.refused else ""
-    return f"; the right is lacking: {error.lacking}"
+    if error.lacking:
+        return f"; the right is lacking: {error.lacking}"
+    return {
+        401: "; the server does not accept the credentials (kubernetes.kubeconfig, or the pod's service account)",
+        403: "; the server does not say whether the right is granted: tocsin act rights asks again",
+    }.get(error.status, "")
 
 
 def _check_health(decision: Decision, view: FleetView) -> Verdict:

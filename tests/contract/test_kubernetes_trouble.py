@@ -417,7 +417,8 @@ def test_an_expired_token_is_called_expired_and_no_other(site: Site, tmp_path: P
     config = write_kubeconfig(tmp_path / "other", server, token)
     result = site.executor(kubeconfig=config).execute(decide(ActionKind.CORDON, "n1"))
     assert (result.ok, result.pending, result.unserved) == (False, False, True)
-    assert result.detail.removeprefix("Kubernetes answered 401: ").partition("; deploy")[0] == said
+    assert result.detail.removeprefix("Kubernetes answered 401: ").partition("; the server")[0] == said
+    assert "rbac.yaml" not in result.detail, "no role helps a token that is not known"
 
 
 def test_requests_say_who_asks(site: Site) -> None:
