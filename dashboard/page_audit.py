@@ -126,6 +126,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
         "login",
         "logout",
         "login_locked",
+        "checkpoint",
     ),
 }
 """Choices of the page, with the kinds of entries that each shows; none is any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.guards.limits import shortfall
@@ -296,7 +297,7 @@ def _matching(root: Finding, expected: Mapping[str, Sequence[Prediction]]) -> Pr
     return max(same, key=lambda p: (p.at_ms, p.id), default=None)
 
 
-def _one_disruptive_each(decisions: list[Decision], finished: frozenset[str]) -> list[Decision]:
+def _one_disruptive_each(decisions: list[Decision], finished: AbstractSet[str]) -> list[Decision]:
     """`decisions`, without any that would disrupt a subject for which a graver one is there, or repeat a key.
 
     A graver one that has ended, done or refused, stands in nobody's way.

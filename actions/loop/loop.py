@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tocsin.actions.guards.base import evaluate as evaluate_guards
 from tocsin.actions.guards.base import guards, worst
@@ -208,6 +210,14 @@ class ActionLoop:
         with self._decision_log.lock:
             records = sorted(self._decision_log.records(), key=lambda r: (r.final, -r.updated_ms))
             return [record.status() for record in records]
+
+    def held(self) -> threading.RLock:
+        """Nothing is recorded of decisions while this is held."""
+        return self._decision_log.lock
+
+    def folded(self) -> dict[str, Any]:
+        """What the journal came to, for a checkpoint of it: the part `LEDGER_PART`."""
+        return self._decision_log.state()
 
     def controls(self) -> Controls:
         """Pause, breaker, approvals and the rest, as they are at this moment."""

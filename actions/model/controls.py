@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus
@@ -77,7 +78,8 @@ class Controls:
     keys of effects that a post-check has seen. `capping` are the subject keys of `busy` on which nothing but fixed
     caps runs.
     `failures` has the instants at which an action on a subject ran and was not seen to work, by (subject key, action),
-    since it last did. `experience` is what came of each kind of action so far.
+    since it last did. `experience` is what came of each kind of action so far. `started`, `cancelled` and `finished`
+    only grow and are views: a later look sees later keys.
     """
 
     paused: Note | None = None
@@ -90,8 +92,8 @@ class Controls:
     effects: Mapping[str, Decision] = field(default_factory=dict)
     busy: Mapping[str, str] = field(default_factory=dict)
     renewals: Mapping[str, int] = field(default_factory=dict)
-    cancelled: frozenset[str] = frozenset()
-    finished: frozenset[str] = frozenset()
+    cancelled: AbstractSet[str] = frozenset()
+    finished: AbstractSet[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
     confirmed: frozenset[str] = frozenset()
     failures: Mapping[tuple[str, ActionKind], tuple[int, ...]] = field(default_factory=dict)

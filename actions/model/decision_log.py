@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from pydantic import TypeAdapter
@@ -46,7 +48,7 @@ class Delivered:
     """
 
     def __init__(self) -> None:
-        self._done: dict[str, dict[str, Done]] = {}
+        self.told: dict[str, dict[str, Done]] = {}
         self.open: dict[str, dict[str, dict[str, Decision]]] = {}
 
     def apply(self, payload: Mapping[str, Any], decision: Decision | None) -> bool:
@@ -58,16 +60,16 @@ class Delivered:
             return False
         key = payload["key"]
         if "outcome" in payload:
-            self._done.pop(key, None)
+            self.told.pop(key, None)
         else:
-            self._done.setdefault(key, {})[channel] = Done(payload["ok"], payload["detail"], payload["attempts"])
+            self.told.setdefault(key, {})[channel] = Done(payload["ok"], payload["detail"], payload["attempts"])
         if "message" in payload and decision is not None:
             self.open.setdefault(channel, {}).setdefault(payload["message"], {})[key] = decision
         return "outcome" in payload
 
     def done(self, key: str) -> Mapping[str, Done]:
         """The channels that are done with a notification that others still wait for."""
-        return self._done.get(key, {})
+        return self.told.get(key, {})
 
 
 # Decisions, verdicts and outcomes as JSON objects of the journal, and back.
@@ -105,9 +107,57 @@ def dump_outcome(outcome: Outcome) -> dict[str, Any]:
     return dumped
 
 
+class Known(AbstractSet[str]):
+    """A view of a set of keys that only grows: copies of all keys ever known would cost more with every day.
+
+    What it has is what is known now, also where it was handed out earlier.
+    """
+
+    def __init__(self, keys: set[str]) -> None:
+        self._keys = keys
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        # A copy: another thread may add to it meanwhile.
+        return iter(self._keys.copy())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
 KEEP_FINAL = 2_000
 """Ended decisions that stay listed; of older ones only the keys are remembered, so that nothing is done twice."""
 _KEEP_STARTS = 100
+
+
+@dataclass(slots=True)
+class _PlainState:
+    """What of a ledger's state holds no decision; its fields as they are there."""
+
+    paused: Note | None
+    breaker: Breaker | None
+    approvals: dict[str, Note]
+    rejections: dict[str, Note]
+    hold_offs: dict[str, HoldOff]
+    started: dict[str, int]
+    attempts: list[tuple[str, ActionKind, tuple[int, ...]]]
+    doubtful: set[str]
+    experience: dict[ActionKind, Tally]
+    failures: list[tuple[str, ActionKind, tuple[int, ...]]]
+    confirmed: set[str]
+    renewals: dict[str, int]
+    cancelled: set[str]
+    finished: set[str]
+    ended: list[str]
+    known: set[str]
+    causes: dict[str, int]
+    done: dict[str, dict[str, Done]]
+
+
+_PLAIN = TypeAdapter(_PlainState)
+_ENTRY = TypeAdapter(LedgerEntry)
 
 
 class Ledger:
@@ -159,13 +209,13 @@ class Ledger:
                 dict(self._approvals),
                 dict(self._rejections),
                 dict(self._hold_offs),
-                dict(self._started),
+                MappingProxyType(self._started),
                 dict(self._attempts),
                 dict(self._effects),
                 {base_key(decision.subject): str(decision.action) for decision in self._running()},
                 dict(self._renewals),
-                frozenset(self._cancelled),
-                frozenset(self._finished),
+                Known(self._cancelled),
+                Known(self._finished),
                 frozenset(self._doubtful),
                 frozenset(self._confirmed & self._effects.keys()),
                 dict(self._failures),
@@ -368,6 +418,73 @@ class Ledger:
         EntryKind.EFFECT_ENDED: _effect_ended,
     }
 
+    # ------------------------------------------------------------------ as JSON, for a checkpoint of the journal
+
+    def state(self) -> dict[str, Any]:
+        """All that the entries so far came to, as JSON."""
+        plain = _PlainState(
+            paused=self._paused,
+            breaker=self._breaker,
+            approvals=self._approvals,
+            rejections=self._rejections,
+            hold_offs=self._hold_offs,
+            started=self._started,
+            attempts=[(subject, action, at) for (subject, action), at in self._attempts.items()],
+            doubtful=self._doubtful,
+            experience=self._experience,
+            failures=[(subject, action, at) for (subject, action), at in self._failures.items()],
+            confirmed=self._confirmed,
+            renewals=self._renewals,
+            cancelled=self._cancelled,
+            finished=self._finished,
+            ended=self.ended,
+            known=self.known,
+            causes=self.causes,
+            done=self.deliveries.told,
+        )
+        return {
+            "plain": _PLAIN.dump_python(plain, mode="json"),
+            "records": [
+                _ENTRY.dump_python(record, mode="json", exclude={"decision"})
+                | {"decision": dump_decision(record.decision)}
+                for record in self.records.values()
+            ],
+            "effects": {key: dump_decision(decision) for key, decision in self._effects.items()},
+            "open": {
+                channel: {
+                    message: {key: dump_decision(decision) for key, decision in decisions.items()}
+                    for message, decisions in messages.items()
+                }
+                for channel, messages in self.deliveries.open.items()
+            },
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Ledger:
+        """The ledger whose `state` this was."""
+        found, plain = cls(), _PLAIN.validate_python(state["plain"])
+        for raw in state["records"]:
+            decision = load_decision(raw["decision"])
+            found.records[decision.key] = _ENTRY.validate_python({**raw, "decision": decision})
+        found._paused, found._breaker = plain.paused, plain.breaker
+        found._approvals, found._rejections, found._hold_offs = plain.approvals, plain.rejections, plain.hold_offs
+        found._started, found._doubtful, found._experience = plain.started, plain.doubtful, plain.experience
+        found._attempts = {(subject, action): at for subject, action, at in plain.attempts}
+        found._failures = {(subject, action): at for subject, action, at in plain.failures}
+        found._confirmed, found._renewals = plain.confirmed, plain.renewals
+        found._cancelled, found._finished = plain.cancelled, plain.finished
+        found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
+        found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
+        found.deliveries.told = plain.done
+        found.deliveries.open = {
+            channel: {
+                message: {key: load_decision(raw) for key, raw in decisions.items()}
+                for message, decisions in messages.items()
+            }
+            for channel, messages in state["open"].items()
+        }
+        return found
+
 
 LEDGER_KINDS: tuple[str, ...] = tuple(Ledger._HANDLERS)
 
@@ -387,6 +504,13 @@ class JournalPort(Protocol):
     ) -> Iterator[Entry]:
         """Entries in order."""
 
+    def folded(self, part: str) -> tuple[int, Any]:
+        """The state that `part` had after an entry, and the number of that; (0, None) where all is to be read."""
+
+
+LEDGER_PART = "ledger"
+"""Name of the ledger's state in a checkpoint of the journal."""
+
 
 class DecisionLog:
     """Writes what happens to decisions; hold `lock` across a question and the entry that rests on its answer."""
@@ -394,9 +518,15 @@ class DecisionLog:
     def __init__(self, journal: JournalPort) -> None:
         self._journal = journal
         self.lock = threading.RLock()
-        self.ledger = Ledger()
-        for entry in journal.entries(kinds=LEDGER_KINDS):
+        after, state = journal.folded(LEDGER_PART)
+        self.ledger = Ledger() if state is None else Ledger.restored(state)
+        for entry in journal.entries(after=after, kinds=LEDGER_KINDS):
             self.ledger.apply(entry)
+
+    def state(self) -> dict[str, Any]:
+        """The ledger as JSON, for a checkpoint."""
+        with self.lock:
+            return self.ledger.state()
 
     def records(self) -> list[LedgerEntry]:
         with self.lock:

@@ -44,6 +44,7 @@ class EntryKind(StrEnum):
     LOGIN = "login"
     LOGOUT = "logout"
     LOGIN_LOCKED = "login_locked"
+    CHECKPOINT = "checkpoint"
 
 
 GENESIS = "0" * 64

@@ -66,6 +66,7 @@ KINDS: Mapping[EntryKind, Row] = {
     EntryKind.LOGIN: Row("Log-in", 3, "login"),
     EntryKind.LOGOUT: Row("Log-out", 2, "logout"),
     EntryKind.LOGIN_LOCKED: Row("Log-in locked after wrong passwords", 7, "lock"),
+    EntryKind.CHECKPOINT: Row("State of the journal put on file", 1, "save"),
 }
 """Every kind of entry; the severities are our own choice, words of people and the breaker highest."""
 

@@ -6,10 +6,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, Verification, canonical, digest
+from tocsin.journal import checkpoint
+from tocsin.journal.checkpoint import Checkpoint
 from tocsin.journal.files import (
     COLUMNS,
     Anchor,
@@ -34,6 +36,8 @@ class Journal:
         self.path = path
         self.key = key
         """Seals the anchor; empty: it is not sealed."""
+        self.checkpoint: Checkpoint | None = None
+        """What the entries up to one of them folded to; None where all are to be read."""
         self._clock = clock
         self._db = db
         self._held = held
@@ -65,7 +69,8 @@ class Journal:
             key = b"" if key_file is None or first else load_key(key_file)
             known = db.execute("SELECT count(*) FROM (SELECT 1 FROM entry LIMIT 1)").fetchone()[0]
             # Of an empty journal an anchor without a seal says nothing that could be forged.
-            result = verify(path, key if known else b"")
+            start = checkpoint.load(path, db)
+            result = verify(path, key if known else b"", after=start.seq if start else 0)
             if not result.ok:
                 db.close()
                 raise JournalBroken(f"journal {path}: {result.problem}; restore a backup, nothing is appended to it")
@@ -77,7 +82,9 @@ class Journal:
         except BaseException:
             held.close()
             raise
-        return cls(path, clock, db, held, key)
+        opened = cls(path, clock, db, held, key)
+        opened.checkpoint = start
+        return opened
 
     def append(
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
@@ -117,6 +124,18 @@ class Journal:
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
     ) -> Iterator[Entry]:
         return read_entries(self.path, after=after, kinds=kinds, limit=limit)
+
+    def folded(self, part: str) -> tuple[int, Any]:
+        """The state of `part` of the checkpoint, and the number of the entry after which to go on; else (0, None)."""
+        if self.checkpoint is None or part not in self.checkpoint.parts:
+            return 0, None
+        return self.checkpoint.seq, self.checkpoint.parts[part]
+
+    def save(self, seq: int, parts: Mapping[str, Any]) -> None:
+        """Put on file what the entries up to number `seq` folded to, for the next start."""
+        found = Checkpoint(seq, parts)
+        self.append(EntryKind.CHECKPOINT, checkpoint.save(self.path, found))
+        self.checkpoint = Checkpoint(seq, {})
 
     def close(self) -> None:
         """Close the files and give up the lock; safe to repeat."""

@@ -14,6 +14,7 @@ import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -68,7 +69,7 @@ def plain(value: Any) -> Any:
         return plain(asdict(value))
     if isinstance(value, Mapping):
         return {"|".join(k) if isinstance(k, tuple) else str(k): plain(one) for k, one in value.items()}
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, AbstractSet):
         return sorted(plain(one) for one in value)
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]

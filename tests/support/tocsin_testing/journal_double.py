@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, canonical
@@ -33,6 +34,10 @@ class JournalDouble:
     ) -> Iterator[Entry]:
         chosen = [e for e in self.log if e.seq > after and (kinds is None or e.kind in kinds)]
         return iter(chosen[:limit])
+
+    def folded(self, _part: str) -> tuple[int, Any]:
+        """No checkpoint."""
+        return 0, None
 
     def of(self, *kinds: EntryKind) -> list[Entry]:
         """Entries of these kinds."""

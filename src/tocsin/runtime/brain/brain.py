@@ -6,14 +6,16 @@ Its state is the store and the journal; it can be killed at any instant and star
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import structlog
 from pydantic import TypeAdapter
 
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.planning.foresight import Proposals, alone
@@ -150,6 +152,15 @@ def by_uuid(readings: Iterable[Reading]) -> dict[str, Reading]:
 
 
 _FINDING = TypeAdapter(Finding)
+RECORDER_PART = "recorder"
+"""Name of the recorder's state in a checkpoint of the journal."""
+_RECORDED = (
+    EntryKind.FINDING_OPENED,
+    EntryKind.FINDING_CLEARED,
+    EntryKind.INCIDENT_OPENED,
+    EntryKind.INCIDENT_UPDATED,
+    EntryKind.INCIDENT_CLOSED,
+)
 
 
 class Recorder:
@@ -158,7 +169,7 @@ class Recorder:
     The set of open ones is itself a fold of the journal, so that a restart neither repeats an opening nor loses an end.
     """
 
-    def __init__(self, journal: Journal, entries: Iterable[Entry]) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._findings: set[str] = set()
         self._since: dict[tuple[str, str], int] = {}
@@ -166,17 +177,39 @@ class Recorder:
         self._incidents: dict[str, int] = {}
         self.findings_opened = 0
         self.incidents_opened = 0
-        for entry in entries:
-            self._fold(entry)
+        after, state = journal.folded(RECORDER_PART)
+        if state is not None:
+            self._restore(state)
+        raised: dict[str, Any] = {}
+        for entry in journal.entries(after=after, kinds=_RECORDED):
+            self._fold(entry, raised)
+        # Of what was cleared nothing is needed; a journal has a hundred times as many of those.
+        for finding in raised.values():
+            self._open(_FINDING.validate_python(finding))
 
-    def _fold(self, entry: Entry) -> None:
+    def state(self) -> dict[str, Any]:
+        """What is open, as JSON, for a checkpoint of the journal; to be asked by the thread that records."""
+        return {
+            "findings": sorted(self._findings),
+            "since": [(rule, subject, at_ms) for (rule, subject), at_ms in self._since.items()],
+            "names": [(name, rule, subject) for name, (rule, subject) in self._names.items()],
+            "incidents": self._incidents,
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._findings = set(state["findings"])
+        self._since = {(rule, subject): at_ms for rule, subject, at_ms in state["since"]}
+        self._names = {name: (rule, subject) for name, rule, subject in state["names"]}
+        self._incidents = dict(state["incidents"])
+
+    def _fold(self, entry: Entry, raised: dict[str, Any]) -> None:
         name = str(entry.payload.get("id", ""))
         if entry.kind == EntryKind.FINDING_OPENED:
-            finding = _FINDING.validate_python(entry.payload["finding"])
             self._findings.add(name)
-            self._open(finding)
+            raised[name] = entry.payload["finding"]
         elif entry.kind == EntryKind.FINDING_CLEARED:
             self._findings.discard(name)
+            raised.pop(name, None)
             self._since.pop(self._names.pop(name, ("", "")), None)
         elif entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
             self._incidents[name] = int(str(entry.payload.get("members", 1)))
@@ -257,6 +290,8 @@ def _incident_payload(incident: Incident) -> dict[str, object]:
 
 log = structlog.get_logger()
 
+CHECKPOINT_ENTRIES = 20_000
+"""Entries that a start reads at most, beside those of one evaluation; some 2 s of one core."""
 WARM_UP_MS = 30 * MINUTE
 """How much past is put whole through the rules at start, so that a `for` of a rule survives a restart."""
 SAMPLE_MS = 2 * HOUR
@@ -320,7 +355,7 @@ class Brain:
         self.memory = FleetMemory()
         self.owners = Ownership(settings.api.limits.gpus_per_host, round(settings.actions.newcomer_seconds * SECOND))
         self.proposals = Proposals()
-        self.recorder = Recorder(journal, journal.entries())
+        self.recorder = Recorder(journal)
         self.started_ms = clock.now_ms()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
@@ -419,9 +454,26 @@ class Brain:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             self._save([*opened, *cleared])
             self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
+            self._checkpoint()
         self.evaluations += 1
         self.evaluated_at = self.clock.monotonic()
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
+
+    def _checkpoint(self) -> None:
+        """Put on file what the journal came to, so that the next start reads only what follows.
+
+        Nothing that either part is made of is recorded meanwhile: findings by this thread alone, decisions under the
+        lock of their log, and what others append is neither.
+        """
+        saved = self.journal.checkpoint
+        if self.journal.head - (saved.seq if saved else 0) < CHECKPOINT_ENTRIES:
+            return
+        with self.actions.held():
+            seq, ledger = self.journal.head, self.actions.folded()
+        try:
+            self.journal.save(seq, {LEDGER_PART: ledger, RECORDER_PART: self.recorder.state()})
+        except OSError as error:
+            log.warning("journal checkpoint cannot be written", error=str(error))
 
     def _mix(self, snapshot: Snapshot) -> Sequence[TaskClass]:
         """The kinds of tasks that may come: as planners take it."""
@@ -536,6 +588,7 @@ class Brain:
         self.actions.close()
         if self.lease is not None:
             self.lease.release()
+        self._checkpoint()
         self.journal.append(EntryKind.SERVICE_STOPPED, {"epoch": self.journal.epoch})
         for keeper in self.witnesses:
             keeper.close()
