@@ -27,7 +27,7 @@ from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import TOCSIN, Asked, KubeDouble
 from tocsin_testing.kube_recorded import Answer, recorded
-from tocsin_testing.kube_site import FlakyDoor, Site, decide, double_site, write_kubeconfig
+from tocsin_testing.kube_site import FlakyDoor, Site, decide, double_site, with_token, write_kubeconfig
 from tocsin_testing.servers import free_port
 
 VIEW = World().view()
@@ -419,6 +419,16 @@ def test_an_expired_token_is_called_expired_and_no_other(site: Site, tmp_path: P
     assert (result.ok, result.pending, result.unserved) == (False, False, True)
     assert result.detail.removeprefix("Kubernetes answered 401: ").partition("; the server")[0] == said
     assert "rbac.yaml" not in result.detail, "no role helps a token that is not known"
+
+
+def test_a_token_for_a_test_takes_the_place_of_all_other_credentials(site: Site, tmp_path: Path) -> None:
+    """A cluster's kubeconfig often has a client certificate, which would go on being valid beside a bad token."""
+    content = json.loads(site.kubeconfig.read_text())
+    content["users"][0]["user"] |= {"client-certificate-data": "Yw==", "client-key-data": "aw=="}
+    site.kubeconfig.write_text(json.dumps(content))
+    made = json.loads(with_token(site, tmp_path / "bad", "no-such-token").read_text())
+    assert [each["user"] for each in made["users"]] == [{"token": "no-such-token"}]
+    assert made["clusters"] == content["clusters"]
 
 
 def test_requests_say_who_asks(site: Site) -> None:
