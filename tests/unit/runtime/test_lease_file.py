@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
-from tocsin.runtime.brain.lease import FileLease, Lease
+from tocsin.runtime.brain.lease import FileLease, Lease, looking
 
 
 def test_one_holds_it_and_the_next_comes_in_a_new_epoch(tmp_path: Path) -> None:
@@ -32,3 +33,19 @@ def test_a_damaged_file_begins_anew(tmp_path: Path) -> None:
     lease.tick()
     assert (lease.held(), lease.epoch) == (True, 0)
     lease.release()
+
+
+def test_who_gets_the_lease_turns_at_once(tmp_path: Path) -> None:
+    """The loop turns every 15 s by itself: as long again as the lease."""
+    path, wake = tmp_path / "lease", threading.Event()
+    first, second = FileLease(path, "a"), FileLease(path, "b")
+    first.tick()
+    look = looking(second, wake)
+    look()
+    assert not wake.is_set()
+    first.release()
+    look()
+    assert (second.held(), wake.is_set()) == (True, True)
+    wake.clear()
+    look()
+    assert not wake.is_set(), "a lease that is held already wakes nobody"

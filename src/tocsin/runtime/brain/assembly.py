@@ -35,7 +35,7 @@ from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
 from tocsin.runtime.brain.brain import Brain, BrainParts
 from tocsin.runtime.brain.forecasts import FleetForecasts
-from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, open_lease
+from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, looking, open_lease
 from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
 from tocsin.runtime.brain.orders import OrderService, open_queue
@@ -302,7 +302,7 @@ def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | Non
     if annotations is not None:
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:
-        threads.append(Periodic("lease", brain.lease.tick, LEASE_LOOK_SECONDS, clock, failed))
+        threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
     return threads
 
 

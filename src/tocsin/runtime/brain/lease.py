@@ -11,6 +11,8 @@ import fcntl
 import os
 import secrets
 import socket
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -213,6 +215,18 @@ class FileLease:
         file.truncate()
         file.write(f"{self.epoch} {holder}\n")
         file.flush()
+
+
+def looking(lease: Lease, wake: threading.Event) -> Callable[[], None]:
+    """`lease.tick`, with `wake` set when this process gets the lease: it then acts at once, not at its next turn."""
+
+    def look() -> None:
+        before = lease.held()
+        lease.tick()
+        if lease.held() and not before:
+            wake.set()
+
+    return look
 
 
 def open_lease(settings: Settings, clock: Clock) -> Lease | None:
