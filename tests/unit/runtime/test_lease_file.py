@@ -49,3 +49,4 @@ def test_who_gets_the_lease_turns_at_once(tmp_path: Path) -> None:
     wake.clear()
     look()
     assert not wake.is_set(), "a lease that is held already wakes nobody"
+    second.release()
