@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,84 +14,21 @@ from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiAnswer
 from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.hurried import HurriedNvml
 from tocsin.collector.source import NodeIdentity
-from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Severity
-from tocsin.domain.metrics import METRICS, split_variant
-from tocsin.domain.model_limits import model_limit
-from tocsin.domain.reading import Gpu, Missing, Reading
-from tocsin.rules.load import load_rules
+from tocsin.domain.metrics import METRICS
+from tocsin.domain.reading import Missing, Reading
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid import shipped_catalogue
 from tocsin.rules.xid_nvlink import decode, sub_codes
-from tocsin.runtime.agent.scan import NodeHealth, ScanReport, scan
+from tocsin.runtime.agent.scan import NodeHealth, scan
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.dcgm_pages import DATA, Exporter, exporter_source
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 from tocsin_testing.rule_runs import rule
+from tocsin_testing.scan_page import ROWS, RULES, VERDICTS, Row, TwoLooks, looked, section, shown_by
 from tocsin_testing.smi import FakeSmi, recorded
-
-PAGE = (Path(__file__).parents[3] / "docs" / "scan.md").read_text(encoding="utf-8")
-VERDICTS = {"healthy": NodeHealth.HEALTHY, "attention": NodeHealth.ATTENTION, "act now": NodeHealth.ACT_NOW}
-
-
-@dataclass(frozen=True)
-class Row:
-    """What the page says of one condition: what is seen, which rule speaks, what a scan comes to."""
-
-    seen: str
-    rule: str
-    health: NodeHealth
-
-    @property
-    def first(self) -> dict[str, float]:
-        """Values at the first look."""
-        return {key: 0.0 if sign == "+" else float(value) for key, sign, value in self._parts()}
-
-    @property
-    def second(self) -> dict[str, float]:
-        """Values at the second look."""
-        return {key: float(value) for key, _, value in self._parts()}
-
-    def _parts(self) -> list[tuple[str, str, str]]:
-        return re.findall(r"(gpu_[a-z0-9_]+(?:\{[^}]*\})?) ([=+]) (\S+?)(?:,|$)", self.seen)
-
-
-def section(title: str) -> list[list[str]]:
-    """The cells of the table under `title`, without backticks."""
-    text = PAGE.split(f"### {title}\n", 1)[1].split("\n#", 1)[0]
-    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
-    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines]
-
-
-RULES = load_rules()
-ROWS = [Row(seen, rule, VERDICTS[health]) for _, seen, rule, health in section("Values")]
-
-
-class TwoLooks:
-    """A source with the values of two looks at one GPU."""
-
-    name = "scripted"
-
-    def __init__(self, which: Gpu, looks: Sequence[dict[str, float]]) -> None:
-        self._which = which
-        self._looks = list(looks)
-
-    def gpus(self) -> list[Gpu]:
-        return [self._which]
-
-    def read(self, now_ms: int) -> Batch:
-        return Batch([Reading(self._which, now_ms, self._looks.pop(0))])
-
-    def close(self) -> None:
-        pass
-
-
-def looked(source: object, *events: Event) -> ScanReport:
-    clock = ManualClock(T0)
-    pause = lambda seconds: clock.advance(round(seconds * SECOND))  # noqa: E731
-    return scan(source, RULES, clock, pause, events)  # type: ignore[arg-type]
 
 
 @cache
@@ -127,13 +62,9 @@ PROFILES = tuple(profiles())
 
 def _cases() -> Iterator[tuple[Row, str]]:
     """Each condition with each recorded GPU that has its metrics."""
-    for row in ROWS:
-        for name, reading in profiles().items():
-            known = {split_variant(key)[0] for key in reading.values}
-            by_model = row.rule == "temperature_limit_reached" and len(row.second) == 1
-            limit = model_limit(reading.gpu.model, "gpu_temperature_slowdown_celsius")
-            if {split_variant(key)[0] for key in row.second} <= known and (not by_model or limit):
-                yield row, name
+    for name, reading in profiles().items():
+        for row in shown_by(reading):
+            yield row, name
 
 
 @pytest.mark.parametrize(("row", "name"), list(_cases()), ids=str)

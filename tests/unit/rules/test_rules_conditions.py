@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tocsin.domain.clock import HOUR
+from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -372,3 +373,33 @@ def test_frozen_values_are_told_from_other_reasons() -> None:
     for minute, reason, holds in [(0, Missing.BLANK, []), (1, Missing.FROZEN, ["r"]), (2, Missing.NOT_DUE, [])]:
         run.step(minute, readings=[Reading(gpu(), instant(minute), power, {"gpu_power_watts": reason})])
         assert run.active == holds
+
+
+def test_bits_that_must_be_absent_and_states_that_are_named() -> None:
+    bits = (
+        'all = [{ kind = "threshold", metric = "gpu_clocks_event_reasons_bitmask", has_bits = 8, lacks_bits = 0xc0 }]'
+    )
+    assert [bool(Run(rule(bits)).step(0, {"clocks_event_reasons_bitmask": mask}).active) for mask in (8, 0x48, 1)] == [
+        True,
+        False,
+        False,
+    ]
+    states = 'all = [{ kind = "threshold", metric = "gpu_fabric_state", one_of = [1, 4] }]'
+    assert [n for n in range(6) if Run(rule(states)).step(0, {"fabric_state": n}).active] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "problem"),
+    [
+        ("lacks_bits = 8, above = 1", "lacks_bits", "stands without has_bits"),
+        ("has_bits = 8, one_of = [1]", "one_of", "stands beside has_bits"),
+        ("one_of = [1], above = 3", "above", "stands beside one_of"),
+        ('above = { metric = "gpu_power_watts", or_model = true }', "above.or_model", "is no limit"),
+    ],
+)
+def test_keys_of_a_threshold_that_do_not_go_together(keys: str, field: str, problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        rule(f'all = [{{ kind = "threshold", metric = "gpu_clocks_event_reasons_bitmask", {keys} }}]')
+    assert error.value.field.endswith(field)
+    assert problem in error.value.problem
+    assert error.value.remedy
