@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -17,6 +17,7 @@ from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.finding import ActionKind
 from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import ADMIN, TOCSIN, Asked, KubeDouble
+from tocsin_testing.kube_recorded import recorded
 from tocsin_testing.kube_site import DirectDoor, FlakyDoor, Site, decide
 
 NODE = "n1"
@@ -73,9 +74,10 @@ class Drains(RuleBasedStateMachine):
             if pod["metadata"].get("deletionTimestamp"):
                 self.site.finish(f"default/{pod['metadata']['name']}")
 
-    @rule(trouble=st.sampled_from(["", "", "away", "mute"]))
+    @rule(trouble=st.sampled_from(["", "", "away", "mute", "starting"]))
     def server(self, trouble: str) -> None:
-        self.door.trouble = trouble
+        self.double.starting = trouble == "starting"
+        self.door.trouble = "" if self.double.starting else trouble
 
     @rule()
     def person_uncordons(self) -> None:
@@ -123,3 +125,32 @@ class Drains(RuleBasedStateMachine):
 
 TestDrains = Drains.TestCase
 TestDrains.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+_OUTAGES = st.lists(
+    st.tuples(st.sampled_from(["away", "mute", "starting", "unauthorized", ""]), st.integers(1, 15)), max_size=7
+)
+
+
+@given(_OUTAGES)
+@settings(max_examples=60, deadline=None)
+def test_a_server_that_restarts_within_the_patience_ends_no_drain(outages: list[tuple[str, int]]) -> None:
+    """Whatever it answers on the way: nothing, 403 to everything, or 401 after a connection was lost."""
+    double = KubeDouble()
+    site = Site(Path("unused"), DirectDoor(double, ADMIN), double)
+    site.node(NODE)
+    site.pod("train-0", NODE)
+    clock, door = ManualClock(T0), FlakyDoor(double, TOCSIN)
+    executor = Kubernetes(Cluster(door), KubernetesSettings(evict_bare_pods=True, patience_seconds=120), clock)
+    for trouble, seconds in [("", 1), ("away", 1), *outages]:
+        door.trouble = trouble if trouble in {"away", "mute"} else ""
+        double.starting = trouble == "starting"
+        double.before = (lambda _: recorded("auth_401")) if trouble == "unauthorized" else (lambda _: None)
+        result = executor.execute(DRAIN)
+        assert (result.ok, result.pending) == (True, True), (trouble, result.detail)
+        clock.advance(seconds * SECOND)
+    door.trouble, double.starting, double.before = "", False, lambda _: None
+    executor.execute(DRAIN)
+    site.finish("default/train-0")
+    result = executor.execute(DRAIN)
+    assert (result.ok, result.pending) == (True, False), result.detail
