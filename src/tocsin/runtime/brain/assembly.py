@@ -18,6 +18,7 @@ from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
+from tocsin.api.starting import Starting
 from tocsin.config.address import is_loopback, split_address
 from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import SECOND, Clock
@@ -307,24 +308,37 @@ def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | Non
 
 
 def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce: Callable[[str], None]) -> None:
-    """A brain with its API, until `stop` is set; `announce` gets a line with the URL once the API answers."""
+    """A brain with its API, until `stop` is set; `announce` gets a line with the URL once the API answers in full.
+
+    The port is open before the store and the journal are read, which may take a minute: until then it says so.
+    """
     host, port = split_address(settings.api.listen, "api.listen")
-    running = open_brain(settings, clock)
+    starting = Starting()
+    server = ApiServer(starting, host, port, settings.api, starting.refuse)
+    server.start()
     try:
-        service = BrainService(running.brain)
-        server = ApiServer(create_app(service, settings.api, clock), host, port, settings.api, service.refused)
-        server.start()
-        announce(f"api: {server.url}")
-        if settings.api.open_to_loopback and not is_loopback(host):
-            announce("no api.tokens are set: requests from other hosts are refused, agents on other nodes among them")
-        elif settings.api.tls_certificate is None and not is_loopback(host):
-            announce("no api.tls_certificate is set: tokens and passwords travel in the clear")
-        if not running.brain.witnesses and settings.actions.mode is not Mode.OBSERVE:
-            announce(NO_WITNESS)
-        running.start()
+        running = open_brain(settings, clock)
         try:
+            service = BrainService(running.brain)
+            starting.refused = service.refused
+            starting.app = create_app(service, settings.api, clock)
+            announce(f"api: {server.url}")
+            _warn(running, host, announce)
+            running.start()
             ServiceManager().stand_by(stop, running.evaluations)
         finally:
             server.stop()
+            running.stop()
     finally:
-        running.stop()
+        server.stop()
+
+
+def _warn(running: RunningBrain, host: str, announce: Callable[[str], None]) -> None:
+    """Say what of the settings a person may not have meant."""
+    settings = running.brain.settings
+    if settings.api.open_to_loopback and not is_loopback(host):
+        announce("no api.tokens are set: requests from other hosts are refused, agents on other nodes among them")
+    elif settings.api.tls_certificate is None and not is_loopback(host):
+        announce("no api.tls_certificate is set: tokens and passwords travel in the clear")
+    if not running.brain.witnesses and settings.actions.mode is not Mode.OBSERVE:
+        announce(NO_WITNESS)
