@@ -114,7 +114,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     source = Scripted(
         [Reading(gpu(0), T0, HEALTHY, denied), Reading(gpu(1), T0, {**HEALTHY, "gpu_temperature_celsius": 88.0})]
     )
-    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    monkeypatch.setattr(node_scan, "open_settled", lambda *_: source)
     monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     return source
 
@@ -167,7 +167,7 @@ def test_json_of_a_scan_that_cannot_begin_has_the_keys_of_one_that_can(node: Scr
 
 
 def test_without_any_gpu_there_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_scan, "open_source", lambda *_: Scripted([]))
+    monkeypatch.setattr(node_scan, "open_settled", lambda *_: Scripted([]))
     monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     result = CliRunner().invoke(cli, ["scan"])
     assert result.exit_code == NodeHealth.CANNOT_SEE
@@ -178,7 +178,7 @@ def test_without_any_gpu_there_is_no_table(monkeypatch: pytest.MonkeyPatch) -> N
 def test_instances_without_their_gpu_are_counted_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     instances = [replace(gpu(n), uuid=f"GPU-0/gi{n}", parent="GPU-0", mig_profile="1g.10gb") for n in range(2)]
     source = Scripted([Reading(one, T0, HEALTHY) for one in instances])
-    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    monkeypatch.setattr(node_scan, "open_settled", lambda *_: source)
     monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     result = CliRunner().invoke(cli, ["scan"])
     assert "2 MIG instances read by scripted: healthy" in result.stdout
@@ -189,7 +189,7 @@ LATCHED = {**HEALTHY, "gpu_xid_last_code": 79.0}
 
 def test_a_critical_number_in_a_latched_gauge_is_noted_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1), T0, LATCHED)])
-    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    monkeypatch.setattr(node_scan, "open_settled", lambda *_: source)
     monkeypatch.setattr("tocsin.runtime.agent.scan.PAUSE_SECONDS", 0.0)
     note = "GPU 1: XID 79 stands in the last-XID gauge; when it came is unknown"
     result = CliRunner().invoke(cli, ["scan"])
@@ -224,6 +224,6 @@ def test_a_note_names_instance_and_host_where_one_number_would_not_do() -> None:
 def test_several_hosts_have_a_column(monkeypatch: pytest.MonkeyPatch, node: Scripted) -> None:
     assert "host" not in CliRunner().invoke(cli, ["scan"]).stdout
     source = Scripted([Reading(gpu(0), T0, HEALTHY), Reading(gpu(1, host="node-2"), T0, HEALTHY)])
-    monkeypatch.setattr(node_scan, "open_source", lambda *_: source)
+    monkeypatch.setattr(node_scan, "open_settled", lambda *_: source)
     rows = [line.split() for line in CliRunner().invoke(cli, ["scan"]).stdout.splitlines()[2:5]]
     assert [row[:2] for row in rows] == [["host", "GPU"], ["node-1", "0"], ["node-2", "1"]]
