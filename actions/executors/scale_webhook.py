@@ -105,7 +105,8 @@ def build(dependencies: Dependencies) -> Executor:
         timeout_seconds=settings.timeout_seconds,
         attempts=settings.attempts,
     )
-    sender = WebhookSender(receiver, dependencies.clock, name="scale_webhook.url") if settings.url else None
+    wanted = bool(settings.url.get_secret_value())
+    sender = WebhookSender(receiver, dependencies.clock, name="scale_webhook.url") if wanted else None
     return ScaleWebhook(
         settings, sender, dependencies.own or OwnMetrics(), dry_run=dependencies.settings.actions.dry_run
     )

@@ -56,13 +56,13 @@ def marked_message(channel: str, now_ms: int) -> Message:
 def trials(settings: Settings, clock: Clock, names: Collection[str] = ()) -> list[ChannelTrial]:
     """Send to each channel, or to those of `names`; raises InputError where one of these is no channel."""
     kinds = {channel.name: str(channel.kind) for channel in settings.notify.channels}
-    if settings.webhook.url:
+    if settings.webhook.url.get_secret_value():
         kinds[WEBHOOK] = WEBHOOK
     for name in names:
         if name not in kinds:
             remedy = f"use one of {', '.join(sorted(kinds))}" if kinds else "set one under [[notify.channels]]"
             raise InputError("--channel", name, "no channel has this name", remedy)
-    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
+    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     fan = build_notifier(settings, sender, clock)
     try:
         chosen = [queue for queue in fan.queues if queue.name in kinds and (not names or queue.name in names)]

@@ -79,7 +79,7 @@ class WebhookSender:
         self.settings = settings
         self._clock = clock
         self._source = source
-        self._receiver = Receiver(settings.url, settings.timeout_seconds, name=name, rest=rest)
+        self._receiver = Receiver(settings.url.get_secret_value(), settings.timeout_seconds, name=name, rest=rest)
 
     def send(self, decision: Decision, kind: str, attempts: int | None = None) -> Delivery:
         """Deliver `decision` as an event of type `kind`; at most `attempts` tries, the settings' number by default."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
 
 from tocsin.actions.executors.registry import Dependencies, build_executor, executors
@@ -142,7 +143,7 @@ def test_the_inverse_is_the_tables_or_none(made: Executor) -> None:
 
 def test_dry_run_is_one_setting_for_all(httpserver: HTTPServer) -> None:
     told = Settings.model_validate({"actions": {"dry_run": True}})
-    sender = WebhookSender(WebhookSettings(url=httpserver.url_for("/hook")), ManualClock(T0))
+    sender = WebhookSender(WebhookSettings(url=SecretStr(httpserver.url_for("/hook"))), ManualClock(T0))
     result = build_executor("webhook", Dependencies(sender, told)).execute(_decision())
     sender.close()
     assert result.detail.startswith("dry run: would post ")
@@ -151,7 +152,7 @@ def test_dry_run_is_one_setting_for_all(httpserver: HTTPServer) -> None:
 
 def test_an_expected_failure_is_a_result(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/hook").respond_with_data(status=500)
-    settings = WebhookSettings(url=httpserver.url_for("/hook"), attempts=2)
+    settings = WebhookSettings(url=SecretStr(httpserver.url_for("/hook")), attempts=2)
     sender = WebhookSender(settings, ManualClock(T0), rest=lambda _: None)
     result = build_executor("webhook", Dependencies(sender)).execute(_decision())
     sender.close()

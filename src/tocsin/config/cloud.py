@@ -50,8 +50,8 @@ class ScaleBounds(Section):
 class ScaleWebhookSettings(Section):
     """Executor `scale_webhook`: tells an outside autoscaler how many GPUs a pool should have."""
 
-    url: str = ""
-    """Receiver of the CloudEvents; empty publishes the number in `tocsin_pool_gpus_wanted` alone, for KEDA."""
+    url: SecretStr = SecretStr("")
+    """Receiver of the CloudEvents, a secret; empty: the number is in `tocsin_pool_gpus_wanted` alone, for KEDA."""
     secret: SecretStr = SecretStr("")
     """Key of the HMAC-SHA256 signature."""
     timeout_seconds: float = Field(default=5.0, gt=0)

@@ -381,8 +381,8 @@ class ActionSettings(Section):
 class WebhookSettings(Section):
     """Where notifications, and the actions of executor `webhook`, are sent."""
 
-    url: str = ""
-    """Receiver; empty sends nothing."""
+    url: SecretStr = SecretStr("")
+    """Receiver; empty sends nothing. Who knows the URL of a chat room may post there, so it is a secret."""
     secret: SecretStr = SecretStr("")
     """Key of the HMAC-SHA256 signature."""
     format: Literal["cloudevents", "slack"] = "cloudevents"

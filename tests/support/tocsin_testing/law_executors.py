@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
 from pytest_httpserver import HTTPServer
 
 from tocsin.actions.executors.aws_asg import AwsAsg
@@ -209,7 +210,7 @@ def law_site(name: str, folder: Path, httpserver: HTTPServer, *, dry_run: bool =
         yield from DOUBLED[name](folder, url, dry_run)
         return
     clock = ManualClock(T0)
-    sender = WebhookSender(WebhookSettings(url=url, attempts=2), clock, rest=lambda _: None)
+    sender = WebhookSender(WebhookSettings(url=SecretStr(url), attempts=2), clock, rest=lambda _: None)
     told = {
         "scale_webhook": {"url": url, "attempts": 2, "pools": {"default": {}}},
         "actions": {"dry_run": dry_run},

@@ -157,7 +157,7 @@ def test_an_address_that_cannot_be_used_is_not_tried_again(url: str) -> None:
 
 
 def test_closing_ends_a_wait() -> None:
-    fields = WebhookSettings(url=f"http://127.0.0.1:{free_port()}/hook", attempts=5)
+    fields = WebhookSettings(url=SecretStr(f"http://127.0.0.1:{free_port()}/hook"), attempts=5)
     sender = WebhookSender(fields, ManualClock(T0), rest=lambda _: sender.close())
     delivery = sender.send(DECISION, REQUESTED)
     assert (delivery.ok, delivery.attempts) == (False, 1)

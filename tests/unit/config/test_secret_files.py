@@ -83,8 +83,8 @@ def test_a_secret_given_in_two_ways_is_refused_without_showing_it(tmp_path: Path
 
 
 def test_only_secrets_have_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"webhook\.url_file = .*unknown key"):
-        load_settings(environ={"TOCSIN_WEBHOOK__URL_FILE": str(secret_in(tmp_path))})
+    with pytest.raises(InputError, match=r"webhook\.format_file = .*unknown key"):
+        load_settings(environ={"TOCSIN_WEBHOOK__FORMAT_FILE": str(secret_in(tmp_path))})
 
 
 def test_a_file_that_everybody_may_read_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,3 +97,16 @@ def test_a_file_that_everybody_may_read_is_told_of(tmp_path: Path, caplog: pytes
     path.chmod(0o640)
     load_settings(environ={"TOCSIN_WEBHOOK__SECRET_FILE": str(path)})
     assert caplog.text == ""
+
+
+def test_urls_that_let_who_knows_them_post_are_nowhere_printed(tmp_path: Path) -> None:
+    """Before: `tocsin config show` and every repr of the settings had `webhook.url` in clear."""
+    url = "https://chat.example/services/T0/B0/the-secret-0123456789"
+    (tmp_path / "secret").write_text(url)
+    (tmp_path / "secret").chmod(0o600)
+    shown = load_settings(
+        environ={"TOCSIN_WEBHOOK__URL": url, "TOCSIN_SCALE_WEBHOOK__URL_FILE": str(tmp_path / "secret")}
+    )
+    assert shown.webhook.url.get_secret_value() == shown.scale_webhook.url.get_secret_value() == url
+    for text in (shown.model_dump_json(), repr(shown), str(shown.model_dump())):
+        assert "the-secret" not in text

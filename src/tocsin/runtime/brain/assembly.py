@@ -188,7 +188,7 @@ def open_brain(
     store = open_store(settings.store)
     store.init()
     journal, witnesses = _open_journal(settings, clock, metrics)
-    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url else None
+    sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     queue = open_queue(settings.node, clock)
     routing = _routing(Dependencies(sender, settings, clock, queue, fleet, metrics))
     notifier = build_notifier(settings, sender, clock, metrics)
