@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.actions.model.ranks import JobOnGpu, work_on
+from tocsin.actions.model.ranks import JobOnGpu, named_job, work_on
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.layouts import layouts_of, running_demand
@@ -94,11 +95,33 @@ def _job(owner: Owner) -> str:
 
 
 def workloads_of(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *, blind: bool) -> dict[str, JobOnGpu]:
-    """The work on each GPU by UUID; `nodes` as their managers show them, `blind` where one has not answered lately."""
-    return {
+    """The work on each GPU by UUID; `nodes` as their managers show them, `blind` where one has not answered lately.
+
+    A job is one job on several hosts where the manager of each shows it there. Where only agents say so it is another
+    on each: a host that could claim a share in the job of another would have that one slowed for its own heat.
+    """
+    readings = list(readings)
+    found = {
         reading.gpu.uuid: work_on(reading.gpu.host, reading.owners, nodes.get(reading.gpu.host), blind=blind)
         for reading in readings
     }
+    hosts: defaultdict[str, set[str]] = defaultdict(set)
+    for reading in readings:
+        hosts[found[reading.gpu.uuid].job].add(reading.gpu.host)
+    several = {job for job, on in hosts.items() if job and len(on) > 1}
+    for gpu in (reading.gpu for reading in readings if found[reading.gpu.uuid].job in several):
+        one = found[gpu.uuid]
+        if not gpu.simulated and not _is_shown(one.job, nodes.get(gpu.host)):
+            found[gpu.uuid] = replace(one, job=f"{gpu.host} {one.job}")
+    return found
+
+
+def _is_shown(job: str, node: NodeState | None) -> bool:
+    """Whether the manager of `node` shows `job`, as `JobOnGpu` names it, there."""
+    if node is None:
+        return False
+    shown = {named_job(one) for one in (node.jobs or {}).values() if one}
+    return job in node.held_by or job in shown or job.removeprefix("slurm ") in node.work
 
 
 def same_jobs(readings: Iterable[Reading], managers: LiveManagers, gpus: Collection[str]) -> set[str]:

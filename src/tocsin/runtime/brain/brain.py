@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
+from tocsin.actions.model.steady import STEP_MS
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
 from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
@@ -42,6 +43,7 @@ from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.lease import Lease
 from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
+from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
@@ -357,6 +359,7 @@ class Brain:
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
         self.started_ms = clock.now_ms()
+        self._begun = clock.monotonic()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
         self.evaluations = 0
@@ -414,6 +417,7 @@ class Brain:
         self._remember(self._admitted(batch))
 
     def _admitted(self, batch: Batch) -> Batch:
+        batch = self._with_own_work(batch)
         refused = self.owners.refuse(batch, self.clock.now_ms())
         for reason, count in refused.reasons.items():
             self.metrics.count("tocsin_dropped_total", count, what="reading", reason=reason)
@@ -422,6 +426,18 @@ class Brain:
         readings = [one for place, one in enumerate(batch.readings) if place not in refused.readings]
         events = [one for place, one in enumerate(batch.events) if place not in refused.events]
         return replace(batch, readings=readings, events=[*events, *refused.told])
+
+    def _with_own_work(self, batch: Batch) -> Batch:
+        """`batch` without names of work that managers show on other hosts alone."""
+        if not any(reading.owners for reading in batch.readings):
+            return batch
+        places = places_of(self.managers.nodes())
+        looked = [believed(reading, places) for reading in batch.readings]
+        wrong = sum(count for _, count in looked)
+        if not wrong:
+            return batch
+        self.metrics.count("tocsin_dropped_total", wrong, what="owner", reason=OTHER_HOST)
+        return replace(batch, readings=[reading for reading, _ in looked])
 
     def _remember(self, batch: Batch) -> None:
         self.memory.put(batch)
@@ -447,7 +463,7 @@ class Brain:
             planned = self.recorder.continued(self.proposals.findings)
             self.active = [*ruled, *planned]
             self.incidents = [*collapse(ruled, self.memory.events_since(now - EVENT_MEMORY_MS)), *alone(planned)]
-            settling = now < self.started_ms + self.settings.actions.boot_grace_seconds * SECOND
+            settling = now < self._started_today(now) + self.settings.actions.boot_grace_seconds * SECOND
             cleared = [] if settling else self.recorder.continued(evaluation.cleared)
             opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
             for finding in opened:
@@ -474,6 +490,11 @@ class Brain:
             self.journal.save(seq, {LEDGER_PART: ledger, RECORDER_PART: self.recorder.state()})
         except OSError as error:
             log.warning("journal checkpoint cannot be written", error=str(error))
+
+    def _started_today(self, now_ms: int) -> int:
+        """The start on the wall clock as it shows now: a step of that clock ends no boot grace."""
+        started_ms = now_ms - round((self.clock.monotonic() - self._begun) * SECOND)
+        return started_ms if abs(started_ms - self.started_ms) > STEP_MS else self.started_ms
 
     def _mix(self, snapshot: Snapshot) -> Sequence[TaskClass]:
         """The kinds of tasks that may come: as planners take it."""
@@ -512,7 +533,7 @@ class Brain:
         }
         return FleetView(
             now_ms=now_ms,
-            started_ms=self.started_ms,
+            started_ms=self._started_today(now_ms),
             gpus=gpus,
             findings={finding.id: finding for finding in self.active},
             incidents=tuple(self.incidents),

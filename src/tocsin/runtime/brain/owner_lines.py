@@ -1,0 +1,43 @@
+"""What a host may say of who uses its GPUs: names of pods and jobs that their manager has there.
+
+Owners decide whose job an action slows, checkpoints or requeues. A host that could name work of another one would have
+that work requeued for a fault of its own GPU. What no manager shows stays: `workloads_of` keeps it to its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.reading import Owner, Reading
+
+OTHER_HOST = "other_host"
+"""Why names of an owner are left out, as ``tocsin_dropped_total`` names it."""
+Places = Mapping[str, Collection[str]]
+"""Hosts by the names of the work that managers show on them."""
+
+
+def places_of(nodes: Mapping[str, NodeState]) -> Places:
+    """Where the pods (by UID and by ``namespace/name``) and Slurm jobs (``slurm N``) are, as their managers show it."""
+    found: dict[str, set[str]] = {}
+    for host, node in nodes.items():
+        numbers = (f"slurm {name}" for name in node.work if name.isdecimal())
+        for name in {*(node.jobs or ()), *node.held_by, *numbers}:
+            found.setdefault(name, set()).add(host)
+    return found
+
+
+def believed(reading: Reading, places: Places) -> tuple[Reading, int]:
+    """`reading` with owners whose work is on other hosts alone as processes without a name, and how many they are."""
+    wrong = [owner for owner in reading.owners if _is_elsewhere(owner, reading.gpu.host, places)]
+    if not wrong:
+        return reading, 0
+    nameless = {owner: Owner(owner.pid, owner.process, user=owner.user) for owner in wrong}
+    return replace(reading, owners=tuple(nameless.get(owner, owner) for owner in reading.owners)), len(wrong)
+
+
+def _is_elsewhere(owner: Owner, host: str, places: Places) -> bool:
+    pod = f"{owner.namespace}/{owner.pod}"
+    job = f"slurm {owner.slurm_job.partition('.')[0]}"
+    return any(name in places and host not in places[name] for name in (owner.pod_uid, pod, job))

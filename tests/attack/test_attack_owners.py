@@ -1,0 +1,113 @@
+"""What an agent says of who uses its GPUs gives it no hold on work of another host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.actions.model.ranks import named_job
+from tocsin.actions.planning.facts import NodeState
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import ManualClock
+from tocsin.domain.reading import Gpu, Owner, Reading
+from tocsin.queries.fleet_state import workloads_of
+from tocsin.queries.service import BrainService
+from tocsin.runtime.brain import assembly
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.managers import Managers
+from tocsin.runtime.brain.owner_lines import believed, places_of
+from tocsin_testing.action_world import FakeExecutor
+from tocsin_testing.builders import T0
+
+GPUS = {host: Gpu(f"GPU-{host}", host, index=0) for host in ("node-a", "node-b", "node-c")}
+
+
+class Shows(FakeExecutor):
+    """Slurm job 7 on nodes b and c, a pod on node b."""
+
+    def nodes(self) -> dict[str, NodeState]:
+        return NODES
+
+
+NODES = {
+    "node-a": NodeState("node-a", True, jobs={}),
+    "node-b": NodeState("node-b", True, jobs={"u1": "", "ns/p": ""}, held_by=frozenset({"slurm 7"})),
+    "node-c": NodeState("node-c", True, jobs={}, held_by=frozenset({"slurm 7"})),
+}
+CLAIMS = {
+    "a Slurm job": Owner(1, slurm_job="7.0"),
+    "a pod by its UID": Owner(1, pod_uid="u1"),
+    "a pod by its name": Owner(1, pod="p", namespace="ns"),
+    "a pod by its name, with a UID of its own": Owner(1, pod="p", namespace="ns", pod_uid="other"),
+    "both": Owner(1, pod_uid="other", slurm_job="7"),
+}
+
+
+def reading(host: str, *owners: Owner) -> Reading:
+    return Reading(GPUS[host], T0, {"gpu_temperature_celsius": 90.0}, owners=owners)
+
+
+@pytest.mark.parametrize("managed", [True, False])
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_claim_on_work_of_another_host_shares_nothing_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str, managed: bool
+) -> None:
+    """Before: one owner line by node-a made the GPUs of node-b ranks of its job, and Slurm requeue that job."""
+    if managed:
+        monkeypatch.setattr(assembly, "Managers", lambda _executors, *rest: Managers([Shows()], *rest))
+    wanted = {
+        "store": {"path": tmp_path / "s.db"},
+        "journal": {"path": tmp_path / "j.db"},
+        "forecast": {"worker": False},
+    }
+    running = open_brain(Settings.model_validate(wanted), ManualClock(T0))
+    try:
+        brain, service = running.brain, BrainService(running.brain)
+        brain.managers.look()
+        brain.accept(Batch(readings=[reading("node-b", CLAIMS[claim]), reading("node-a", CLAIMS[claim])]))
+        brain.accept(Batch(readings=[reading("node-c", Owner(2, slurm_job="7.1"))]))
+        assert service.same_jobs(["GPU-node-a"]) == {"GPU-node-a"}
+        assert "GPU-node-a" not in service.same_jobs(["GPU-node-b"])
+        kept = {one.gpu.host: one.owners for one in brain.memory.latest()}
+        if managed:
+            assert kept["node-a"] == (Owner(1),)
+            assert brain.metrics.value("tocsin_dropped_total", what="owner", reason="other_host") == 1
+            in_job = {"GPU-node-b", "GPU-node-c"} if claim in {"a Slurm job", "both"} else {"GPU-node-b"}
+            assert service.same_jobs(["GPU-node-b"]) == in_job
+    finally:
+        running.stop()
+
+
+names = st.sampled_from(["7", "8"])
+owners = st.builds(
+    Owner,
+    pid=st.integers(1, 3),
+    slurm_job=st.sampled_from(["", "7", "8.1"]),
+    pod_uid=st.sampled_from(["", "u1", "u2"]),
+    pod=st.sampled_from(["", "p"]),
+    namespace=st.just("ns"),
+)
+nodes = st.dictionaries(
+    st.sampled_from(["node-a", "node-b"]),
+    st.builds(
+        lambda jobs, held: NodeState("n", True, jobs=jobs, held_by=frozenset(f"slurm {one}" for one in held)),
+        st.none() | st.dictionaries(st.sampled_from(["u1", "u2", "ns/p"]), st.sampled_from(["", "ns/job/x"])),
+        st.lists(names),
+    ),
+)
+
+
+@given(nodes=nodes, mine=st.lists(owners, max_size=2), theirs=st.lists(owners, max_size=2))
+def test_two_hosts_share_a_job_only_where_their_manager_shows_it_on_both(
+    nodes: dict[str, NodeState], mine: list[Owner], theirs: list[Owner]
+) -> None:
+    places = places_of(nodes)
+    readings = [believed(reading(host, *said), places)[0] for host, said in (("node-a", mine), ("node-b", theirs))]
+    job_a, job_b = (one.job for one in workloads_of(readings, nodes, blind=False).values())
+    if job_a and job_a == job_b:
+        for node in (nodes["node-a"], nodes["node-b"]):
+            assert job_a in node.held_by or job_a in {named_job(one) for one in (node.jobs or {}).values()}
