@@ -89,4 +89,5 @@ def boot_grace(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
 @guard("time_box", 200, Applies.ACTIONS, denial_rejects=False)
 def time_box(decision: Decision, view: FleetView, now_ms: int) -> Deny | None:
     """Has the decision not waited too long."""
-    return Deny(f"its time box ended at {to_iso(decision.expires_ms)}") if now_ms >= decision.expires_ms else None
+    ends_ms = view.controls.expiry_ms(decision)
+    return Deny(f"its time box ended at {to_iso(ends_ms)}") if now_ms >= ends_ms else None

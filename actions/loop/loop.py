@@ -114,7 +114,7 @@ class GuardEvaluation:
         with self._decision_log.lock:
             ledger = self._decision_log.ledger
             start_ms = now_ms - milliseconds(settings.breaker_window_seconds)
-            causes = sorted(cause for cause, at_ms in ledger.causes.items() if at_ms > start_ms)
+            causes = sorted(cause for cause, at_ms in self._decision_log.causes().items() if at_ms > start_ms)
             if ledger.controls().breaker is not None or len(causes) < settings.breaker_root_causes:
                 return
             reason = f"{len(causes)} distinct root causes within {settings.breaker_window_seconds:g} s"
@@ -129,7 +129,7 @@ def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:
 
     While this brain only watches, a cause that it does not see may be one that it does not see yet.
     """
-    if now_ms >= decision.expires_ms:
+    if now_ms >= view.controls.expiry_ms(decision):
         return "its time box ended"
     live = any(identity in view.findings for identity in decision.findings)
     if is_asked(decision):
@@ -166,7 +166,7 @@ class ActionLoop:
     ) -> None:
         self.policy = policy
         self._clock = clock
-        self._decision_log = DecisionLog(journal)
+        self._decision_log = DecisionLog(journal, clock)
         routing = executors if isinstance(executors, Routing) else Routing(executors)
         self._routing = routing
         self._workers = workers or Inline()
@@ -221,8 +221,7 @@ class ActionLoop:
 
     def controls(self) -> Controls:
         """Pause, breaker, approvals and the rest, as they are at this moment."""
-        with self._decision_log.lock:
-            return self._decision_log.ledger.controls()
+        return self._decision_log.controls()
 
     def _current(self, view: FleetView) -> FleetView:
         """`view` with the controls as they are at this moment."""

@@ -98,7 +98,7 @@ class Notifications:
         breaker = self._decision_log.ledger.controls().breaker
         if decision.rule == "breaker":
             return breaker is None or not decision.key.endswith(f"|{breaker.at_ms}")
-        return now_ms >= decision.expires_ms
+        return now_ms >= self._decision_log.controls().expiry_ms(decision)
 
     def _close_unwanted(self) -> None:
         with self._decision_log.lock:

@@ -43,7 +43,7 @@ class OperatorCalls:
                 )
             if record.state is DecisionState.APPROVED:
                 raise Conflict(f"decision {identity} is already approved by {record.approved_by}")
-            if self._clock.now_ms() >= record.decision.expires_ms:
+            if self._clock.now_ms() >= self._decision_log.controls().expiry_ms(record.decision):
                 raise Conflict(f"decision {identity} has expired")
             self._decision_log.about(EntryKind.APPROVAL, record.decision, actor=actor)
 

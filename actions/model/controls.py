@@ -79,7 +79,8 @@ class Controls:
     caps runs.
     `failures` has the instants at which an action on a subject ran and was not seen to work, by (subject key, action),
     since it last did. `experience` is what came of each kind of action so far. `started`, `cancelled` and `finished`
-    only grow and are views: a later look sees later keys.
+    only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
+    that the wall clock has stepped away from, by key.
     """
 
     paused: Note | None = None
@@ -99,3 +100,8 @@ class Controls:
     failures: Mapping[tuple[str, ActionKind], tuple[int, ...]] = field(default_factory=dict)
     experience: Mapping[ActionKind, Tally] = field(default_factory=dict)
     capping: frozenset[str] = frozenset()
+    expires: Mapping[str, int] = field(default_factory=dict)
+
+    def expiry_ms(self, decision: Decision) -> int:
+        """When the time box of `decision` ends."""
+        return self.expires.get(decision.key, decision.expires_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -15,6 +15,8 @@ from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note, Tally
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
+from tocsin.actions.model.steady import SteadyInstants
+from tocsin.domain.clock import Clock
 from tocsin.domain.decision import (
     Decision,
     DecisionState,
@@ -236,6 +238,16 @@ class Ledger:
             is_cap = decision.action is ActionKind.THROTTLE and decision.parameters.throttle_kind is ThrottleKind.CAP
             (caps if is_cap else others).add(base_key(decision.subject))
         return frozenset(caps - others)
+
+    def tell_ahead(self, steady: SteadyInstants) -> None:
+        """Name the instants that lie ahead of the start: an earlier process had a clock that was ahead."""
+        times = [at_ms for starts in (*self._attempts.values(), *self._failures.values()) for at_ms in starts]
+        for at_ms in (*times, *self.causes.values()):
+            if at_ms > steady.start_ms:
+                steady.wrote(at_ms, at_ms)
+        for record in self.records.values():
+            if record.waiting and record.decision.at_ms > steady.start_ms:
+                steady.wrote(record.decision.at_ms, record.decision.expires_ms)
 
     def by_id(self, identity: str) -> LedgerEntry | None:
         """The record of a decision id; None where it is unknown or no longer listed."""
@@ -513,15 +525,44 @@ LEDGER_PART = "ledger"
 
 
 class DecisionLog:
-    """Writes what happens to decisions; hold `lock` across a question and the entry that rests on its answer."""
+    """Writes what happens to decisions; hold `lock` across a question and the entry that rests on its answer.
 
-    def __init__(self, journal: JournalPort) -> None:
+    With a `clock`, a step of the wall clock changes no rest, hold-off or time box; without one they go by it.
+    """
+
+    def __init__(self, journal: JournalPort, clock: Clock | None = None) -> None:
         self._journal = journal
+        self._steady = None if clock is None else SteadyInstants(clock)
+        self._controls: tuple[Controls, int, Controls] | None = None
         self.lock = threading.RLock()
         after, state = journal.folded(LEDGER_PART)
         self.ledger = Ledger() if state is None else Ledger.restored(state)
+        if self._steady is not None and state is not None:
+            self.ledger.tell_ahead(self._steady)
         for entry in journal.entries(after=after, kinds=LEDGER_KINDS):
             self.ledger.apply(entry)
+            if self._steady is not None and entry.at_ms > self._steady.start_ms:
+                self._steady.note(entry)
+
+    def controls(self) -> Controls:
+        """A snapshot for guards, its rests on the wall clock as it shows now; the same object until one changes it."""
+        with self.lock:
+            found = self.ledger.controls()
+            if self._steady is None or not self._steady.moved():
+                return found
+            steps = self._steady.steps()
+            if self._controls is None or self._controls[0] is not found or self._controls[1] != steps:
+                boxes = {key: one.decision.expires_ms for key, one in self.ledger.records.items() if one.waiting}
+                expires = {key: self._steady.today(end) for key, end in boxes.items()}
+                moved = {key: end for key, end in expires.items() if end != boxes[key]}
+                self._controls = found, steps, replace(self._steady.controls(found), expires=moved)
+            return self._controls[2]
+
+    def causes(self) -> Mapping[str, int]:
+        """When each root cause was counted for the breaker, on the wall clock as it shows now; hold `lock`."""
+        if self._steady is None or not self._steady.moved():
+            return self.ledger.causes
+        return {cause: self._steady.today(at_ms) for cause, at_ms in self.ledger.causes.items()}
 
     def state(self) -> dict[str, Any]:
         """The ledger as JSON, for a checkpoint."""
@@ -537,7 +578,10 @@ class DecisionLog:
     ) -> None:
         """Append an entry and take it in."""
         with self.lock:
-            self.ledger.apply(self._journal.append(kind, payload, actor=actor, simulated=simulated))
+            entry = self._journal.append(kind, payload, actor=actor, simulated=simulated)
+            if self._steady is not None:
+                self._steady.note(entry)
+            self.ledger.apply(entry)
 
     def about(self, kind: EntryKind, decision: Decision, actor: str = "tocsin", **payload: Any) -> None:
         self.note(

@@ -155,7 +155,7 @@ class World:
 
     def restart(self) -> None:
         """A new brain over the same journal."""
-        self.started_ms = self.clock.now_ms()
+        self.started_ms, self._begun = self.clock.now_ms(), self.clock.monotonic()
         self._confirmations = Confirmations()
         self.loop = ActionLoop(self.journal, [self.executor], self.clock, self.policy, self.notifier)
 
@@ -180,7 +180,7 @@ class World:
         }
         return FleetView(
             now_ms,
-            self.started_ms,
+            now_ms - round((self.clock.monotonic() - self._begun) * SECOND),
             gpus,
             {f.id: f for f in live},
             tuple(incident(f) for f in live),
