@@ -308,12 +308,20 @@ VERSION = 1
 _ABOUT = "about"
 
 
+def _plan_text(plan: FeaturePlan) -> str:
+    """The plan as states name it; those of before had shorter names for its classes, and are gone on from."""
+    text = repr(plan)
+    for name in ("Plan", "Channel", "Kind"):
+        text = text.replace(f"Feature{name}", name)
+    return text
+
+
 def save(builder: FeatureBuilder) -> dict[str, npt.NDArray[Any]]:
     """Everything that `restore` needs: numeric arrays, one of them JSON text as bytes."""
     parts = builder.parts
     about = {
         "version": VERSION,
-        "plan": repr(builder.plan),
+        "plan": _plan_text(builder.plan),
         "gpus": [{**asdict(gpu), "labels": dict(gpu.labels)} for gpu in parts.roster.gpus],
         "jobs": dict(parts.roster.jobs),
         "installed_ms": parts.installed_ms,
@@ -333,7 +341,7 @@ def restore(plan: FeaturePlan, state: Mapping[str, npt.NDArray[Any]]) -> Feature
         about = json.loads(state[_ABOUT].tobytes())
     except (KeyError, ValueError):
         raise InputError("state", sorted(state)[:5], "not the state of a feature builder", remedy) from None
-    if about.get("version") != VERSION or about.get("plan") != repr(plan):
+    if about.get("version") != VERSION or about.get("plan") != _plan_text(plan):
         raise InputError("state", about.get("version"), "of another version or plan", remedy)
     builder = FeatureBuilder(plan, [Gpu(**gpu) for gpu in about["gpus"]], installed_ms=about["installed_ms"])
     builder.parts.arrays.restore(state)

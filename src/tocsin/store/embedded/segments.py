@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tocsin.domain.atomic_file import atomic_file
-from tocsin.store.embedded.chunks import Block, Extra, Flags, Floats, Notes, empty, held, no_notes
+from tocsin.store.embedded.chunks import Block, Extra, Flags, Floats, empty, held
+from tocsin.store.embedded.notes import Notes, no_notes
 
 # How the columns of a segment are written: bit for bit the same when read, and as small as was measured best.
 # Telemetry is mostly decimal: watts are milliwatts over 1000, ratios are percents over 100. Where every value of a

@@ -37,22 +37,17 @@ from tocsin.store.embedded.chunks import (
     Extra,
     Flags,
     Floats,
-    Index,
     Ints,
-    Notes,
     empty,
     held,
     matrix,
     merge,
-    owners_of,
-    owners_text,
-    reasons_of,
-    reasons_text,
     set_aside,
 )
 from tocsin.store.embedded.database import Database
 from tocsin.store.embedded.gpus import Numbers, Roster, Rosters, flags, flags_of, known_gpus, newest, note_newest
 from tocsin.store.embedded.migrate import bring_over
+from tocsin.store.embedded.notes import Index, Notes, owners_of, owners_text, reasons_of, reasons_text
 from tocsin.store.embedded.rollup import HIGH, LOW, is_made
 from tocsin.store.embedded.salvage import mend, remember
 from tocsin.store.embedded.segment_index import Gone, Segments
