@@ -42,10 +42,12 @@ all = [{kind = "threshold", metric = "gpu_temperature_celsius", above = 85}]
 
 def brain_settings(folder: Path, webhook: str) -> Settings:
     (folder / "rules.toml").write_text(RULES)
+    (folder / "elsewhere").mkdir()
     return Settings.model_validate(
         {
             "store": {"path": folder / "store.db"},
-            "journal": {"path": folder / "journal.db"},
+            # No kill makes the journal look restored: what comes after it is executed without a person.
+            "journal": {"path": folder / "journal.db", "witness": folder / "elsewhere" / "witness.json"},
             "api": {"listen": "127.0.0.1:0"},
             "rules": {"path": folder / "rules.toml", "evaluate_seconds": 0.02},
             "forecast": {"worker": False},
@@ -149,3 +151,5 @@ def test_kill_at_fifty_random_instants(tmp_path: Path, httpserver: HTTPServer) -
     assert [name for name, times in executed.items() if times > 1] == []
     starts = Counter(str(e.payload["key"]) for e in read_entries(settings.journal.path, kinds=["execution_started"]))
     assert [key for key, times in starts.items() if times > 1] == []
+    # The one of the new journal.
+    assert len(list(read_entries(settings.journal.path, kinds=["pause"]))) == 1

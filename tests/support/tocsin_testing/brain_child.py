@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -22,7 +21,14 @@ def context() -> ForkServerContext:
 
 
 def _serve(settings: Settings, pipe: Connection) -> None:
-    announce: Callable[[str], None] = pipe.send
+    told = threading.Event()
+
+    def announce(line: str) -> None:
+        # The first line alone: the other end is closed once that is there.
+        if not told.is_set():
+            told.set()
+            pipe.send(line)
+
     run_brain(settings, SystemClock(), threading.Event(), announce)
 
 
