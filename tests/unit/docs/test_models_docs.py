@@ -33,7 +33,9 @@ def test_the_page_has_every_setting_with_its_default(name: str) -> None:
     row = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")][-1]
     module = importlib.import_module(f"tocsin.forecaster.hazard.scorer_{name}")
     shared = {one.name for one in fields(Common)}
-    for one in fields(getattr(module, f"{name.capitalize()}Settings")):
+    own = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Common)]
+    (settings,) = [one for one in own if one.__module__ == module.__name__]
+    for one in fields(settings):
         if one.name in shared:
             continue
         assert f"`{one.name}`" in row
