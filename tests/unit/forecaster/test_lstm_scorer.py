@@ -209,14 +209,14 @@ def test_attributions_add_up_and_name_the_ramp(fitted: LstmScorer) -> None:
     unseen = failing_devices(seed=1)
     worst = np.argsort(-fitted.score(unseen)[:, -1])[:12]
     found = fitted.attributions(unseen, worst)
-    shares = found.sequence.sum(axis=(1, 2)) + found.static.sum(axis=1)
-    assert np.abs(found.score - found.typical - shares).max() < 0.01 * np.abs(found.score - found.typical).max()
+    whole = found.sequence.sum(axis=(1, 2)) + found.static.sum(axis=1)
+    assert np.abs(found.score - found.typical - whole).max() < 0.01 * np.abs(found.score - found.typical).max()
     assert 1 / (1 + np.exp(-found.score)) == pytest.approx(fitted.score(unseen)[worst, -1], rel=1e-3)
     shares = dict(zip(found.channels, found.sequence.sum(axis=1).T, strict=True))
     assert (set(shares), found.features) == (set(CHANNELS), ("age", "repairs"))
     assert max(shares, key=lambda name: float(shares[name].mean())) == "heat"
     assert shares["heat"].mean() > 0.8 * (found.score - found.typical).mean()
-    time = found.by_time()
+    time = found.sequence.sum(axis=2)
     assert time.shape == (12, 24)
     assert time[:, 12:].sum() > time[:, :12].sum()
     assert time.sum() + found.static.sum() == pytest.approx((found.score - found.typical).sum(), rel=0.01)
