@@ -90,12 +90,15 @@ _TAIL = re.compile(r"NVRM: .*\bfallen off the bus and is not responding|NVRM: fa
 _IDENTITY = re.compile(rf"NVRM: GPU at {_BUS}: (GPU-[0-9a-fA-F-]{{8,40}})")
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX .*?\b([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)\b")
 
+_MOST_CHARACTERS = 8_192
+"""The kernel's own lines end far before; behind it a line could cost what it likes."""
 MAX_XID = 65_535
 """Greatest number that the metric table takes."""
 
 
 def parse_line(text: str) -> KernelLine | None:
     """What `text`, a line with or without the prefixes of a log, says; None where it is nothing of the above."""
+    text = text[:_MOST_CHARACTERS]
     if "SXid" in text:
         return _sxid(text)
     if "NVRM" not in text:

@@ -134,6 +134,8 @@ def _number(element: Element, path: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
+_MOST_NAME = 200
+"""Longer than any name of a field with its unit."""
 IDENTITY = ("index", "uuid", "name", "serial", "pci.bus_id")
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
 _RENAMED = {
@@ -172,7 +174,7 @@ def parse_csv(text: str) -> list[SmiGpu]:
 
 
 def _name(column: str) -> str:
-    name = _UNIT.sub("", column.strip())
+    name = _UNIT.sub("", column.strip()[:_MOST_NAME])
     return _RENAMED.get(name, name)
 
 

@@ -117,7 +117,7 @@ def document(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
     small, blocks = _cut(body)
     try:
         found = json.loads(small)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotAnAnswer("the answer is no JSON") from None
     if not isinstance(found, dict) or "status" not in found:
         raise NotAnAnswer("the answer is no answer of the Prometheus API")

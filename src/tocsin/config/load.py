@@ -157,6 +157,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InputError("config file", str(path), error.strerror or "cannot be read", "name a readable file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError("config file", str(path), f"is not TOML: {error}", "correct the line it names") from None
+    except RecursionError:
+        raise InputError("config file", str(path), "is nested too deeply", "write tables with less depth") from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

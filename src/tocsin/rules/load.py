@@ -188,6 +188,8 @@ def parsed(text: str, what: str, source: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(what, source, f"is not TOML: {error}", "correct the line it names") from None
+    except RecursionError:
+        raise InputError(what, source, "is nested too deeply", "write tables and lists with less depth") from None
 
 
 def load_overrides(path: Path) -> OverrideFile:

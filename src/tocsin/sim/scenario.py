@@ -272,6 +272,8 @@ def read_scenario(text: str, where: str) -> Scenario:
         return Scenario.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise InputError("scenario", where, f"is not TOML: {error}", "correct the line it names") from None
+    except RecursionError:
+        raise InputError("scenario", where, "is nested too deeply", "write tables with less depth") from None
     except ValidationError as error:
         raise _explain(error, where) from None
 

@@ -68,6 +68,10 @@ class Victim:
         headers = {"Authorization": f"Bearer {secret(who)}"}
         return httpx2.post(f"{self.url}{path}", headers=headers, timeout=seconds, trust_env=False, **options)  # type: ignore[arg-type]
 
+    def get(self, path: str, who: str) -> httpx2.Response:
+        headers = {"Authorization": f"Bearer {secret(who)}"}
+        return httpx2.get(f"{self.url}{path}", headers=headers, timeout=WRITE_SECONDS, trust_env=False)
+
     def pause(self) -> None:
         """A person pauses and resumes, each in time."""
         for path, body in (("/v1/pause", {"reason": "under attack"}), ("/v1/resume", {})):
