@@ -101,6 +101,18 @@ def test_a_gpu_that_was_forgotten_or_released_may_have_moved() -> None:
         assert site.owners.host_of("GPU-b") == "node-a"
     site.owners.release("node-b")
     assert site.owners.host_of("MIG-b") == ""
+    site.take(Batch(readings=[Reading(Gpu("GPU-c", "NODE-B"), T0, {"gpu_power_watts": 7.0})]))
+    assert site.owners.host_of("GPU-c") == "NODE-B"
+
+
+def test_a_gpu_in_parts_is_forgotten_with_the_last_of_them() -> None:
+    owners = Ownership(MOST, NEWCOMER_MS)
+    parts = [Gpu(f"MIG-{n}", "node-b", parent="GPU-whole") for n in range(2)]
+    owners.refuse(Batch(readings=[Reading(part, T0, {}) for part in parts]), T0)
+    owners.forget(parts[:1])
+    assert owners.host_of("GPU-whole") == "node-b"
+    owners.forget(parts[1:])
+    assert owners.host_of("GPU-whole") == ""
 
 
 def test_a_host_has_so_many_gpus_and_no_more() -> None:

@@ -45,6 +45,7 @@ class Ownership:
         self._hosts: dict[str, str] = {}
         self._gpus: defaultdict[str, set[str]] = defaultdict(set)
         self._spelt: dict[str, str] = {}
+        self._parts: defaultdict[str, set[str]] = defaultdict(set)
         self._named: dict[str, int] = {}
 
     def refuse(self, batch: Batch, now_ms: int) -> Refused:
@@ -80,11 +81,16 @@ class Ownership:
         with self._lock:
             for gpu in gpus:
                 self._drop(gpu.uuid)
+                parts = self._parts.get(gpu.parent, set())
+                parts.discard(gpu.uuid)
+                if gpu.parent and not parts:
+                    self._parts.pop(gpu.parent, None)
+                    self._drop(gpu.parent)
 
     def release(self, name: str) -> None:
         """The same of the GPU `name`, or of those of the host `name`, which a person says have moved."""
         with self._lock:
-            for uuid in self._gpus.pop(name, {name}):
+            for uuid in list(self._gpus.get(name, {name})):
                 self._drop(uuid)
 
     def host_of(self, uuid: str) -> str:
@@ -123,6 +129,8 @@ class Ownership:
                 self._hosts[uuid], self._since[uuid] = gpu.host, at_ms
                 self._gpus[gpu.host].add(uuid)
                 self._spelt.setdefault(gpu.host.lower(), gpu.host)
+        if gpu.parent:
+            self._parts[gpu.parent].add(gpu.uuid)
 
     def _believes(self, event: Event, refused: Counter[str], claims: dict[str, str]) -> bool:
         owner = self._hosts.get(event.gpu, event.host) if event.gpu else event.host
