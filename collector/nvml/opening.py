@@ -14,7 +14,7 @@ from tocsin.collector.nvml.device import DriverGpu, NvmlDevice, PlausibleCounts,
 from tocsin.collector.nvml.events import XidWatch
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, attempt, text
 from tocsin.collector.source import NodeIdentity
-from tocsin.domain.reading import Gpu
+from tocsin.domain.reading import UNKNOWN_GPU, Gpu
 from tocsin.telemetry.log import logger
 
 _log = logger("nvml")
@@ -229,7 +229,7 @@ class Opening:
 
     def _placeholder(self, index: int | None, gpu: DriverGpu | None) -> tuple[str, NvmlDevice]:
         place = "" if index is None else f"-{index}"
-        uuid = (gpu.uuid if gpu is not None else "") or f"GPU-unknown-{self._node.host}{place}"
+        uuid = (gpu.uuid if gpu is not None else "") or f"{UNKNOWN_GPU}{self._node.host}{place}"
         model, bus = (gpu.model, gpu.pci_bus_id) if gpu is not None else ("", "")
         named: Gpu = self._node.gpu(uuid, index=index, model=model, pci_bus_id=bus)
         return uuid, NvmlDevice(self._library, None, named, ())

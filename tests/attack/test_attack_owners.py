@@ -105,8 +105,10 @@ nodes = st.dictionaries(
 def test_two_hosts_share_a_job_only_where_their_manager_shows_it_on_both(
     nodes: dict[str, NodeState], mine: list[Owner], theirs: list[Owner]
 ) -> None:
-    places = places_of(nodes)
-    readings = [believed(reading(host, *said), places)[0] for host, said in (("node-a", mine), ("node-b", theirs))]
+    said = {"node-a": mine, "node-b": theirs}
+    readings = [
+        believed(reading(host, *who), nodes.get(host), lambda: places_of(nodes))[0] for host, who in said.items()
+    ]
     job_a, job_b = (one.job for one in workloads_of(readings, nodes, blind=False).values())
     if job_a and job_a == job_b:
         for node in (nodes["node-a"], nodes["node-b"]):

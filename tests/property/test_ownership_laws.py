@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +79,7 @@ def test_a_shared_token_cannot_take_a_gpu_over_either(uuid: str, parent: str, ah
     site = Site()
     claim = Reading(Gpu(uuid if not parent else "MIG-new", "node-a", parent=parent), T0 + ahead, {"gpu_power_watts": 1})
     refused = site.owners.refuse(Batch(readings=[claim]), T0)
-    assert (refused.readings, refused.reasons) == ({0}, {DUPLICATE: 1})
+    assert (refused.readings, refused.reasons) == ({0}, {("reading", DUPLICATE): 1})
     (event,) = refused.told
     assert (event.kind, event.host, event.gpu) == (EventKind.DUPLICATE_IDENTITY, "node-a", "")
     assert site.owners.refuse(Batch(readings=[claim]), T0 + 1).told == []
@@ -94,15 +92,32 @@ def test_an_agent_cannot_say_that_identities_are_duplicate() -> None:
 
 
 def test_a_gpu_that_was_forgotten_or_released_may_have_moved() -> None:
-    for let_go in (lambda owners: owners.forget([THEIRS]), lambda owners: owners.release("GPU-b")):
-        site = Site()
-        let_go(site.owners)
-        site.take(Batch(readings=[Reading(replace(THEIRS, host="node-a"), T0 + 1, {"gpu_power_watts": 7.0})]))
-        assert site.owners.host_of("GPU-b") == "node-a"
-    site.owners.release("node-b")
-    assert site.owners.host_of("MIG-b") == ""
+    site = Site()
+    site.owners.forget([THEIRS, CHILD])
+    moved = Gpu("GPU-b", "node-a")
+    site.take(Batch(readings=[Reading(moved, T0 + 1, {"gpu_power_watts": 7.0})]))
+    assert site.owners.host_of("GPU-b") == "node-a"
+    found = site.memory.reading("GPU-b")
+    assert found is not None
+    assert found.gpu.host == "node-a", "a bare reading of the new host has its host"
     site.take(Batch(readings=[Reading(Gpu("GPU-c", "NODE-B"), T0, {"gpu_power_watts": 7.0})]))
-    assert site.owners.host_of("GPU-c") == "NODE-B"
+    assert site.owners.host_of("GPU-c") == "NODE-B", "no spelling outlives the last GPU that had it"
+
+
+def test_parents_of_parts_are_bounded_and_forgotten_too() -> None:
+    owners = Ownership(MOST, NEWCOMER_MS)
+    parts = [Gpu("MIG-one", "node-a", parent=f"GPU-made-up-{n}") for n in range(1_000)]
+    refused = owners.refuse(Batch(readings=[Reading(part, T0, {}) for part in parts]), T0)
+    assert len(refused.readings) == 1_000 - (MOST - 1)
+
+
+def test_of_two_spellings_in_the_store_the_newest_counts() -> None:
+    owners = Ownership(MOST, NEWCOMER_MS)
+    old, new = Gpu("GPU-1", "Node-A"), Gpu("GPU-2", "node-a")
+    owners.seed([Reading(old, T0 - DAY, {}), Reading(new, T0, {})], T0 - DAY, ())
+    assert not owners.refuse(Batch(readings=[Reading(new, T0, {})]), T0).reasons
+    owners.forget([old, new])
+    assert owners.host_of("GPU-1") == ""
 
 
 def test_a_gpu_in_parts_is_forgotten_with_the_last_of_them() -> None:
@@ -119,7 +134,7 @@ def test_a_host_has_so_many_gpus_and_no_more() -> None:
     site = Site()
     fakes = [Reading(Gpu(f"GPU-fake-{n}", "node-a"), T0, {"gpu_power_watts": 1.0}) for n in range(1_000)]
     refused = site.owners.refuse(Batch(readings=fakes), T0)
-    assert (len(refused.readings), refused.reasons) == (1_000 - MOST, {TOO_MANY: 1_000 - MOST})
+    assert (len(refused.readings), refused.reasons) == (1_000 - MOST, {("reading", TOO_MANY): 1_000 - MOST})
 
 
 def test_a_newcomer_counts_after_a_while_and_those_of_a_new_site_at_once() -> None:

@@ -49,6 +49,10 @@ class Gpu:
         return bool(self.parent)
 
 
+UNKNOWN_GPU = "GPU-unknown-"
+"""Begins the name of a GPU that could not be opened yet, so that nobody knows its UUID; the host follows."""
+
+
 def normalise_pci_bus_id(text: str) -> str:
     """`text` as ``dddddddd:bb:dd.f`` in lower case, or an empty string where it is no PCI address.
 

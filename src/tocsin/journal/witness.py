@@ -207,7 +207,9 @@ class WitnessKeeper:
     def appended(self, entries: Sequence[Entry]) -> None:
         """Take note of `entries`, which are on disk; returns once the witness has what it must have first."""
         with self._turn:
-            self._newest = Seen(entries[-1].epoch, entries[-1].seq, entries[-1].hash)
+            # Two that appended at once may come here in either order.
+            if self._newest is None or entries[-1].seq > self._newest.seq:
+                self._newest = Seen(entries[-1].epoch, entries[-1].seq, entries[-1].hash)
             if self.standing is Standing.OLDER and any(entry.kind == EntryKind.RESUME for entry in entries):
                 # A person has taken over: from here on this journal is the one that counts.
                 self.standing, self.problem = Standing.CURRENT, ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tocsin.actions.loop.loop import ActionLoop
@@ -78,8 +78,8 @@ class LiveOwners(Protocol):
     def host_of(self, uuid: str) -> str:
         """The host that owns a GPU or a MIG instance; empty where nobody has reported it."""
 
-    def release(self, name: str) -> None:
-        """Who reports the GPU `name`, or those of the host `name`, next owns them."""
+    def forget(self, gpus: Iterable[Gpu]) -> None:
+        """Who reports one of these next owns it."""
 
 
 class LiveBrain(Protocol):

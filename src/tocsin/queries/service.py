@@ -331,7 +331,10 @@ class BrainService:
     def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> control.ReleaseOut:
         subject = self._subject(kind, name)
         self._brain.actions.operator.release(subject, actor, reason)
-        self._brain.owners.release(name)
+        # What still reports has not moved: only who is silent gives up what it owns.
+        silent_ms = self.now_ms() - int(self._brain.settings.actions.fresh_seconds * SECOND)
+        known = (one for one in self._brain.memory.latest() if one.at_ms < silent_ms)
+        self._brain.owners.forget([one.gpu for one in known if name in (one.gpu.uuid, one.gpu.host)])
         until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
         return control.ReleaseOut(subject=subject, held_off_until=to_iso(until_ms))
 

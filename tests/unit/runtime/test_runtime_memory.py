@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.reading import Gpu, Missing
+from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
 from tocsin.runtime.brain.brain import FleetMemory
 from tocsin_testing.builders import T0, gpu, reading, xid
 
@@ -64,3 +64,14 @@ def test_a_value_outranks_a_reason_of_the_same_instant() -> None:
     memory.put(Batch(readings=[late]))
     (one,) = memory.latest()
     assert (dict(one.values), dict(one.missing)) == ({"gpu_power_watts": 1.0}, {})
+
+
+def test_gpus_that_nobody_could_name_go_once_their_host_names_its_own() -> None:
+    memory = FleetMemory()
+    unknown = [Gpu(f"{UNKNOWN_GPU}h-{n}", "h") for n in range(2)]
+    memory.put(Batch(readings=[Reading(gpu, T0, {}) for gpu in unknown]))
+    assert len(memory.latest()) == 2
+    memory.put(Batch(readings=[Reading(Gpu("GPU-other", "elsewhere"), T0, {})]))
+    assert len(memory.latest()) == 3
+    memory.put(Batch(readings=[Reading(Gpu("GPU-real", "h"), T0, {}), Reading(unknown[1], T0 + 1, {})]))
+    assert {one.gpu.uuid for one in memory.latest()} == {"GPU-other", "GPU-real", unknown[1].uuid}

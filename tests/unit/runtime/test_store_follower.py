@@ -24,6 +24,7 @@ class Site:
         self.memory = FleetMemory()
         self.metrics = OwnMetrics()
         self.looks = 0
+        self.refuses = False
         latest = self.store.latest
 
         def counted(since_ms: int) -> list[Reading]:
@@ -35,11 +36,16 @@ class Site:
             self.store,
             self.memory.latest,
             self.memory.has_event,
-            self.memory.put,
+            self.take,
             self.clock,
             FRESH_MS,
             self.metrics,
         )
+
+    def take(self, batch: Batch) -> Batch:
+        kept = Batch() if self.refuses else batch
+        self.memory.put(kept)
+        return kept
 
     def push(self, ahead_ms: int = 0, *names: str) -> Batch:
         values = dict.fromkeys(names or ("gpu_power_watts",), 1.0)
@@ -115,3 +121,12 @@ def test_a_store_that_is_away_is_said_and_followed_again(site: Site, monkeypatch
     assert site.memory.latest() == ()
     site.follower.look()
     assert len(site.memory.latest()) == 1
+
+
+def test_what_is_refused_is_not_asked_about_again(site: Site) -> None:
+    site.refuses = True
+    site.push()
+    for _ in range(FRUITLESS + 5):
+        site.follower.look()
+    assert site.looks == FRUITLESS, "a store with nothing for the brain is asked seldom"
+    assert site.memory.take().events == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +20,7 @@ from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.steady import STEP_MS
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
+from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -29,7 +31,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident, Severity, healthy_gpus
 from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.pool import PoolState
-from tocsin.domain.reading import Gpu, Missing, Reading
+from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.journal import Draft, Journal
@@ -65,6 +67,7 @@ class FleetMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latest: dict[str, Reading] = {}
+        self._unknown: set[str] = set()
         self._events: dict[str, Event] = {}
         self._recent: dict[str, Event] = {}
         self._count = 0
@@ -73,6 +76,7 @@ class FleetMemory:
         """Take in what the store has kept."""
         with self._lock:
             self._count += len(batch.readings)
+            self._drop_unknown(batch.readings)
             for reading in batch.readings:
                 uuid = reading.gpu.uuid
                 self._latest[uuid] = _newer(self._latest.get(uuid), reading)
@@ -81,6 +85,16 @@ class FleetMemory:
                 if event.id in self._events or event.id not in self._recent:
                     self._events[event.id] = event
                 self._recent[event.id] = event
+
+    def _drop_unknown(self, readings: Sequence[Reading]) -> None:
+        """A host that names its GPUs now has none any more that it could not name before."""
+        named = {one.gpu.uuid for one in readings}
+        hosts = {one.gpu.host for one in readings if not one.gpu.uuid.startswith(UNKNOWN_GPU)}
+        for uuid in self._unknown - named:
+            if uuid not in self._latest or self._latest[uuid].gpu.host in hosts:
+                self._latest.pop(uuid, None)
+                self._unknown.discard(uuid)
+        self._unknown |= {uuid for uuid in named if uuid.startswith(UNKNOWN_GPU)}
 
     def take(self) -> Snapshot:
         """The newest readings, and the events since the last call, by instant."""
@@ -144,8 +158,8 @@ def _newer(old: Reading | None, new: Reading) -> Reading:
 
 def _with_identity(old: Reading | None, new: Reading) -> Reading:
     """Attributes travel in a point of their own, now and then: a bare identity must not wipe out a full one."""
-    bare = is_bare(new.gpu)
-    return replace(new, gpu=old.gpu) if old is not None and bare else new
+    same = old is not None and old.gpu.host == new.gpu.host
+    return replace(new, gpu=old.gpu) if old is not None and same and is_bare(new.gpu) else new
 
 
 def by_uuid(readings: Iterable[Reading]) -> dict[str, Reading]:
@@ -303,9 +317,9 @@ SAMPLE_SPAN_MS = 2 * MINUTE
 EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
 FORGET_MS = DAY
+"""A GPU without a reading for this long has left the fleet."""
 SEEN_BACK_MS = (0, HOUR, 4 * HOUR, 12 * HOUR)
 """At a start a GPU is no newcomer where the store has it at one of these times before, whatever the service missed."""
-"""A GPU without a reading for this long has left the fleet."""
 DELIVERIES = {"notified": "delivered", "notification_tries_failed": "retried", "notifications_lost": "failed"}
 """Counts of the action loop to the outcomes of ``tocsin_deliveries_total``."""
 
@@ -390,7 +404,7 @@ class Brain:
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
-        spans = ((before_ms - back_ms - SAMPLE_MS, before_ms - back_ms) for back_ms in SEEN_BACK_MS)
+        spans = ((before_ms - back_ms - SAMPLE_SPAN_MS, before_ms - back_ms) for back_ms in SEEN_BACK_MS)
         return {uuid for start, end in spans for uuid in self.store.columns((), start, end).gpus}
 
     def _past(self, now_ms: int) -> Iterator[Reading]:
@@ -412,15 +426,17 @@ class Brain:
         self._remember(admitted)
         self.metrics.count("tocsin_store_writes_total", store=self.settings.store.kind)
 
-    def take_stored(self, batch: Batch) -> None:
-        """Take over what others have written to the store."""
-        self._remember(self._admitted(batch))
+    def take_stored(self, batch: Batch) -> Batch:
+        """Take over what others have written to the store; what of it may be kept."""
+        admitted = self._admitted(batch)
+        self._remember(admitted)
+        return admitted
 
     def _admitted(self, batch: Batch) -> Batch:
         batch = self._with_own_work(batch)
         refused = self.owners.refuse(batch, self.clock.now_ms())
-        for reason, count in refused.reasons.items():
-            self.metrics.count("tocsin_dropped_total", count, what="reading", reason=reason)
+        for (what, reason), count in refused.reasons.items():
+            self.metrics.count("tocsin_dropped_total", count, what=what, reason=reason)
         if not refused.reasons:
             return batch
         readings = [one for place, one in enumerate(batch.readings) if place not in refused.readings]
@@ -431,8 +447,9 @@ class Brain:
         """`batch` without names of work that managers show on other hosts alone."""
         if not any(reading.owners for reading in batch.readings):
             return batch
-        places = places_of(self.managers.nodes())
-        looked = [believed(reading, places) for reading in batch.readings]
+        nodes = self.managers.nodes()
+        places = lru_cache(maxsize=1)(lambda: places_of(nodes))
+        looked = [believed(reading, nodes.get(reading.gpu.host), places) for reading in batch.readings]
         wrong = sum(count for _, count in looked)
         if not wrong:
             return batch
@@ -527,7 +544,7 @@ class Brain:
                 values=reading.values,
                 job=workloads[reading.gpu.uuid].job,
                 job_known=workloads[reading.gpu.uuid].known,
-                counted=reading.gpu.host in nodes or self.owners.counts(reading.gpu.uuid, now_ms),
+                counted=self._counts(reading.gpu, nodes, now_ms),
             )
             for reading in readings
         }
@@ -544,6 +561,11 @@ class Brain:
             active=active,
             foresight=self.proposals.foresight,
         )
+
+    def _counts(self, gpu: Gpu, nodes: Mapping[str, NodeState], now_ms: int) -> bool:
+        """Whether the GPU counts in shares: one that nobody could name may be none."""
+        known = gpu.host in nodes or self.owners.counts(gpu.uuid, now_ms)
+        return known and not gpu.uuid.startswith(UNKNOWN_GPU)
 
     def _lead(self) -> bool:
         """Whether this brain acts for the fleet; what it has ordered of the nodes rests while it does not."""

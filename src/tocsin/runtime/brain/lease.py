@@ -107,9 +107,13 @@ class KubernetesLease:
         if self._renewed is None or self._seen is None:
             return
         self._renewed = None
-        spec = self._seen.spec | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._time()}
         try:
-            self._cluster.update_lease(self._namespace, self._seen.raw, spec)
+            # Others write to the object too, such as the journal's witness: what was seen last may be an old version.
+            found = self._cluster.lease(self._namespace, self._name)
+            spec = found.get("spec") or {}
+            if spec.get("holderIdentity") == self.identity:
+                spec = spec | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._time()}
+                self._cluster.update_lease(self._namespace, found, spec)
         except KubeError as error:
             self.trouble = str(error)
 

@@ -6,7 +6,7 @@ that work requeued for a fault of its own GPU. What no manager shows stays: `wor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tocsin.actions.planning.facts import NodeState
@@ -22,22 +22,31 @@ def places_of(nodes: Mapping[str, NodeState]) -> Places:
     """Where the pods (by UID and by ``namespace/name``) and Slurm jobs (``slurm N``) are, as their managers show it."""
     found: dict[str, set[str]] = {}
     for host, node in nodes.items():
-        numbers = (f"slurm {name}" for name in node.work if name.isdecimal())
-        for name in {*(node.jobs or ()), *node.held_by, *numbers}:
+        for name in _work_on(node):
             found.setdefault(name, set()).add(host)
     return found
 
 
-def believed(reading: Reading, places: Places) -> tuple[Reading, int]:
-    """`reading` with owners whose work is on other hosts alone as processes without a name, and how many they are."""
-    wrong = [owner for owner in reading.owners if _is_elsewhere(owner, reading.gpu.host, places)]
+def _work_on(node: NodeState) -> set[str]:
+    return {*(node.jobs or ()), *node.held_by, *(f"slurm {name}" for name in node.work if name.isdecimal())}
+
+
+def believed(reading: Reading, node: NodeState | None, places: Callable[[], Places]) -> tuple[Reading, int]:
+    """`reading` with owners whose work is on other hosts alone as processes without a name, and how many they are.
+
+    `node` is what managers show of the reading's host. `places` is asked for only where that does not have a name: it
+    goes through all that runs anywhere.
+    """
+    own = _work_on(node) if node is not None else set()
+    strange = {owner: names for owner in reading.owners if (names := _names(owner) - own)}
+    wrong = {owner for owner, names in strange.items() if any(name in places() for name in names)}
     if not wrong:
         return reading, 0
     nameless = {owner: Owner(owner.pid, owner.process, user=owner.user) for owner in wrong}
     return replace(reading, owners=tuple(nameless.get(owner, owner) for owner in reading.owners)), len(wrong)
 
 
-def _is_elsewhere(owner: Owner, host: str, places: Places) -> bool:
-    pod = f"{owner.namespace}/{owner.pod}"
-    job = f"slurm {owner.slurm_job.partition('.')[0]}"
-    return any(name in places and host not in places[name] for name in (owner.pod_uid, pod, job))
+def _names(owner: Owner) -> set[str]:
+    pod = f"{owner.namespace}/{owner.pod}" if owner.pod else ""
+    job = f"slurm {owner.slurm_job.partition('.')[0]}" if owner.slurm_job else ""
+    return {owner.pod_uid, pod, job} - {""}

@@ -23,13 +23,17 @@ MOST_CLAIMANTS = 20
 """Hosts that are named in an hour; refused and counted are the lines of all."""
 
 
+Reasons = Counter[tuple[str, str]]
+"""How many were refused, by what they are and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """Places of the readings and events of a batch that may not be kept, their number by reason, events that say so."""
 
     readings: frozenset[int]
     events: frozenset[int]
-    reasons: Counter[str]
+    reasons: Reasons
     told: list[Event]
 
 
@@ -50,7 +54,7 @@ class Ownership:
 
     def refuse(self, batch: Batch, now_ms: int) -> Refused:
         """What the hosts of `batch` may not say; GPUs that nobody has reported yet belong to who does so now."""
-        reasons: Counter[str] = Counter()
+        reasons: Reasons = Counter()
         claims: dict[str, str] = {}
         with self._lock:
             readings = frozenset(
@@ -87,12 +91,6 @@ class Ownership:
                     self._parts.pop(gpu.parent, None)
                     self._drop(gpu.parent)
 
-    def release(self, name: str) -> None:
-        """The same of the GPU `name`, or of those of the host `name`, which a person says have moved."""
-        with self._lock:
-            for uuid in list(self._gpus.get(name, {name})):
-                self._drop(uuid)
-
     def host_of(self, uuid: str) -> str:
         """The host that owns a GPU or a MIG instance; empty where nobody has reported it."""
         with self._lock:
@@ -104,16 +102,20 @@ class Ownership:
         if host in self._gpus:
             self._gpus[host].discard(uuid)
             if not self._gpus[host]:
-                del self._gpus[host], self._spelt[host.lower()]
+                del self._gpus[host]
+                if self._spelt.get(host.lower()) == host:
+                    del self._spelt[host.lower()]
 
-    def _takes(self, gpu: Gpu, now_ms: int, refused: Counter[str], claims: dict[str, str]) -> bool:
-        for uuid in (gpu.uuid, gpu.parent):
-            if uuid and (self._hosts.get(uuid, gpu.host) != gpu.host or not self._is_spelt(gpu.host)):
-                refused[DUPLICATE] += 1
+    def _takes(self, gpu: Gpu, now_ms: int, reasons: Reasons, claims: dict[str, str]) -> bool:
+        names = {gpu.uuid, gpu.parent} - {""}
+        for uuid in names:
+            if self._hosts.get(uuid, gpu.host) != gpu.host or not self._is_spelt(gpu.host):
+                reasons["reading", DUPLICATE] += 1
                 claims.setdefault(gpu.host, uuid)
                 return False
-        if gpu.uuid not in self._hosts and len(self._gpus.get(gpu.host, ())) >= self._most_per_host:
-            refused[TOO_MANY] += 1
+        new = len(names - self._hosts.keys())
+        if new and len(self._gpus.get(gpu.host, ())) + new > self._most_per_host:
+            reasons["reading", TOO_MANY] += 1
             return False
         self._own(gpu, now_ms)
         return True
@@ -128,15 +130,16 @@ class Ownership:
                 self._drop(uuid)
                 self._hosts[uuid], self._since[uuid] = gpu.host, at_ms
                 self._gpus[gpu.host].add(uuid)
-                self._spelt.setdefault(gpu.host.lower(), gpu.host)
+                # Of the spellings that a store has, the newest counts: they come in the order of their readings.
+                self._spelt[gpu.host.lower()] = gpu.host
         if gpu.parent:
             self._parts[gpu.parent].add(gpu.uuid)
 
-    def _believes(self, event: Event, refused: Counter[str], claims: dict[str, str]) -> bool:
+    def _believes(self, event: Event, reasons: Reasons, claims: dict[str, str]) -> bool:
         owner = self._hosts.get(event.gpu, event.host) if event.gpu else event.host
         if owner == event.host and self._is_spelt(event.host) and event.kind is not EventKind.DUPLICATE_IDENTITY:
             return True
-        refused[DUPLICATE] += 1
+        reasons["event", DUPLICATE] += 1
         if owner != event.host:
             claims.setdefault(event.host, event.gpu)
         return False

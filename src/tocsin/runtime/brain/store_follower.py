@@ -14,7 +14,7 @@ import structlog
 from tocsin.config.settings import StoreKind
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, Clock
-from tocsin.domain.event import Event
+from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -33,7 +33,7 @@ class StoreFollower:
     """Looks for what is newer than what the brain has.
 
     `newest` gives the readings that the brain has, `seen` says whether it knows an event, and `take` takes over what it
-    lacks. Readings older than `fresh_ms` are of no use to it.
+    lacks and returns what of that may be kept. Readings older than `fresh_ms` are of no use to it.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class StoreFollower:
         store: Store,
         newest: Callable[[], Collection[Reading]],
         seen: Callable[[str], bool],
-        take: Callable[[Batch], None],
+        take: Callable[[Batch], Batch],
         clock: Clock,
         fresh_ms: int,
         metrics: OwnMetrics,
@@ -56,6 +56,8 @@ class StoreFollower:
         self._fruitless = 0
         self._rests_until = 0.0
         self._away = False
+        self._passed: set[str] = set()
+        self._refused: set[str] = set()
 
     def look(self) -> None:
         """Take over what is new. A store that does not answer is said once, until it does."""
@@ -70,12 +72,12 @@ class StoreFollower:
             self._away = True
             return
         self._away = False
-        self._fruitless = 0 if readings or events else self._fruitless + 1
+        kept = self._take(Batch(readings=readings, events=events)) if readings or events else Batch()
+        self._passed = {event.id for event in events}
+        self._fruitless = 0 if kept.readings or kept.events else self._fruitless + 1
         self._rests_until = self._clock.monotonic() + REST_SECONDS
-        if readings or events:
-            self._take(Batch(readings=readings, events=events))
-        self._metrics.count("tocsin_store_followed_total", len(readings), what="reading")
-        self._metrics.count("tocsin_store_followed_total", len(events), what="event")
+        self._metrics.count("tocsin_store_followed_total", len(kept.readings), what="reading")
+        self._metrics.count("tocsin_store_followed_total", len(kept.events), what="event")
 
     def _readings(self, now_ms: int) -> list[Reading]:
         found = self._store.latest(now_ms - self._fresh_ms)
@@ -85,7 +87,15 @@ class StoreFollower:
 
     def _events(self, now_ms: int) -> list[Event]:
         found = self._store.events(now_ms - EVENTS_BACK_MS, now_ms + SECOND)
-        return [event for event in found if not self._seen(event.id)]
+        # What a brain made is no news, and what was refused once is refused.
+        self._refused = {event.id for event in found} & (self._refused | self._passed)
+        return [
+            event
+            for event in found
+            if event.kind is not EventKind.DUPLICATE_IDENTITY
+            and event.id not in self._refused
+            and not self._seen(event.id)
+        ]
 
 
 def _extent(reading: Reading) -> tuple[int, int]:
