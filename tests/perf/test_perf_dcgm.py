@@ -15,7 +15,7 @@ from tocsin_testing.dcgm_pages import line
 GPUS, METRICS = 8, 60
 NAMES = [names_numbered(number)[0].removeprefix("DCGM_FI_") for number in readable_ids()][:METRICS]
 LABELS = {"DCGM_FI_DRIVER_VERSION": "550.90.07", "container": "", "namespace": "", "pod": ""}
-PAGE = "".join(line(name, 0, gpu, **LABELS) for name in NAMES for gpu in range(GPUS))
+PAGE = "".join(line(name, 1, gpu, **LABELS) for name in NAMES for gpu in range(GPUS))
 GROUP = f"scrape of {GPUS} GPUs and {METRICS} metrics"
 
 

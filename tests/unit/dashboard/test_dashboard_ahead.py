@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 import tocsin.dashboard
 from tocsin.dashboard.access import URL_VARIABLE
 from tocsin.dashboard.text import LANGUAGES, Text
+from tocsin.domain.clock import to_iso
 from tocsin.domain.usage import Prices
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_service import FakeService, serving
@@ -237,7 +238,7 @@ def test_the_hours_can_be_downloaded(url: str) -> None:
         hours = client.cost().hours
     rows = list(csv.DictReader(io.StringIO(csv_of(hours))))
     assert len(rows) == len(hours) == 23
-    assert rows[0]["at"] == hours[0].at
+    assert rows[0]["at"] == to_iso(hours[0].at_ms)
     assert float(rows[0]["held_idle"]) == 2.0
     assert float(rows[0]["gpu_hours"]) == pytest.approx(hours[0].gpu_hours)
 

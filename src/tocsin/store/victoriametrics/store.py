@@ -409,7 +409,10 @@ class VictoriaMetricsStore:
 
     def events(self, start_ms: int, end_ms: int, gpu: str | None = None) -> list[Event]:
         """Events of the file beside, and those that agents pushed to the server: of these all but the text is there."""
-        found = {event.id: event for event in self._pushed(start_ms, end_ms) if gpu is None or event.gpu == gpu}
+        found: dict[str, Event] = {}
+        # Those of the file are there also while the server is not.
+        with suppress(StoreUnavailable):
+            found.update((one.id, one) for one in self._pushed(start_ms, end_ms) if gpu is None or one.gpu == gpu)
         found.update((event.id, event) for event in self._beside.events(start_ms, end_ms, gpu))
         return sorted(found.values(), key=lambda event: (event.at_ms, event.id))
 
