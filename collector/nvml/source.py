@@ -303,6 +303,11 @@ class NvmlSource:
     def gpus(self) -> list[Gpu]:
         return [gpu for device in self._devices.values() for gpu in (device.gpu, *(i.gpu for i in device.instances))]
 
+    def hurry(self) -> None:
+        """Ask everything with the next reading, for looks that are a second apart. Belongs to the thread of `read`."""
+        for device in self._devices.values():
+            device.hurry()
+
     def read(self, now_ms: int) -> Batch:
         events: list[Event] = []
         taken: dict[str, _Taken] = {}

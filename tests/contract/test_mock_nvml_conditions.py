@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.collector.nvml.hurried import HurriedNvml
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.power import LimitFailure
@@ -38,7 +38,7 @@ def scanned(tmp_path: Path) -> Scan:
             fleet.apply()
 
         with fleet.loaded():
-            source = HurriedNvml(PynvmlLibrary(), NodeIdentity("node-1"), 10.0)
+            source = NvmlSource(PynvmlLibrary(), NodeIdentity("node-1"), 10.0)
             try:
                 return scan(source, RULES, clock, pause)
             finally:

@@ -64,14 +64,20 @@ def wait_for(process: subprocess.Popen[str], text: str) -> None:
     raise AssertionError(f"the agent ended without {text}")
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_whatever_ends_the_agent_the_limit_is_as_it_was(tmp_path: Path, how: signal.Signals) -> None:
-    fleet = MockFleet(tmp_path, [h100(0)])
+def throttled(fleet: MockFleet) -> tuple[FakeService, Order]:
+    """A hot GPU, and a brain that orders its throttle."""
     fleet.gpus[0].set("nvmlDeviceGetMarginTemperature", to=3)
     fleet.apply()
     service = FakeService()
     order = Order("k@g", "d", "node-1", fleet.gpus[0].uuid, ActionKind.THROTTLE, NOW_MS, NOW_MS + HOUR)
     service.order_service.queue.post([order])
+    return service, order
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_agent_the_limit_is_as_it_was(tmp_path: Path, how: signal.Signals) -> None:
+    fleet = MockFleet(tmp_path, [h100(0)])
+    service, order = throttled(fleet)
     with fleet.loaded(), serving(service) as url:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -94,11 +100,7 @@ def test_whatever_ends_the_agent_the_limit_is_as_it_was(tmp_path: Path, how: sig
 
 def test_a_limit_is_given_back_although_a_reading_hangs(tmp_path: Path) -> None:
     fleet = MockFleet(tmp_path, [h100(0), h100(1)])
-    fleet.gpus[0].set("nvmlDeviceGetMarginTemperature", to=3)
-    fleet.apply()
-    service = FakeService()
-    order = Order("k@g", "d", "node-1", fleet.gpus[0].uuid, ActionKind.THROTTLE, NOW_MS, NOW_MS + HOUR)
-    service.order_service.queue.post([order])
+    service, _ = throttled(fleet)
     with fleet.loaded(), serving(service) as url:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiAnswer
 from tocsin.collector.nvml import events as nvml_events
-from tocsin.collector.nvml.hurried import HurriedNvml
+from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.event import Event, EventKind
@@ -37,7 +37,7 @@ def profiles() -> dict[str, Reading]:
     place = NodeIdentity("node-1")
     found = {}
     for name in ("a100-healthy", "h100-healthy"):
-        source = HurriedNvml(RecordedNvml(devices(name)[:1]), place, 10.0)
+        source = NvmlSource(RecordedNvml(devices(name)[:1]), place, 10.0)
         found[f"nvml {name}"] = source.read(T0).readings[0]
         source.close()
     crash = SmiAnswer(139, recorded("h100-truncated.xml"))
@@ -149,7 +149,7 @@ def test_the_second_look_through_nvml_asks_for_link_errors_again(monkeypatch: py
     library = RecordedNvml(devices("h100-healthy")[:1])
     fields = library.devices[0]["nvmlDeviceGetFieldValues"]["value"]
     name = "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"
-    source = HurriedNvml(library, NodeIdentity("node-1"), 10.0)
+    source = NvmlSource(library, NodeIdentity("node-1"), 10.0)
     clock = ManualClock(T0)
     fields[name] = {**fields.get(name, {}), "nvmlReturn": 0, "value": 1000}
 

@@ -25,14 +25,13 @@ def _node(settings: Settings) -> NodeIdentity:
 
 def open_nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
     """The driver's library."""
-    from tocsin.collector.nvml.hurried import HurriedNvml
     from tocsin.collector.nvml.library import PynvmlLibrary
-    from tocsin.collector.nvml.source import DEADLINE_SECONDS
+    from tocsin.collector.nvml.source import DEADLINE_SECONDS, NvmlSource
     from tocsin.collector.release import ReleaseFile
 
     deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
     released = ReleaseFile(settings.agent.release_file, clock)
-    return HurriedNvml(PynvmlLibrary(), _node(settings), deadline, clock=clock, own=own, released=released)
+    return NvmlSource(PynvmlLibrary(), _node(settings), deadline, clock=clock, own=own, released=released)
 
 
 def open_nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
