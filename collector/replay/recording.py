@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.collector.dcgm.fields import FP64_BLANK, INT32_BLANK, INT64_BLANK
+from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.metrics import BY_DCGM_NAME, spec_of
@@ -18,6 +19,8 @@ from tocsin.domain.reading import Gpu, Missing, Reading
 
 XID = "gpu_xid_last_code"
 USED_RATIO = "gpu_memory_used_ratio"
+PAUSE_MS = 6 * HOUR
+"""A longer pause of everything that is recorded of a host parts the recording: what came in between has no instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,21 @@ class Track:
         gone = np.flatnonzero(~present & (self.since <= row))
         return Reading(self.gpu, int(self.at_ms[row]), values, {self.metrics[i]: Missing.BLANK for i in gone})
 
-    def xids(self) -> list[Event]:
-        """Transitions of the latched XID gauge into a code.
+    def xids(self, observed: Instants | None = None) -> list[Event]:
+        """Transitions of the latched XID gauge into a code. `observed` int64[k], rising, are the instants at which
+        anything was recorded of the host; without it the GPU's own are taken.
 
         The gauge holds the last code and is never cleared, so a level says nothing about when. The first sample is
-        no transition: the code may be days old. One and the same code twice in a row cannot be seen.
+        no transition, nor is the first after a pause of the recording: the code may be days old. One and the same code
+        twice in a row cannot be seen.
         """
         if XID not in self.metrics:
             return []
         column = self.values[:, self.metrics.index(XID)]
         rows = np.flatnonzero(np.isfinite(column))
         codes = column[rows].astype(np.int64)
-        into = np.flatnonzero((codes[1:] != codes[:-1]) & (codes[1:] > 0)) + 1
+        stretch = _stretch(self.at_ms[rows], self.at_ms if observed is None else observed)
+        into = np.flatnonzero((codes[1:] != codes[:-1]) & (codes[1:] > 0) & (stretch[1:] == stretch[:-1])) + 1
         return [
             Event(
                 kind=EventKind.XID,
@@ -67,6 +73,12 @@ class Track:
             )
             for i in into
         ]
+
+
+def _stretch(at_ms: Instants, observed: Instants) -> npt.NDArray[np.int64]:
+    """How many pauses of `observed` lie before each of `at_ms`."""
+    resumed = observed[1:][np.diff(observed) > PAUSE_MS]
+    return np.searchsorted(resumed, at_ms, side="right")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,8 @@ class ReplayRecording:
 
     def events(self) -> list[Event]:
         """All XID transitions, by instant."""
-        return sorted((e for track in self.tracks for e in track.xids()), key=lambda e: (e.at_ms, e.gpu))
+        found = (e for track in self.tracks for e in track.xids(self.observed.get(track.gpu.host)))
+        return sorted(found, key=lambda e: (e.at_ms, e.gpu))
 
     def instants(self) -> Iterator[tuple[int, list[Reading]]]:
         """Each instant with the readings at it, in order."""

@@ -37,9 +37,13 @@ KEPT = ("roc_auc", "auprc", "auprc_x_base", "brier", "calibration_error")
 
 def examples_of(records: Sequence[NodeRecord], plan: FeaturePlan | None = None) -> Examples:
     """A row for each GPU and hour, built by the features of the service, stretch by stretch; rows within 72 h after an
-    onset, and of faulted GPUs, are left out. A node is a group."""
+    onset, and of faulted GPUs, are left out. A node is a group; one without any GPU has no rows.
+
+    Raises NotEnoughData where no node has a GPU."""
     plan = plan or FeaturePlan()
-    parts = [part for record in records for part in _stretches(record, plan)]
+    parts = [part for record in records if record.gpus for part in _stretches(record, plan)]
+    if not parts:
+        raise NotEnoughData("no node of the recordings has GPU telemetry")
     return joined([part for part in parts if len(part)] or parts[:1])
 
 
@@ -65,7 +69,7 @@ def _columns(record: NodeRecord, names: tuple[str, ...], values: Floats, at_ms: 
     """All readings of a stretch, one row per instant and GPU that reported."""
     order = np.argsort(np.asarray(record.gpus))
     gpus = tuple(record.gpus[place] for place in order)
-    rows = values[:, order].reshape(-1, len(names))
+    rows = values[:, order].reshape(at_ms.size * len(gpus), len(names))
     told = np.isfinite(rows).any(axis=1)
     number = np.tile(np.arange(len(gpus), dtype=np.int32), at_ms.size)
     return Columns(gpus, names, number[told], np.repeat(at_ms, len(gpus))[told], rows[told])
@@ -124,7 +128,16 @@ def fit_and_score(family: str, train: Examples, test: Examples, seed: int) -> Fl
 def onset_sections(
     train: Sequence[NodeRecord], test: Sequence[NodeRecord] | None, *, seed: int, draws: int, quick: bool, leak: bool
 ) -> list[ReportSection]:
-    """The onset clock, and what a leak would have claimed when asked."""
+    """The onset clock, and what a leak would have claimed when asked; only why not, where no node has a GPU."""
+    try:
+        return _onset_sections(train, test, seed, draws, quick=quick, leak=leak)
+    except NotEnoughData as error:
+        return [ReportSection("Onset clock: new hardware XID within 48 h", {}, notes=(f"Not judged: {error}.",))]
+
+
+def _onset_sections(
+    train: Sequence[NodeRecord], test: Sequence[NodeRecord] | None, seed: int, draws: int, *, quick: bool, leak: bool
+) -> list[ReportSection]:
     learnt = examples_of(train)
     families = QUICK_FAMILIES if quick else FAMILIES
     if test is not None:

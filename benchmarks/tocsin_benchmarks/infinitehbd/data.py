@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,7 @@ def _faults(entries: Iterable[Entry]) -> list[tuple[Entry, int]]:
     open_: dict[tuple[str, tuple[str, str, str]], int] = {}
     last: dict[str, int] = {}
     faults: list[tuple[Entry, int]] = []
-    for one in entries:
+    for one in _in_turn(entries):
         key = (one.node, one.fault)
         if one.is_start:
             before = last.get(one.node)
@@ -142,6 +143,21 @@ def _faults(entries: Iterable[Entry]) -> list[tuple[Entry, int]]:
             place = open_.pop(key)
             faults[place] = (faults[place][0], min(faults[place][1], one.at_ms))
     return faults
+
+
+def _in_turn(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Rising `entries` as they came about: an end stands before a start of its instant, unless what it ends is that
+    very start, which then lasted no time."""
+    running: set[tuple[str, tuple[str, str, str]]] = set()
+    for _, group in groupby(entries, key=lambda one: one.at_ms):
+        at_once = list(group)
+        early = [one for one in at_once if not one.is_start and (one.node, one.fault) in running]
+        starts = [one for one in at_once if one.is_start]
+        late = [one for one in at_once if not one.is_start and (one.node, one.fault) not in running]
+        for one in (*early, *starts, *late):
+            key = (one.node, one.fault)
+            running.add(key) if one.is_start else running.discard(key)
+            yield one
 
 
 def _judged(nodes: Sequence[str], train: Sequence[Entry], test: Sequence[Entry] | None) -> Mask:

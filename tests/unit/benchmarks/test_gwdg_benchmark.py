@@ -15,6 +15,7 @@ from tocsin.forecaster.anomaly.structural import LOST, SILENT, XID
 from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident
 from tocsin.forecaster.features.examples import NEVER
+from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin_benchmarks.gwdg import protocol as gwdg
 from tocsin_benchmarks.gwdg.onset import HORIZON_MS, examples_of, node_events, node_splits
 from tocsin_benchmarks.gwdg.ticket import UNIONS, choose, judged, nodes_of
@@ -111,6 +112,32 @@ def test_a_test_folder_is_judged_by_what_train_nodes_chose(tmp_path: Path) -> No
     assert told.sections[0].models[gwdg.CHOSEN]["found_share"].value == 1.0
     assert told.sections[1].population["nodes"] == 1
     assert again.sections == told.sections
+
+
+def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path, folder: Path) -> None:
+    bare = [line for line in lines("x", 3) if "DCGM" not in line]
+    window(tmp_path, "x", bare)
+    log(tmp_path, [("x", "03 Mar 2025")])
+    (blind,) = read_folder(tmp_path).nodes
+    assert blind.gpus == ()
+    with pytest.raises(NotEnoughData, match="no node"):
+        examples_of([blind])
+    others = read_folder(folder).nodes
+    assert np.array_equal(examples_of([blind, *others]).at_ms, examples_of(others).at_ms)
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    told = gwdg.run(Request(tmp_path, draws=5))
+    assert told.sections[0].population["nodes"] == 4
+    assert told.sections[1].population["nodes"] == 3
+    alone = gwdg.run(Request(folder, test=_only(blind.node, bare, tmp_path / "alone"), draws=5, quick=True))
+    assert "no node" in " ".join(alone.sections[1].notes)
+
+
+def _only(node: str, made: Iterable[str], folder: Path) -> Path:
+    folder.mkdir()
+    window(folder, node, made)
+    log(folder, [(node, "03 Mar 2025")])
+    return folder
 
 
 def test_overlapping_windows_are_joined_and_blanks_are_nothing(tmp_path: Path) -> None:

@@ -52,6 +52,23 @@ def test_a_fault_without_an_end_ends_with_the_next_start(tmp_path: Path) -> None
     assert (cluster.end_ms / DAY).tolist() == [3.0, 4.0]
 
 
+def test_a_fault_that_ends_as_it_starts_takes_no_node_out(tmp_path: Path) -> None:
+    entries = (_one("a", 1.0, "fault_start"), _one("a", 1.0, "fault_end"), _one("b", 2.0, "fault_start"))
+    cluster = cluster_of(read_trace(_folder(tmp_path, *entries)))
+    assert (cluster.end_ms[cluster.end_ms != NEVER] / DAY).tolist() == [1.0]
+    assert cluster.end_ms[cluster.node == 0].tolist() == [DAY]
+
+
+def test_a_fault_that_ends_as_the_next_like_it_starts_goes_on(tmp_path: Path) -> None:
+    entries = (
+        _one("a", 1.0, "fault_start"), _one("a", 2.0, "fault_end"), _one("a", 2.0, "fault_start"),
+        _one("a", 5.0, "fault_end"),
+    )  # fmt: skip
+    cluster = cluster_of(read_trace(_folder(tmp_path, *entries)))
+    assert (cluster.start_ms / DAY).tolist() == [1.0, 2.0]
+    assert (cluster.end_ms / DAY).tolist() == [2.0, 5.0]
+
+
 @pytest.mark.parametrize(
     ("entry", "words"),
     [

@@ -248,3 +248,17 @@ def test_what_expands_by_far_more_than_it_was_read_in_is_whole(
     path = tmp_path / f"dense.csv.{kind}"
     path.write_bytes(PACKERS[kind](text))
     assert b"".join(replay_bytes.pieces(path)) == text
+
+
+def test_a_code_that_is_new_after_a_pause_of_the_recording_is_no_transition(tmp_path: Path) -> None:
+    apart = [line(0, "DCGM_FI_DEV_XID_ERRORS", 0), line(7 * 60, "DCGM_FI_DEV_XID_ERRORS", 79)]
+    later = [line(7 * 60 + 10, "DCGM_FI_DEV_XID_ERRORS", 48)]
+    events = read_recording([write(tmp_path, *apart, *later)]).events()
+    assert [(event.code, (event.at_ms - START) // MINUTE) for event in events] == [(48, 7 * 60 + 10)]
+
+
+def test_a_gpu_that_was_silent_on_a_host_that_was_seen_has_its_transition(tmp_path: Path) -> None:
+    apart = [line(0, "DCGM_FI_DEV_XID_ERRORS", 0), line(7 * 60, "DCGM_FI_DEV_XID_ERRORS", 79)]
+    host = [line(minute, "node_load1", 1.0) for minute in range(0, 7 * 60, 60)]
+    events = read_recording([write(tmp_path, *apart, *host)]).events()
+    assert [(event.code, (event.at_ms - START) // MINUTE) for event in events] == [(79, 7 * 60)]
