@@ -20,7 +20,7 @@ RECENT_DAYS = 180
 @dataclass(frozen=True, slots=True)
 class Record:
     """Failures and drive-days of the models [m, days + 1] up to the start of each day since `first_day`, of the
-    training drives alone; the last row of models sums up all. A day after the record's end reads its end."""
+    drives that were counted alone; the last row of models sums up all. A day after the record's end reads its end."""
 
     names: ClassVar[tuple[str, ...]] = ("model_rate_log", "model_recent_rate_log", "model_drives_log")
 
@@ -50,7 +50,7 @@ class Record:
 
 
 def record(drives: Drives) -> Record:
-    """Count over the histories of the training drives."""
+    """Count over the histories of `drives`."""
     models, code = np.unique(drives.model, return_inverse=True)
     every = np.arange(len(drives))
     start, end = drives.day(every, drives.first_hour), drives.end_day

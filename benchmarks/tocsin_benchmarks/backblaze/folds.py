@@ -28,11 +28,13 @@ TUNE_FOLDS = 8
 @dataclass(frozen=True, slots=True)
 class Fold:
     """`train` ends at day `cut`; `test` has the drives that are judged, each from day `since` [d of test] on, with all
-    of their past. `shared` [d of test] are drives that `train` has too: they are judged after its end."""
+    of their past. `shared` [d of test] are drives that `train` has too: they are judged after its end. `counted` are
+    the drives whose days and failures the live record of drive models goes on counting while `test` is judged."""
 
     name: str
     train: Drives
     test: Drives
+    counted: Drives
     cut: float
     since: Floats
     shared: Mask
@@ -63,20 +65,19 @@ def own_folds(drives: Drives, folds: int = FOLDS) -> Iterator[Fold]:
         test = drives.chosen((part == one) & (drives.end_day > cut))
         if not len(train) or not len(test):
             raise InputError("data", len(drives), "too few drives or days for folds by drive and time", "give more")
-        yield Fold(
-            f"drives {one + 1}/{folds}", train, test, cut, np.full(len(test), cut), np.zeros(len(test), np.bool_)
-        )
+        since, shared = np.full(len(test), cut), np.zeros(len(test), np.bool_)
+        yield Fold(f"drives {one + 1}/{folds}", train, test, drives.chosen(part != one), cut, since, shared)
 
 
 def given_fold(train: Path, test: Path) -> Fold:
     """Learn from all of `train` and judge the drives of `test`: one that is also in `train` from the end of `train` on
     and with its past there, any other for its whole history."""
     learned, judged = read_drives(train), read_drives(test)
-    both = read_drives(train, test)
-    both = both.chosen(np.isin(both.serial, judged.serial))
+    fleet = read_drives(train, test)
+    both = fleet.chosen(np.isin(fleet.serial, judged.serial))
     shared = np.isin(both.serial, learned.serial)
     cut = float(learned.end_day.max())
-    return Fold("test folder", learned, both, cut, np.where(shared, cut, starts(both)), shared)
+    return Fold("test folder", learned, both, fleet, cut, np.where(shared, cut, starts(both)), shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,12 @@ class Sizes:
 
 
 def parts(fold: Fold, sizes: Sizes, seed: int) -> Parts:
-    """Examples of `fold`; the refusals of `evaluation.split` apply."""
-    kept = record(fold.train)
+    """Examples of `fold`; the refusals of `evaluation.split` apply.
+
+    What is learned from looks at the record of the train part. What is judged looks at a record that went on counting,
+    up to the start of the day of each decision: whoever runs a fleet knows by then which drives have failed.
+    """
+    kept, live = record(fold.train), record(fold.counted)
     hot, cold, fresh = sizes.learn
     aside = fold.tune_drives()
     made = []
@@ -110,10 +115,10 @@ def parts(fold: Fold, sizes: Sizes, seed: int) -> Parts:
         chosen = snapshots(drives, starts(drives), Sampling(hot, cold, seed, fresh))
         made.append(examples(drives, kept, _settled(drives, chosen, fold.cut)))
     book = ledger(fold.test)
-    test = examples(fold.test, kept, snapshots(fold.test, fold.since, Sampling(*sizes.test, seed + 1)), book)
+    test = examples(fold.test, live, snapshots(fold.test, fold.since, Sampling(*sizes.test, seed + 1)), book)
     for part in made:
         _check(part, test, fold)
-    sweep = examples(fold.test, kept, _sweep(fold, sizes.healthy, seed + 2), book)
+    sweep = examples(fold.test, live, _sweep(fold, sizes.healthy, seed + 2), book)
     return Parts(made[0], made[1], test, sweep)
 
 

@@ -81,7 +81,8 @@ QUICK = _Effort(12_000, 15_000, 8_000, 2, Pace(28 * DAY, (120.0,)), (RATE, COUNT
 
 def run(request: Request) -> Result:
     """Without `request.test`, the last year against the years before it, with all GPUs and with GPUs of other folds
-    alone. With it, what the test folder tells after the end of the train folder, and GPUs that train never names.
+    alone. With it, what the test folder tells after the end of the train folder: all its GPUs; those of one fold by
+    what was learned from the others, where it goes on with GPUs of train; and GPUs that train never names.
 
     Raises InputError for folders without usable lines.
     """
@@ -101,7 +102,7 @@ def _own_folds(request: Request, effort: _Effort) -> list[ReportSection]:
     scored = learn(train, request.seed, effort.names).judge(test)
     year = f"train until {_day(cut_ms)}, test from then until {_day(fleet.end_ms)}"
     sections = [_section(f"Time-disjoint: {year}", scored, test, request, TIME_BARS)]
-    sections.append(_device_folds(fleet, cut_ms, year, request, effort))
+    sections.append(_device_folds(fleet, cut_ms, year, everyone, everyone, request, effort))
     if request.leak:
         sections.append(_leak(fleet, cut_ms, request, effort))
     return sections
@@ -129,14 +130,16 @@ def _parts(
     )
 
 
-def _device_folds(fleet: Fleet, cut_ms: int, year: str, request: Request, effort: _Effort) -> ReportSection:
-    """GPUs dealt into folds; those of one are tested with rates and models that never saw an event of theirs but as
-    their own past."""
+def _device_folds(
+    fleet: Fleet, cut_ms: int, year: str, teachers: Mask, tested: Mask, request: Request, effort: _Effort
+) -> ReportSection:
+    """GPUs dealt into folds; those `tested` of one fold are judged with rates and models of the `teachers` of the
+    others, which never saw an event of theirs but as their own past."""
     fold = np.random.default_rng(request.seed).permutation(len(fleet.devices)) % effort.folds
     names = tuple(name for name in effort.names if name != BOOSTING)
     tests, parts = [], []
     for one in track(range(effort.folds), "folds"):
-        train, test = _parts(fleet, cut_ms, fold != one, fold == one, request, effort)
+        train, test = _parts(fleet, cut_ms, teachers & (fold != one), tested & (fold == one), request, effort)
         check_parts(train, test, HORIZON_MS, SplitKind.TIME_AND_DEVICE)
         parts.append(learn(train, request.seed, names).judge(test))
         tests.append(test)
@@ -157,9 +160,13 @@ def _two_folders(request: Request, effort: _Effort) -> list[ReportSection]:
     train = examples(alone, before, None, effort.pace)
     learned = learn(train, request.seed, effort.names)
     sections = []
+    # A folder that goes on with the same machine names of new GPUs only the cards that were put in since: they are
+    # young and few, and no sample of the machine.
+    goes_on = bool((both.known & both.tested).any()) and end_ms < both.end_ms
+    others = ("New cards", {}) if goes_on else ("Time- and device-disjoint", DEVICE_BARS)
     for title, from_ms, chosen, bars in (
         ("Time-disjoint: GPUs of the test folder after the end of train", end_ms, both.tested, TIME_BARS),
-        ("Time- and device-disjoint: GPUs that train never names, after its end", end_ms, ~both.known, DEVICE_BARS),
+        (f"{others[0]}: GPUs that train never names, after its end", end_ms, ~both.known, others[1]),
         ("Device-disjoint: GPUs that train never names, at all instants", start_ms, ~both.known, {}),
     ):
         test = _test_rows(both, from_ms, chosen, request, effort)
@@ -167,6 +174,9 @@ def _two_folders(request: Request, effort: _Effort) -> list[ReportSection]:
             continue
         judged = bars if _onsets(test) >= LEAST_ONSETS else {}
         sections.append(_section(title, learned.judge(test), test, request, judged))
+    if goes_on and sections:
+        span = f"train until {_day(end_ms)}, test from then until {_day(both.end_ms)}"
+        sections.insert(1, _device_folds(both, end_ms, span, both.known, both.tested, request, effort))
     if not sections:
         remedy = "give a test folder with GPUs of its own, or with later events"
         raise InputError("test", str(request.test), "nothing in it that train does not tell", remedy)

@@ -10,6 +10,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.features.examples import NEVER, Examples
+from tocsin_benchmarks.backblaze.drive_models import record
 from tocsin_benchmarks.backblaze.drives import read_drives
 from tocsin_benchmarks.backblaze.folds import cut_day, given_fold, own_folds, parts
 from tocsin_benchmarks.backblaze.models import MODELS, QUICK_SIZES
@@ -49,6 +50,31 @@ def test_drives_set_aside_are_not_learned_from(folder: Path) -> None:
     assert not (set(made.learn.devices) | set(made.tune.devices)) & set(made.test.devices)
     assert made.learn.at_ms.max() + 2 * DAY <= made.test.at_ms.min()
     assert set(fold.test.serial[fold.test.failed]) <= {made.sweep.devices[one] for one in np.unique(made.sweep.device)}
+
+
+def test_the_record_of_drive_models_goes_on_while_drives_are_judged(folder: Path) -> None:
+    drives = read_drives(folder)
+    for fold in own_folds(drives):
+        counted = record(fold.counted)
+        at = np.array([fold.cut, fold.cut + 30.0])
+        model = np.full(2, fold.test.model[0])
+        frozen, live = record(fold.train).look(model, at), counted.look(model, at)
+        assert not set(fold.counted.serial) & set(fold.test.serial)
+        assert frozen[0].tolist() == pytest.approx(live[0].tolist())
+        assert frozen[1].tolist() == frozen[0].tolist()
+        assert live[1, 2] > live[0, 2]
+        # Up to the start of a day it knows what was known by then, and no more.
+        known = record(fold.counted.until(fold.cut + 30.0)).look(model, at)
+        np.testing.assert_allclose(known, live, rtol=1e-6)
+
+
+def test_judged_rows_look_at_the_live_record(folder: Path) -> None:
+    fold = next(own_folds(read_drives(folder)))
+    made = parts(fold, QUICK_SIZES, 0)
+    seen = made.test.column("model_drives_log")
+    late = made.test.at_ms >= (fold.cut + 20) * DAY
+    end = record(fold.train).look(fold.test.model[made.test.device[late]], np.full(int(late.sum()), fold.cut))
+    assert (seen[late] > end[:, 2]).all()
 
 
 def test_report_has_the_figures_of_the_protocol(report: Result) -> None:
