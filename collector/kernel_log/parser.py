@@ -15,7 +15,7 @@ from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
 from tocsin.domain.reading import normalise_pci_bus_id
 from tocsin.rules.sxid import shipped_sxids
-from tocsin.rules.xid_nvlink import Decoded, decode
+from tocsin.rules.xid_nvlink import NvlinkMeaning, decode
 
 # Forms of single lines are those of the open kernel modules 595.45.04 and of logs that operators published; the older
 # ones have no ``PCI:`` before the address and no process.
@@ -263,7 +263,7 @@ class KernelEvent:
     when: str = ""
     uuid: str = ""
     line: KernelLine | None = None
-    decoded: Decoded | None = None
+    decoded: NvlinkMeaning | None = None
 
     @property
     def severity(self) -> Severity | None:
@@ -383,7 +383,7 @@ def _near(one_ms: int | None, other_ms: int | None) -> bool:
     return one_ms is None or other_ms is None or abs(one_ms - other_ms) < _ONE_LOSS_MS
 
 
-def _message(line: KernelLine, decoded: Decoded | None) -> str:
+def _message(line: KernelLine, decoded: NvlinkMeaning | None) -> str:
     parts = [line.text or f"XID {line.code}"]
     if line.kind is LineKind.SXID:
         spec = shipped_sxids().of(line.code)

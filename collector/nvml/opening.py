@@ -55,7 +55,7 @@ class KnownGpus:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _LibraryAnswer:
     """What the library as a whole said; of a `doubtful` count all that is known is that it is no more than `count`."""
 
     count: int
@@ -64,7 +64,7 @@ class _Answer:
     driver: str
 
 
-class Opening:
+class LibraryOpening:
     """One listing of the GPUs, with the opening of the library before it unless `known` is of the same opening.
 
     `ask_library` and the tasks of `gpu_tasks` make calls into the driver: they run on threads that can be left behind,
@@ -88,7 +88,7 @@ class Opening:
         self._watch = watch
         self._counts = counts
         self._by_index = {device.gpu.index: uuid for uuid, device in known.devices.items()}
-        self._answer: _Answer | None = None
+        self._answer: _LibraryAnswer | None = None
         self._failure: NvmlFailure | None = None
         self._gpus: dict[int, NvmlDevice | NvmlFailure] = {}
         self._asked: set[int] = set()
@@ -119,7 +119,7 @@ class Opening:
                 self._library.open()
             count, doubtful = self._counts.gpus(int(self._library.call("nvmlDeviceGetCount")))
             driver = text(attempt(self._library, "nvmlSystemGetDriverVersion"))
-            self._answer = _Answer(count, doubtful, _present(self._driver_files), driver)
+            self._answer = _LibraryAnswer(count, doubtful, _present(self._driver_files), driver)
         except NvmlFailure as failure:
             self._failure = failure
 
@@ -195,7 +195,7 @@ class Opening:
         waiting = frozenset(u for u, d in left.items() if _hangs(closed.get(_place(d))))
         void = {u: _place(left[u]) for u in waiting if left[u].handle is None or not self._known.same_opening}
         unopened = void if self._answer is not None else {}
-        answer = self._answer or _Answer(len(left), False, frozenset(), "")
+        answer = self._answer or _LibraryAnswer(len(left), False, frozenset(), "")
         return Listing(answer.count, devices, left, waiting, unopened, answer.present, answer.driver)
 
     def _closed(self) -> dict[int, NvmlFailure]:

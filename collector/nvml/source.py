@@ -26,8 +26,8 @@ from tocsin.collector.nvml.device import DRIVER_GPUS, DeviceSample, NvmlDevice, 
 from tocsin.collector.nvml.events import XidWatch
 from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
-from tocsin.collector.nvml.opening import KnownGpus, Listing, Opening
-from tocsin.collector.nvml.workers import Budget, DriverThreads
+from tocsin.collector.nvml.opening import KnownGpus, LibraryOpening, Listing
+from tocsin.collector.nvml.workers import DriverThreads, WaitBudget
 from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
@@ -259,7 +259,7 @@ class NvmlSource:
         self._away = Missing.TIMED_OUT
         self._reopen_at_ms, self._pause_ms = 0, SECOND
         self._opening = self._new_opening(same_opening=False)
-        self._first: Budget | None = Budget(FIRST_READING_SECONDS)
+        self._first: WaitBudget | None = WaitBudget(FIRST_READING_SECONDS)
         try:
             self._start()
         except NvmlFailure as failure:
@@ -268,7 +268,7 @@ class NvmlSource:
 
     def _start(self) -> None:
         """Open as far as that goes in time; Raises NvmlFailure where the library says no."""
-        budget = Budget(START_SECONDS)
+        budget = WaitBudget(START_SECONDS)
         try:
             self._advance(self._opening, budget)
         except NvmlFailure as failure:
@@ -289,7 +289,7 @@ class NvmlSource:
             return
         self._workers.wait({_LIBRARY}, OPEN_SECONDS)
         try:
-            self._advance(self._opening, Budget(OPEN_GPUS_SECONDS if self._opening.answered else 0.0))
+            self._advance(self._opening, WaitBudget(OPEN_GPUS_SECONDS if self._opening.answered else 0.0))
         except NvmlFailure as failure:
             slow = failure.code == Code.TIMEOUT
             told = NvmlFailure(Code.TIMEOUT, f"no answer within {OPEN_SECONDS:g} s") if slow else failure
@@ -311,7 +311,7 @@ class NvmlSource:
     def read(self, now_ms: int) -> Batch:
         events: list[Event] = []
         taken: dict[str, _Taken] = {}
-        budget = Budget(self._seconds())
+        budget = WaitBudget(self._seconds())
         released = self._released()
         if released:
             self._give_back()
@@ -356,13 +356,13 @@ class NvmlSource:
         first, self._first = self._first, None
         return self.deadline_seconds if first is None else min(self.deadline_seconds, first.left(LEAST_SECONDS))
 
-    def _new_opening(self, *, same_opening: bool) -> Opening:
+    def _new_opening(self, *, same_opening: bool) -> LibraryOpening:
         hanging = frozenset(self._stuck.uuids | self._workers.stuck)
         # With another opening what belongs to an earlier one must not be used again.
         known = KnownGpus(dict(self._devices), hanging, same_opening)
-        return Opening(self._library, self._node, known, self._driver_files, self._watch, self._counts)
+        return LibraryOpening(self._library, self._node, known, self._driver_files, self._watch, self._counts)
 
-    def _advance(self, opening: Opening, budget: Budget) -> None:
+    def _advance(self, opening: LibraryOpening, budget: WaitBudget) -> None:
         """Go on with `opening` as far as that comes in time.
 
         Raises NvmlFailure where the library says no, or says nothing in time.
@@ -377,7 +377,7 @@ class NvmlSource:
         opening.check()
         self._name_gpus(opening, budget.left(self._least()))
 
-    def _name_gpus(self, opening: Opening, seconds: float) -> None:
+    def _name_gpus(self, opening: LibraryOpening, seconds: float) -> None:
         if opening.wants_files():
             self._workers.run({_FILES: opening.read_files}, seconds)
 
@@ -390,7 +390,7 @@ class NvmlSource:
             raise result
         return result
 
-    def _is_open(self, now_ms: int, events: list[Event], budget: Budget) -> bool:
+    def _is_open(self, now_ms: int, events: list[Event], budget: WaitBudget) -> bool:
         if self._open:
             return True
         stuck = self._workers.stuck
@@ -473,7 +473,7 @@ class NvmlSource:
         self._library.close()
         return 0
 
-    def _refresh(self, now_ms: int, budget: Budget) -> None:
+    def _refresh(self, now_ms: int, budget: WaitBudget) -> None:
         """List the GPUs anew where that is due."""
         if self._listed_ms is None:
             self._listed_ms = now_ms
@@ -497,7 +497,7 @@ class NvmlSource:
         self._opening.supersede()
         self._opening = self._new_opening(same_opening=same_opening)
 
-    def _enumerate(self, now_ms: int, budget: Budget) -> None:
+    def _enumerate(self, now_ms: int, budget: WaitBudget) -> None:
         listed = self._new_opening(same_opening=True)
         try:
             self._advance(listed, budget)
@@ -549,7 +549,7 @@ class NvmlSource:
             self._opening.check()
             self._take(self._opening.listing(), retire=True)
 
-    def _read_all(self, now_ms: int, budget: Budget) -> dict[str, _Taken]:
+    def _read_all(self, now_ms: int, budget: WaitBudget) -> dict[str, _Taken]:
         self._take_late()
         self._given_up(_LIBRARY, now_ms)
         tasks: dict[str, Callable[[], _Result]] = {_LIBRARY: _guarded(self._count_gpus)}

@@ -19,7 +19,7 @@ _CLOCK = SystemClock()
 """Waiting for threads takes real time, whatever clock a test runs on."""
 
 
-class Budget:
+class WaitBudget:
     """The real time that several waits for threads may take together."""
 
     def __init__(self, seconds: float) -> None:
@@ -101,7 +101,7 @@ class DriverThreads(Generic[T]):
 
     def wait(self, keys: Collection[str], seconds: float) -> None:
         """Wait until no task of `keys` is out, for so long at most."""
-        budget = Budget(seconds)
+        budget = WaitBudget(seconds)
         with self._lock:
             while not self._busy.keys().isdisjoint(keys) and (left := budget.left()) > 0:
                 self._done.wait(min(left, self._patience))

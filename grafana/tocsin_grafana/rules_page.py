@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from tocsin.rules.conditions.base import kinds
 from tocsin.rules.load import load_rules
-from tocsin.rules.schema import EngineTable, Rule, RuleSet, RuleTable, Scope, SxidTable, XidTable
+from tocsin.rules.schema import EngineTable, Rule, RuleScope, RuleSet, RuleTable, SxidTable, XidTable
 from tocsin.rules.sxid import CLASSES, SxidCatalogue
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid import XidCatalogue
@@ -63,7 +63,7 @@ def language_tables() -> str:
     """The keys of a rule file: rules, scopes, engine, XID corrections, and every kind of condition."""
     parts: list[tuple[str, type[BaseModel]]] = [
         ("### Keys of a rule", RuleTable),
-        ("### Keys of a scope", Scope),
+        ("### Keys of a scope", RuleScope),
         ("### Keys of the engine", EngineTable),
         ("### Keys of an XID correction", XidTable),
         ("### Keys of an SXid correction", SxidTable),

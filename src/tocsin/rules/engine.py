@@ -17,7 +17,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Owner, Reading
 from tocsin.rules.conditions.base import Broadcast, Condition, Probe, Report, World
-from tocsin.rules.frame import Ageing, Columns, EventLog, Forecasts, Frame
+from tocsin.rules.frame import Ageing, EventLog, Forecasts, Frame, MetricKeys
 from tocsin.rules.schema import Rule, RuleSet
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Ints
@@ -513,8 +513,8 @@ class RuleEngine:
                 state.forget(released)
 
 
-def _columns(ruleset: RuleSet) -> Columns:
-    columns = Columns()
+def _columns(ruleset: RuleSet) -> MetricKeys:
+    columns = MetricKeys()
     lists = {GPU_SHEET: columns.gpu, POOL_SHEET: columns.pool, FLEET_SHEET: columns.fleet}
     for rule in ruleset:
         for condition in rule.conditions:

@@ -19,7 +19,7 @@ from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
 from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, stranded_ratio
 from tocsin.rules.layout import Layout, Layouts, PlainPart
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet
-from tocsin.rules.table import Floats, Ints, Table, Vector
+from tocsin.rules.table import Floats, Ints, SubjectTable, Vector
 
 # Which GPUs and hosts there are, and the small integers that let numpy group them.
 
@@ -32,7 +32,7 @@ def host_key(host: str) -> str:
     return f"host:{host}"
 
 
-class Roster:
+class FrameRows:
     """One row for each GPU, MIG instance, and host that events name, in a table of its own.
 
     `gpus[row]` is the GPU; a host's row has one with an empty UUID. `host`, `rack` and `model` hold group codes, `pool`
@@ -40,8 +40,8 @@ class Roster:
     `version` changes with any of it.
     """
 
-    def __init__(self, pools: Table) -> None:
-        self.table = Table()
+    def __init__(self, pools: SubjectTable) -> None:
+        self.table = SubjectTable()
         self.gpus: list[Gpu] = []
         self.subjects: list[Subject] = []
         self.host = self.table.vector(np.int64, NO_CODE)
@@ -152,7 +152,7 @@ class Aggregates:
     its whole GPUs with a reading that is not stale, unknown where that is less than half of them.
     """
 
-    def __init__(self, roster: Roster, stale: Vector[np.bool_], sheets: Mapping[str, Sheet]) -> None:
+    def __init__(self, roster: FrameRows, stale: Vector[np.bool_], sheets: Mapping[str, Sheet]) -> None:
         self._roster = roster
         self._stale = stale
         self._gpu = sheets[GPU_SHEET]
@@ -267,7 +267,7 @@ class EventLog:
     is left out, so that replayed history causes nothing. `dropped` counts what was left out, by reason.
     """
 
-    def __init__(self, roster: Roster, window_ms: int, dropped: Counter[str]) -> None:
+    def __init__(self, roster: FrameRows, window_ms: int, dropped: Counter[str]) -> None:
         self.fresh: list[tuple[int, Event]] = []
         self._roster = roster
         self._window_ms = window_ms
@@ -305,7 +305,7 @@ class Forecasts:
     A prediction for a part of a GPU (its subject has a detail) is left to other readers.
     """
 
-    def __init__(self, roster: Roster, pools: Table) -> None:
+    def __init__(self, roster: FrameRows, pools: SubjectTable) -> None:
         self.fresh: dict[str, list[tuple[int, Prediction]]] = {}
         self._roster = roster
         self._pools = pools
@@ -366,7 +366,7 @@ class Ageing:
 
 
 @dataclass
-class Columns:
+class MetricKeys:
     """Metric keys that rules use, by sheet."""
 
     gpu: list[str] = field(default_factory=list)
@@ -384,21 +384,21 @@ class Frame:
     value names them. `dropped` counts what was not taken in, by reason.
     """
 
-    def __init__(self, columns: Columns, ageing: Ageing) -> None:
+    def __init__(self, columns: MetricKeys, ageing: Ageing) -> None:
         self.now_ms = 0
         self.dropped: Counter[str] = Counter()
         self.owners: dict[int, tuple[Owner, ...]] = {}
         self._ageing = ageing
-        pools = Table()
-        self.roster = Roster(pools)
+        pools = SubjectTable()
+        self.roster = FrameRows(pools)
         self.gpus = self.roster.table
         self.sheets: dict[str, Sheet] = {
             GPU_SHEET: Sheet([*columns.gpu, *_inputs_of_aggregates(columns)], self.gpus),
             POOL_SHEET: Sheet(columns.pool, pools),
-            FLEET_SHEET: Sheet(columns.fleet, Table()),
+            FLEET_SHEET: Sheet(columns.fleet, SubjectTable()),
         }
         self._gpu = self.sheets[GPU_SHEET]
-        self.variants = {label: VariantSheet(label, names, Table()) for label, names in columns.variants.items()}
+        self.variants = {label: VariantSheet(label, names, SubjectTable()) for label, names in columns.variants.items()}
         self.sheets.update(self.variants)
         self.stale = self.gpus.vector(np.bool_, False)
         self.limit = self.gpus.vector(np.int64, ageing.least_ms)
@@ -561,7 +561,7 @@ def _static(key: str) -> bool:
     return METRICS[split_variant(key)[0]].static
 
 
-def _inputs_of_aggregates(columns: Columns) -> list[str]:
+def _inputs_of_aggregates(columns: MetricKeys) -> list[str]:
     """GPU metrics that the pool and fleet metrics in use are computed from, beside those that rules name."""
     inputs = _FLEET_INPUTS if columns.fleet else _POOL_INPUTS
     return [name for name in inputs if name not in columns.gpu] if columns.fleet or columns.pool else []

@@ -9,8 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from tocsin.rules.sheet import Column
-from tocsin.rules.table import Bools, Floats, Ints, Table
+from tocsin.rules.sheet import MetricColumn
+from tocsin.rules.table import Bools, Floats, Ints, SubjectTable
 
 SLOTS = 12
 """Slots of a window: its length is met within a twelfth, or within one reading where those are rarer."""
@@ -24,7 +24,7 @@ class Ring:
     The first sample of each slot is kept; a slot is a twelfth of `window_ms` (milliseconds).
     """
 
-    def __init__(self, table: Table, window_ms: int) -> None:
+    def __init__(self, table: SubjectTable, window_ms: int) -> None:
         self.window_ms = window_ms
         self._depth = SLOTS + 2
         self._width = max(1, window_ms // SLOTS)
@@ -69,7 +69,7 @@ class WindowFigure:
     `v` (rows,) is NaN where too little is known, and where the newest value is.
     """
 
-    def __init__(self, column: Column, table: Table, window_ms: int) -> None:
+    def __init__(self, column: MetricColumn, table: SubjectTable, window_ms: int) -> None:
         self._column = column
         self._table = table
         self._ring = Ring(table, window_ms)

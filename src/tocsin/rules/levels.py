@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tocsin.domain.errors import InputError
 from tocsin.domain.model_limits import LIMITS, model_limit
 from tocsin.rules.conditions.base import Condition, MetricRef, World, metric_ref
-from tocsin.rules.frame import Roster
+from tocsin.rules.frame import FrameRows
 from tocsin.rules.table import Bools, Floats
 from tocsin.rules.units import show_value
 
@@ -131,7 +131,7 @@ def _remedy(unit: str, number: float) -> str:
 class ModelLimits:
     """The limit `metric` of each GPU's model; `v` has one value a row, NaN where unknown."""
 
-    def __init__(self, roster: Roster, metric: str) -> None:
+    def __init__(self, roster: FrameRows, metric: str) -> None:
         self._roster = roster
         self._metric = metric
         self._version = -1

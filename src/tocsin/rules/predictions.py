@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.domain.finding import PREDICTION_EVIDENCE
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.rules.conditions.base import Probe, World
-from tocsin.rules.table import Bools, Table
+from tocsin.rules.table import Bools, SubjectTable
 
 _UNKNOWN, _NO, _YES = -1, 0, 1
 
@@ -22,7 +22,7 @@ class PredictionProbe(Probe):
 
     clocked = True
 
-    def __init__(self, world: World, table: Table, target: str, max_age: int) -> None:
+    def __init__(self, world: World, table: SubjectTable, target: str, max_age: int) -> None:
         self._frame = world.frame
         self._forecasts = world.forecasts
         self._table = table

@@ -40,7 +40,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Scope(Part):
+class RuleScope(Part):
     """Which GPUs, or pools, a rule is about; all that is given must fit. Patterns are shell-like: ``*A100*``."""
 
     models: list[str] = Field(default_factory=list)
@@ -68,7 +68,7 @@ class Scope(Part):
 
     @property
     def everything(self) -> bool:
-        return self == Scope()
+        return self == RuleScope()
 
 
 def _matches(text: str, patterns: list[str]) -> bool:
@@ -98,7 +98,7 @@ class RuleTable(Part):
     """In how many readings it must hold before a finding opens."""
     clear_for: Duration = 0
     """How long it must not hold before the finding closes."""
-    scope: Scope = Field(default_factory=Scope)
+    scope: RuleScope = Field(default_factory=RuleScope)
     """Which GPUs or pools it is about."""
     alert: str
     """The sentence of a finding, with words in braces."""

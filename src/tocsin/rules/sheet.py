@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tocsin.domain.metrics import MetricSpec
-from tocsin.rules.table import Floats, Ints, Table
+from tocsin.rules.table import Floats, Ints, SubjectTable
 
 GPU_SHEET = "gpu"
 POOL_SHEET = "pool"
 FLEET_SHEET = "fleet"
 
 
-class Column:
+class MetricColumn:
     """One metric of every row of a sheet; `v` is its present view, shape (rows,), NaN where unknown."""
 
     __slots__ = ("_index", "_sheet", "spec")
@@ -33,19 +33,19 @@ class Column:
 class Sheet:
     """`names` are the metrics in the order of `values`, whose shape is (metrics, rows)."""
 
-    def __init__(self, names: Sequence[str], table: Table) -> None:
+    def __init__(self, names: Sequence[str], table: SubjectTable) -> None:
         self.names = list(names)
         self.table = table
         self.values = table.vector(np.float64, np.nan, depth=max(1, len(self.names)))
 
-    def column(self, name: str, spec: MetricSpec) -> Column:
-        return Column(self, self.names.index(name), spec)
+    def column(self, name: str, spec: MetricSpec) -> MetricColumn:
+        return MetricColumn(self, self.names.index(name), spec)
 
 
 class VariantSheet(Sheet):
     """Variants of the metrics of one label; a row is one (GPU row, label value), `parent` its GPU's row."""
 
-    def __init__(self, label: str, names: Sequence[str], table: Table) -> None:
+    def __init__(self, label: str, names: Sequence[str], table: SubjectTable) -> None:
         super().__init__(names, table)
         self.label = label
         self.parent = table.vector(np.int64, 0)

@@ -47,7 +47,7 @@ class Vector(Generic[ScalarT]):
         self._data[..., rows] = self._fill
 
 
-class Table:
+class SubjectTable:
     """Subjects of one kind and their vectors.
 
     `at` is the instant of each row's newest reading in milliseconds, 0 where there is none; `updated` marks rows that

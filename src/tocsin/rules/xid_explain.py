@@ -10,7 +10,7 @@ from tocsin.domain.errors import InputError
 from tocsin.rules.catalogue import csv_rows
 from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
 from tocsin.rules.xid import XidCatalogue, XidSpec
-from tocsin.rules.xid_nvlink import REGISTERS, REGISTERS_CODE, Decoded, decode
+from tocsin.rules.xid_nvlink import REGISTERS, REGISTERS_CODE, NvlinkMeaning, decode
 
 # What goes with an XID and what other projects make of it: sequences seen in the field, and a table of stances.
 
@@ -180,7 +180,7 @@ class Explanation:
     verdict_since: str = ""
     sequences: tuple[XidSequence, ...] = ()
     stances: tuple[Stance, ...] = ()
-    decoded: Decoded | None = None
+    decoded: NvlinkMeaning | None = None
     partial: str = ""
 
     @property

@@ -105,7 +105,7 @@ def register_bits() -> tuple[RegisterBits, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class NvlinkMeaning:
     """What the words mean; empty strings where nothing is known.
 
     `layout` is ``before R575`` or ``R575 on``, empty for XID 74. `reason` is the link-down reason of NVLink 5 and None
@@ -160,7 +160,7 @@ class Decoded:
         return "; ".join(part for part in parts if part)
 
 
-def decode(code: int, words: Sequence[int], *, unit: str = "", driver: int | None = None) -> Decoded | None:
+def decode(code: int, words: Sequence[int], *, unit: str = "", driver: int | None = None) -> NvlinkMeaning | None:
     """What `words`, as the driver wrote them behind XID `code`, mean; None where the code has no sub-codes or no words.
 
     `unit` is the driver's name of the unit, such as ``NETIR_LINK_EVT``, `driver` the branch of the driver, such as 575:
@@ -175,14 +175,14 @@ def decode(code: int, words: Sequence[int], *, unit: str = "", driver: int | Non
         return None
     layouts = (True, False) if driver is None else (driver >= V2_DRIVER,)
     status = words[1] if len(words) > 1 else None
-    near: Decoded | None = None
+    near: NvlinkMeaning | None = None
     for v2 in layouts:
         rows = [row for row in sub_codes() if row.xid == code and row.named(unit) and row.matches(words[0], v2)]
         chosen = rows if status is None else _by_status(rows, status, exact=code >= 149)
         if chosen:
             return replace(_merge(chosen, words[0], v2), whole=_covered(chosen, status))
-        near = near or (Decoded(False, rows[0].unit, _layout(v2), _reason(words[0])) if rows else None)
-    return near or Decoded(False, unit, _layout(driver >= V2_DRIVER) if driver else "", _reason(words[0]))
+        near = near or (NvlinkMeaning(False, rows[0].unit, _layout(v2), _reason(words[0])) if rows else None)
+    return near or NvlinkMeaning(False, unit, _layout(driver >= V2_DRIVER) if driver else "", _reason(words[0]))
 
 
 def _by_status(rows: Sequence[SubCode], status: int, *, exact: bool) -> list[SubCode]:
@@ -199,11 +199,11 @@ def _covered(rows: Sequence[SubCode], status: int | None) -> bool:
     return not rest
 
 
-def _merge(rows: Sequence[SubCode], word: int, v2: bool) -> Decoded:
+def _merge(rows: Sequence[SubCode], word: int, v2: bool) -> NvlinkMeaning:
     """One answer out of rows that all fit: that of the most urgent, and its units."""
     worst = max(rows, key=lambda row: (_URGENCY.index(row.immediate), row.severity != "non_fatal"))
     units = dict.fromkeys(row.unit for row in rows)
-    return Decoded(
+    return NvlinkMeaning(
         True,
         " or ".join(units),
         _layout(v2),
@@ -226,7 +226,7 @@ def _reason(word: int) -> int:
     return word >> _REASON_SHIFT & _REASON_MASK
 
 
-def _decode_registers(words: Sequence[int]) -> Decoded:
+def _decode_registers(words: Sequence[int]) -> NvlinkMeaning:
     rows: list[RegisterBits] = []
     strays: list[str] = []
     for number, word in enumerate(words, start=1):
@@ -240,10 +240,10 @@ def _decode_registers(words: Sequence[int]) -> Decoded:
         if rest and number in (1, 3, 4, 5):
             strays.append(f"bits of register {number} that the catalogue does not name: 0x{rest:x}")
     if not rows:
-        return Decoded(False, meanings=tuple(strays))
+        return NvlinkMeaning(False, meanings=tuple(strays))
     worst = max(rows, key=lambda row: _URGENCY.index(row.immediate))
     meanings = dict.fromkeys([*(f"register {row.register}: {row.meaning}" for row in rows), *strays])
-    return Decoded(
+    return NvlinkMeaning(
         True, immediate=worst.immediate, investigate=worst.investigate, meanings=tuple(meanings), whole=not strays
     )
 

@@ -14,7 +14,7 @@ def is_bare(gpu: Gpu) -> bool:
 
 
 @dataclass(slots=True)
-class Known:
+class KnownGpu:
     """A GPU as it is known now; `learned_ms` is the instant of the reading with its attributes, None while bare."""
 
     gpu: Gpu

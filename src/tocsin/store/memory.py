@@ -14,7 +14,7 @@ from tocsin.domain.finding import Finding
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.grid import columns_of
-from tocsin.store.identity import Known
+from tocsin.store.identity import KnownGpu
 from tocsin.store.port import Columns, Series
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readings: dict[tuple[int, str], Reading] = {}
-        self._gpus: dict[str, Known] = {}
+        self._gpus: dict[str, KnownGpu] = {}
         self._events: dict[str, Event] = {}
         self._findings: dict[str, Finding] = {}
         self._predictions: dict[str, Prediction] = {}
@@ -41,7 +41,7 @@ class MemoryStore:
             for reading in batch.readings:
                 key = (reading.at_ms, reading.gpu.uuid)
                 self._readings[key] = _merged(self._readings.get(key), reading)
-                self._gpus.setdefault(reading.gpu.uuid, Known(reading.gpu)).learn(reading.gpu, reading.at_ms)
+                self._gpus.setdefault(reading.gpu.uuid, KnownGpu(reading.gpu)).learn(reading.gpu, reading.at_ms)
             self._events.update((event.id, event) for event in batch.events)
             self._findings.update((finding.id, finding) for finding in batch.findings)
             self._predictions.update((prediction.id, prediction) for prediction in batch.predictions)

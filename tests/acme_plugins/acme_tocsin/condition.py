@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from tocsin.rules.conditions.base import Condition, MetricRef, Probe, Report, World, metric_ref
-from tocsin.rules.sheet import Column
+from tocsin.rules.sheet import MetricColumn
 from tocsin.rules.table import Bools
 
 TEMPERATURE = "gpu_temperature_celsius"
@@ -33,7 +33,7 @@ class AcmeAbove(Condition):
 class AboveProbe(Probe):
     """Compares the newest temperature with the level."""
 
-    def __init__(self, celsius: float, column: Column) -> None:
+    def __init__(self, celsius: float, column: MetricColumn) -> None:
         self._celsius = celsius
         self._column = column
 

@@ -13,7 +13,7 @@ from tocsin.domain.finding import ActionKind, Evidence
 from tocsin.domain.metrics import METRICS, MetricSpec, nearest, split_variant
 from tocsin.plugins import Kind, load_all, plugins
 from tocsin.rules.frame import EventLog, Forecasts, Frame
-from tocsin.rules.sheet import GPU_SHEET, Column, Sheet, VariantSheet
+from tocsin.rules.sheet import GPU_SHEET, MetricColumn, Sheet, VariantSheet
 from tocsin.rules.sxid import SxidCatalogue
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import parse_duration
@@ -76,7 +76,7 @@ class World:
     xids: XidCatalogue
     sxids: SxidCatalogue
 
-    def column(self, ref: MetricRef) -> Column:
+    def column(self, ref: MetricRef) -> MetricColumn:
         return self.frame.sheets[ref.sheet].column(ref.key, ref.spec)
 
 

@@ -14,7 +14,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.rules.conditions.base import Condition, Duration, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Number
 from tocsin.rules.predictions import PredictionProbe, evidence_name
-from tocsin.rules.table import Bools, Table
+from tocsin.rules.table import Bools, SubjectTable
 from tocsin.rules.units import show_duration
 
 TARGET = "time_to_threshold:"
@@ -59,7 +59,7 @@ class Forecast(Condition):
 class ForecastProbe(PredictionProbe):
     """Looks at how soon the newest prediction of each row says that the threshold is crossed."""
 
-    def __init__(self, condition: Forecast, world: World, table: Table) -> None:
+    def __init__(self, condition: Forecast, world: World, table: SubjectTable) -> None:
         super().__init__(world, table, TARGET + condition.metric, condition.max_age)
         self._condition = condition
         self._eta = table.vector(np.int64, 0)

@@ -10,7 +10,7 @@ from pydantic import Field
 from tocsin.domain.finding import Evidence
 from tocsin.rules.conditions.base import MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Comparer, LevelCondition, Number
-from tocsin.rules.sheet import Column
+from tocsin.rules.sheet import MetricColumn
 from tocsin.rules.table import Bools, Floats, Ints
 from tocsin.rules.units import show_value
 
@@ -58,8 +58,8 @@ class PeerProbe(Probe):
         self._condition = condition
         self._frame = world.frame
         value, load = condition.metrics()[:2]
-        self._column: Column = world.column(value)
-        self._load: Column = world.column(load)
+        self._column: MetricColumn = world.column(value)
+        self._load: MetricColumn = world.column(load)
         self._comparer = Comparer(condition, world)
         self._median = world.frame.gpus.vector(np.float64, np.nan, timeline=True)
         self._peers = world.frame.gpus.vector(np.int64, 0, timeline=True)

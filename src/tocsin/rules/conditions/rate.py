@@ -12,8 +12,8 @@ from tocsin.domain.metrics import MetricKind
 from tocsin.rules.conditions.base import Duration, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.history import WindowFigure
 from tocsin.rules.levels import Comparer, LevelCondition
-from tocsin.rules.sheet import Column, VariantSheet
-from tocsin.rules.table import Bools, Floats, Ints, Table
+from tocsin.rules.sheet import MetricColumn, VariantSheet
+from tocsin.rules.table import Bools, Floats, Ints, SubjectTable
 from tocsin.rules.units import show_duration
 
 _COVERAGE = 0.5
@@ -74,7 +74,7 @@ def _each(ref: MetricRef) -> str:
 class Change(WindowFigure):
     """The change of a column over a window, per `per_ms` where that is given."""
 
-    def __init__(self, column: Column, table: Table, window_ms: int, per_ms: int | None) -> None:
+    def __init__(self, column: MetricColumn, table: SubjectTable, window_ms: int, per_ms: int | None) -> None:
         super().__init__(column, table, window_ms)
         self._per = per_ms
 
@@ -98,7 +98,7 @@ class GaugeChange(Change):
 class CounterChange(Change):
     """Sum of increases; rows that never rose cost nothing but the look at them."""
 
-    def __init__(self, column: Column, table: Table, window_ms: int, per_ms: int | None) -> None:
+    def __init__(self, column: MetricColumn, table: SubjectTable, window_ms: int, per_ms: int | None) -> None:
         super().__init__(column, table, window_ms, per_ms)
         self._risen = table.vector(np.float64, 0.0, timeline=True)
 

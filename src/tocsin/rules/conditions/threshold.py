@@ -12,8 +12,8 @@ from tocsin.domain.errors import InputError
 from tocsin.rules.conditions.base import Duration, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.history import WindowFigure
 from tocsin.rules.levels import COMPARISONS, Comparer, LevelCondition
-from tocsin.rules.sheet import Column
-from tocsin.rules.table import Bools, Floats, Ints, Table
+from tocsin.rules.sheet import MetricColumn
+from tocsin.rules.table import Bools, Floats, Ints, SubjectTable
 from tocsin.rules.units import show_duration
 
 _COVERAGE = 0.8
@@ -78,7 +78,7 @@ class Threshold(LevelCondition):
 class WindowMean(WindowFigure):
     """Mean of a column over a window, by trapezoids between readings."""
 
-    def __init__(self, column: Column, table: Table, window_ms: int) -> None:
+    def __init__(self, column: MetricColumn, table: SubjectTable, window_ms: int) -> None:
         super().__init__(column, table, window_ms)
         self._integral = table.vector(np.float64, 0.0, timeline=True)
 
@@ -99,13 +99,13 @@ class WindowMean(WindowFigure):
 class ThresholdProbe(Probe):
     """Compares a column or its mean."""
 
-    def __init__(self, condition: Threshold, column: Column, mean: WindowMean | None, comparer: Comparer) -> None:
+    def __init__(self, condition: Threshold, column: MetricColumn, mean: WindowMean | None, comparer: Comparer) -> None:
         self._spec = column.spec
         self._metric = condition.metric
         self._absent = condition.if_absent
         self._mean = mean
         self._comparer = comparer
-        self._source: Column | WindowMean = mean or column
+        self._source: MetricColumn | WindowMean = mean or column
 
     def update(self) -> None:
         if self._mean is not None:
@@ -127,7 +127,7 @@ class ThresholdProbe(Probe):
 class StateProbe(Probe):
     """Looks at a column whose numbers stand for something: bits or states."""
 
-    def __init__(self, column: Column) -> None:
+    def __init__(self, column: MetricColumn) -> None:
         self._column = column
 
     def known(self) -> Bools:
@@ -140,7 +140,7 @@ class StateProbe(Probe):
 class BitsProbe(StateProbe):
     """Looks for bits in a bit mask: any of `bits`, none of `without`."""
 
-    def __init__(self, column: Column, bits: int, without: int) -> None:
+    def __init__(self, column: MetricColumn, bits: int, without: int) -> None:
         super().__init__(column)
         self._bits = bits
         self._without = without
@@ -154,7 +154,7 @@ class BitsProbe(StateProbe):
 class OneOfProbe(StateProbe):
     """Looks for states."""
 
-    def __init__(self, column: Column, states: Sequence[int]) -> None:
+    def __init__(self, column: MetricColumn, states: Sequence[int]) -> None:
         super().__init__(column)
         self._states = np.array(states, dtype=np.float64)
 

@@ -13,7 +13,7 @@ from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.embedded.chunks import Flags, Ints
 from tocsin.store.embedded.notes import Index
 from tocsin.store.embedded.sums import ROWS, checked, row_sum
-from tocsin.store.identity import Known, is_bare
+from tocsin.store.identity import KnownGpu, is_bare
 
 Value = str | int | float | bytes | None
 Row = Sequence[Value]
@@ -65,7 +65,7 @@ class Numbers:
     """Number and attributes of every GPU as the writer knows them. Used under the writer's lock alone."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, Known]] = {}
+        self._known: dict[str, tuple[int, KnownGpu]] = {}
 
     def load(self, db: sqlite3.Connection) -> None:
         """Take up what the file says; what a transaction that was undone said is not in it."""
@@ -73,7 +73,7 @@ class Numbers:
         for row in db.execute(f"SELECT id, last_ms, {GPU_COLUMNS} FROM gpu WHERE simulated >= 0"):
             gpu = read_gpu(row[2:])
             # When the attributes came is not in the file: the newest reading is the latest that it can have been.
-            found[gpu.uuid] = (int(row[0]), Known(gpu, None if is_bare(gpu) else row[1]))
+            found[gpu.uuid] = (int(row[0]), KnownGpu(gpu, None if is_bare(gpu) else row[1]))
         self._known = found
 
     def of(self, db: sqlite3.Connection, readings: Sequence[Reading]) -> Index:
@@ -90,7 +90,7 @@ class Numbers:
                 return number
         number = int(db.execute(_UPSERT, tuple(gpu_row(gpu))).fetchone()[0])
         if found is None:
-            known = Known(gpu)
+            known = KnownGpu(gpu)
             known.learn(gpu, reading.at_ms)
             self._known[gpu.uuid] = (number, known)
         return number
