@@ -15,6 +15,7 @@ from tocsin.actions.model.ranks import own_ranks, ranks_of
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import action_sentence, eta_clause, joined, named
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.decision import (
     PARAMETERS,
     ActionParameters,
@@ -27,7 +28,7 @@ from tocsin.domain.decision import (
     RmaTicketParameters,
     ScaleOutParameters,
 )
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -41,6 +42,8 @@ _CONSEQUENCE = {
 
 _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
+_HARD = frozenset({Category.HARDWARE, Category.POWER, Category.THERMAL, Category.TELEMETRY})
+"""Categories of faults of machines: what else may page, such as a maintenance notice, keeps to the budget."""
 LOSS_DIGITS = 6
 """Decimals of an expected loss in GPU-hours that are kept with the decision."""
 _BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
@@ -63,7 +66,7 @@ def decide(
 ) -> list[Decision]:
     """The decisions that the present state asks for, most urgent first.
 
-    Each incident of severity warning or above gives one notification, and one action where its root cause calls for
+    Each incident that is more than a note gives one notification, and one action where its root cause calls for
     one: however many members it has. A subject gets one disruptive decision at most, that of the gravest incident. The
     same state gives the same keys, also after a restart.
     """
@@ -77,7 +80,7 @@ def decide(
         choice = choose(incident, view, can)
         action = choice.action
         prediction = _matching(incident.root, expected)
-        if incident.root.severity.rank >= Severity.WARNING.rank:
+        if incident.alert_level is not AlertLevel.NOTE:
             wanted.append(_notice(incident, action, prediction, view, policy))
         if action is not ActionKind.NOTIFY:
             meant = _action(incident, choice, prediction, view, policy)
@@ -97,6 +100,12 @@ def chosen_action(incident: Incident) -> ActionKind:
     if root.category is Category.APPLICATION and root.action in CONDEMNING:
         return ActionKind.NOTIFY
     return root.action
+
+
+def is_hard_fault(incident: Incident) -> bool:
+    """Whether something is broken now and needs a person: it pages whatever the budget of pages."""
+    gravest = incident.alert_level is AlertLevel.PAGE
+    return gravest and incident.root.category in _HARD and not incident.root.expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +237,9 @@ def _notice(
         waiting = _decision(incident, proposed, view, policy, key, "", own).id
         parameters = replace(parameters, proposes=waiting)
     key = cause_key(root, ActionKind.NOTIFY)
+    if incident.alert_level is AlertLevel.PAGE and root.alert_level is not AlertLevel.PAGE:
+        # It may have begun as a warning, of which people were told under the key of its root.
+        key += "|page"
     return _decision(incident, ActionKind.NOTIFY, view, policy, key, sentence, parameters)
 
 
@@ -256,6 +268,8 @@ def _decision(
         incident=incident.id,
         parameters=parameters,
         simulated=root.simulated or any(member.simulated for member in incident.members),
+        level=incident.alert_level,
+        hard_fault=is_hard_fault(incident),
     )
 
 

@@ -28,6 +28,7 @@ from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.channel import Notifier
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Mode, NotifyParameters, Ruling, Verdict, undone_by
 from tocsin.domain.entry import EntryKind
@@ -317,6 +318,8 @@ def _failed(record: LedgerEntry, view: FleetView, policy: Policy) -> Decision:
         decision,
         action=ActionKind.NOTIFY,
         severity=Severity.CRITICAL,
+        level=AlertLevel.PAGE,
+        hard_fault=False,
         at_ms=view.now_ms,
         expires_ms=view.now_ms + policy.time_box_ms,
         key=f"{decision.key}|escalate",
@@ -332,6 +335,7 @@ def _tripped(at_ms: int, reason: str, view: FleetView, policy: Policy) -> Decisi
         action=ActionKind.NOTIFY,
         mode=policy.settings.mode,
         severity=Severity.CRITICAL,
+        level=AlertLevel.PAGE,
         category=Category.CAPACITY,
         at_ms=view.now_ms,
         expires_ms=view.now_ms + policy.time_box_ms,

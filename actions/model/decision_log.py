@@ -77,6 +77,7 @@ class Delivered:
 # Decisions, verdicts and outcomes as JSON objects of the journal, and back.
 
 _DECISION = TypeAdapter(Decision)
+_LATER: Mapping[str, Any] = {"level": None, "hard_fault": False}
 _TEXTS = TypeAdapter(dict[str, str])
 _ACTIONS = {action.value: action for action in ActionKind}
 _VERDICTS = TypeAdapter(tuple[Verdict, ...])
@@ -84,8 +85,9 @@ _OUTCOME = TypeAdapter(Outcome)
 
 
 def dump_decision(decision: Decision) -> dict[str, Any]:
-    """`decision` as a JSON object, its id beside the fields."""
-    dumped: dict[str, Any] = _DECISION.dump_python(decision, mode="json", exclude={"parameters"})
+    """`decision` as a JSON object, its id beside the fields; without what entries of before did not have either."""
+    left_out = {"parameters", *(name for name, default in _LATER.items() if getattr(decision, name) is default)}
+    dumped: dict[str, Any] = _DECISION.dump_python(decision, mode="json", exclude=left_out)
     return {"id": decision.id, **dumped, "parameters": encode(decision.parameters)}
 
 

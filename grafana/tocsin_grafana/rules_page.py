@@ -36,6 +36,7 @@ def rules_table(ruleset: RuleSet) -> str:
             f"`{rule.name}`",
             rule.table.summary,
             rule.table.severity.value,
+            rule.level.value,
             rule.table.category.value,
             _action(rule),
             _timing(rule),
@@ -43,7 +44,7 @@ def rules_table(ruleset: RuleSet) -> str:
         )
         for rule in ruleset
     ]
-    return _table(("Rule", "About", "Severity", "Category", "Proposes", "Timing", "Holds when"), rows)
+    return _table(("Rule", "About", "Severity", "Level", "Category", "Proposes", "Timing", "Holds when"), rows)
 
 
 def _action(rule: Rule) -> str:

@@ -73,6 +73,7 @@ def rules_list(context: CliContext, as_json: bool) -> None:
         {
             "name": rule.name,
             "severity": rule.table.severity.value,
+            "level": rule.level.value,
             "category": rule.table.category.value,
             "action": str(rule.table.action),
             "mode": rule.table.mode.value,

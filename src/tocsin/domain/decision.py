@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject
 from tocsin.domain.parameters import (
     Count,
@@ -419,7 +420,9 @@ class Decision:
     """One intended action on one subject.
 
     `key` is the idempotency key: nothing runs twice under one key. `findings` are the ids of what caused it, `incident`
-    the incident's. `expires_ms` ends its time box. `simulated` decisions never leave the simulator.
+    the incident's. `expires_ms` ends its time box. `simulated` decisions never leave the simulator. `level` is that of
+    the incident, None in entries of before there were levels; `hard_fault` says that something is broken now, which
+    pages whatever the budget of pages.
     """
 
     rule: str
@@ -436,6 +439,13 @@ class Decision:
     incident: str = ""
     parameters: ActionParameters = field(default_factory=NotifyParameters)
     simulated: bool = False
+    level: AlertLevel | None = None
+    hard_fault: bool = False
+
+    @property
+    def alert_level(self) -> AlertLevel:
+        """How soon a person should hear of it."""
+        return self.level or self.severity.level
 
     def __post_init__(self) -> None:
         # They are of the action's own kind, always: those of another kind, such as what an inverse inherits from the

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.reading import Owner, Reading
 
 # What a finding, prediction or decision is about.
@@ -52,6 +53,11 @@ class Severity(StrEnum):
     def rank(self) -> int:
         """0 for info, 2 for critical."""
         return list(Severity).index(self)
+
+    @property
+    def level(self) -> AlertLevel:
+        """The level of what says nothing else about itself: critical pages, a warning is one, the rest are notes."""
+        return list(AlertLevel)[self.rank]
 
 
 class Category(StrEnum):
@@ -111,6 +117,8 @@ class Finding:
     `value` and `threshold` are in the unit of `metric`; None where the rule compares no number. `action` is what the
     rule proposes. `sentence` is the whole of it in words. `owners` are the processes on the GPU when it was last seen.
     `told` says that it rests on reported events alone, such as an XID, which looking again does not bear out further.
+    `level` is the one that its rule and the record of its kind give it; None, as in entries of before there were
+    levels, where its severity does.
     """
 
     rule: str
@@ -128,6 +136,17 @@ class Finding:
     simulated: bool = False
     owners: tuple[Owner, ...] = ()
     told: bool = False
+    level: AlertLevel | None = None
+
+    @property
+    def alert_level(self) -> AlertLevel:
+        """How soon a person should hear of it."""
+        return self.level or self.severity.level
+
+    @property
+    def expected(self) -> bool:
+        """Whether it rests on what a model predicts, and on nothing that has happened."""
+        return any(item.name.startswith(PREDICTION_EVIDENCE) for item in self.evidence)
 
     @property
     def id(self) -> str:
@@ -158,6 +177,13 @@ class Incident:
     @property
     def id(self) -> str:
         return self.root.id
+
+    @property
+    def alert_level(self) -> AlertLevel:
+        """That of its gravest member; where the root is a program's own fault, the root's."""
+        if self.root.category is Category.APPLICATION:
+            return self.root.alert_level
+        return max((member.alert_level for member in self.members), key=lambda level: level.rank)
 
     @property
     def subjects(self) -> int:

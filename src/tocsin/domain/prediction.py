@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.finding import Evidence, Subject
 
 
@@ -64,6 +65,12 @@ class Prediction:
         """Stable 16-digit name."""
         text = f"{self.model}|{self.target}|{self.subject.key}|{self.at_ms}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def alert_level(self) -> AlertLevel:
+        """A warning at most: what has not happened wakes nobody."""
+        warns = self.is_ahead or (self.status is PredictionStatus.LIKELY and self.eta_ms is None)
+        return AlertLevel.WARNING if warns else AlertLevel.NOTE
 
     @property
     def lead_ms(self) -> int | None:

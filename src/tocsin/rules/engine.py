@@ -286,6 +286,7 @@ class Renderer:
             simulated=self._simulated(row, gpu),
             owners=self._owners(row),
             told=self._rule.told,
+            level=self._rule.level,
         )
 
     def _gpu(self, row: int) -> Gpu | None:

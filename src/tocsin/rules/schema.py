@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -84,6 +85,9 @@ class RuleTable(Part):
     """What it is about and why, for documentation."""
     severity: Severity
     """`info`, `warning` or `critical`."""
+    level: AlertLevel | None = None
+    """`page` (a person is needed now), `warning` (for the working day) or `note` (for the record); by default what
+    `critical`, `warning` and `info` stand for. What is only predicted is a warning at most."""
     category: Category
     """What kind of trouble it is about."""
     action: ActionKind | Literal["catalogue"]
@@ -192,6 +196,17 @@ class Rule:
     def told(self) -> bool:
         """Whether it rests on reported events alone."""
         return all(condition.told for condition in self.conditions)
+
+    @property
+    def expects(self) -> bool:
+        """Whether it may hold by predictions alone."""
+        return all(each.expects for each in self.all_) and (not self.any_ or any(each.expects for each in self.any_))
+
+    @property
+    def level(self) -> AlertLevel:
+        """How soon a person should hear of it: nobody is woken by what is only predicted."""
+        level = self.table.level or self.table.severity.level
+        return AlertLevel.WARNING if self.expects and level is AlertLevel.PAGE else level
 
     def meaning(self) -> str:
         every = [condition.meaning() for condition in self.all_]

@@ -118,6 +118,8 @@ class Condition(BaseModel):
     words: ClassVar[frozenset[str]] = frozenset()
     told: ClassVar[bool] = False
     """Whether it is about events that somebody reported once, which a second look does not bear out any further."""
+    expects: ClassVar[bool] = False
+    """Whether it is about what a model predicts, and about nothing that has happened."""
 
     kind: str
     """Which kind of condition."""

@@ -28,6 +28,7 @@ class Forecast(Condition):
     """
 
     words = frozenset({"eta", "probability", "said"})
+    expects = True
     kind: Literal["forecast"]
     metric: str
     """The metric that is predicted."""

@@ -23,6 +23,7 @@ class Risk(Condition):
     """
 
     words = frozenset({"probability", "said"})
+    expects = True
     kind: Literal["risk"]
     target: str = "hardware_fault"
     """What is predicted."""
