@@ -6,13 +6,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium fonts-noto-cjk gcc libc6-dev \
 	slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
 DEMO_ARGS ?=
+KILLS ?= 1000
 QUICK ?= tests/unit/domain tests/unit/config tests/unit/journal tests/unit/plugins tests/unit/rules tests/unit/hook \
 	tests/unit/client tests/unit/store tests/unit/telemetry tests/smoke
 export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint quick unit walk attack chaos wheel-test aws-test test bench docs prior backtest grafana clean
+.PHONY: help demo setup setup-servers lint quick unit walk attack kills chaos wheel-test aws-test test bench docs prior backtest grafana clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -48,6 +49,9 @@ walk: setup  ## Trace a reading and an XID through the product, and count the fi
 
 attack: setup  ## What a stranger, or a node's token, may try against a brain (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/attack --benchmark-disable -p no:xdist
+
+kills: setup  ## kill -9 of brain and agents under load, KILLS times (1000: some 30 minutes); prints what was lost and doubled
+	TOCSIN_KILLS=$(KILLS) $(BIN)/python -m pytest tests/e2e/test_brain_kill.py -s -q --benchmark-disable -p no:xdist
 
 chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist

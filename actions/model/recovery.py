@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS
-from tocsin.actions.model.scope import affected, base_key, same_kind
+from tocsin.actions.model.scope import affected, base_key
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import (
@@ -14,6 +14,7 @@ from tocsin.domain.decision import (
     Decision,
     RecoveryParameters,
     RestoreParameters,
+    ThrottleKind,
     asked_by,
     parameters_of,
 )
@@ -70,9 +71,10 @@ def due_recoveries(view: FleetView, inverse: Inverse) -> list[Decision]:
     if view.now_ms < view.started_ms + view.policy.boot_grace_ms:
         return []
     lasting = [effect for effect in view.controls.effects.values() if ACTIONS[effect.action].inverse is not None]
+    held = _held(lasting, view)
     due: dict[str, Decision] = {}
     for effect in lasting:
-        if any(_stays(other, view) and _related(effect, other, view) for other in lasting):
+        if not held.get(_way_back(effect), frozenset()).isdisjoint(_touched(effect, view)):
             continue
         undo = inverse(effect)
         if undo is not None:
@@ -82,19 +84,27 @@ def due_recoveries(view: FleetView, inverse: Inverse) -> list[Decision]:
     return list(due.values())
 
 
+def _held(lasting: Iterable[Decision], view: FleetView) -> dict[tuple[ActionKind | None, ThrottleKind], set[str]]:
+    """What the effects that stay hold, by their way back: undoing another effect of that way on it would undo them."""
+    held: dict[tuple[ActionKind | None, ThrottleKind], set[str]] = {}
+    for effect in lasting:
+        if _stays(effect, view):
+            held.setdefault(_way_back(effect), set()).update(_touched(effect, view))
+    return held
+
+
 def _stays(effect: Decision, view: FleetView) -> bool:
     live = any(identity in view.findings for identity in effect.findings)
     return live or effect.category is Category.HARDWARE or base_key(effect.subject) in view.controls.busy
 
 
-def _related(one: Decision, other: Decision, view: FleetView) -> bool:
-    """Whether undoing `one` would undo `other` as well."""
-    if ACTIONS[one.action].inverse is not ACTIONS[other.action].inverse or not same_kind(one, other):
-        return False
-    if base_key(one.subject) == base_key(other.subject):
-        return True
-    mine = {member.gpu.uuid for member in affected(one, view)}
-    return any(member.gpu.uuid in mine for member in affected(other, view))
+def _way_back(effect: Decision) -> tuple[ActionKind | None, ThrottleKind]:
+    return ACTIONS[effect.action].inverse, effect.parameters.throttle_kind
+
+
+def _touched(effect: Decision, view: FleetView) -> set[str]:
+    """The subject's key, which has a colon, and the UUIDs of the whole GPUs that it touches."""
+    return {base_key(effect.subject), *(member.gpu.uuid for member in affected(effect, view))}
 
 
 def _dated(undo: Decision, view: FleetView) -> Decision:

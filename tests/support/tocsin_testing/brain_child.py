@@ -1,9 +1,10 @@
-"""A brain in a process of its own that can be killed at any instant."""
+"""Brains and agents in processes of their own that can be killed at any instant."""
 
 from __future__ import annotations
 
 import multiprocessing
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -14,22 +15,17 @@ from tocsin.runtime.brain.assembly import run_brain
 
 
 def context() -> ForkServerContext:
-    """Start method whose server has the brain imported already, so that a start costs a fork."""
+    """Start method whose server has brain and agent imported already, so that a start costs a fork."""
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(["tocsin_testing.brain_child"])
+    chosen.set_forkserver_preload(["tocsin_testing.brain_child", "tocsin_testing.killed_agent"])
     return chosen
 
 
-def _serve(settings: Settings, pipe: Connection) -> None:
-    told = threading.Event()
-
-    def announce(line: str) -> None:
-        # The first line alone: the other end is closed once that is there.
-        if not told.is_set():
-            told.set()
-            pipe.send(line)
-
-    run_brain(settings, SystemClock(), threading.Event(), announce)
+def spawn_brain(settings: Settings) -> BaseProcess:
+    """Start a brain and wait for nothing: its port is the one of the settings."""
+    process = context().Process(target=_serve, args=(settings, None))
+    process.start()
+    return process
 
 
 def start_brain(settings: Settings) -> tuple[BaseProcess, str]:
@@ -45,3 +41,19 @@ def start_brain(settings: Settings) -> tuple[BaseProcess, str]:
         return process, str(here.recv()).removeprefix("api: ")
     finally:
         here.close()
+
+
+def _serve(settings: Settings, pipe: Connection | None) -> None:
+    run_brain(settings, SystemClock(), threading.Event(), _teller(pipe))
+
+
+def _teller(pipe: Connection | None) -> Callable[[str], None]:
+    """Sends the first line alone: the other end is closed once that is there."""
+    told = threading.Event()
+
+    def announce(line: str) -> None:
+        if pipe is not None and not told.is_set():
+            told.set()
+            pipe.send(line)
+
+    return announce
