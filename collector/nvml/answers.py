@@ -10,6 +10,7 @@ from functools import cache
 from math import isfinite
 from operator import mul, truediv
 from typing import Any
+from uuid import UUID
 
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, NvmlFailure
 from tocsin.domain.metrics import split_variant, variant
@@ -65,7 +66,7 @@ FABRIC_PROBLEMS = {
 _CONFIGURATION_SHIFT = 8
 _CONFIGURATION_MASK = 0xF
 _YES, _NO = 1, 2
-_REGISTERED, _FAILED = 3, 4
+REGISTERED, _FAILED = 3, 4
 """State of a GPU whose registration with the fabric has ended; 4, DCGM's number, where it ended with an error."""
 
 
@@ -177,7 +178,7 @@ def sram(answer: Any) -> Answer:
 
 def fabric(answer: Any) -> Answer:
     """Registration with the NVLink fabric, its health, and what ails it. Version 2 of the structure has no summary."""
-    failed = answer.state == _REGISTERED and getattr(answer, "status", 0)
+    failed = answer.state == REGISTERED and getattr(answer, "status", 0)
     values: dict[str, float | None] = {
         "gpu_fabric_state": _FAILED if failed else answer.state,
         "gpu_fabric_health": getattr(answer, "healthSummary", None),
@@ -191,6 +192,17 @@ def fabric(answer: Any) -> Answer:
         key = variant("gpu_fabric_problem", "problem", "incorrect_configuration")
         values[key] = float(configuration != _YES)
     return values
+
+
+def nvlink_domain(answer: Any) -> str:
+    """The NVLink domain that a GPU is registered with, ``clusterUuid.cliqueId`` as in label ``nvidia.com/gpu.clique``.
+
+    Empty where registration has not ended well, and where the cluster has no UUID: then the domain is the host's own.
+    """
+    cluster = bytes(answer.clusterUuid)
+    if answer.state != REGISTERED or getattr(answer, "status", 0) or not any(cluster):
+        return ""
+    return f"{UUID(bytes=cluster)}.{int(answer.cliqueId)}"
 
 
 @cache

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tocsin.collector.nvml.answers import GpuLost, metric_of
+from tocsin.collector.nvml.answers import REGISTERED, GpuLost, metric_of, nvlink_domain
 from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import MOST_GPUS, MOST_INSTANCES, Code, Nvml, NvmlFailure, attempt, text
 from tocsin.collector.nvml.probes import (
@@ -26,7 +26,7 @@ from tocsin.collector.nvml.tiers import Processes, ReadPlan, TierCache, Tiered
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND
 from tocsin.domain.metrics import variant
-from tocsin.domain.reading import MIG_START, Gpu, Missing, Reading, normalise_pci_bus_id
+from tocsin.domain.reading import MIG_START, NVLINK_DOMAIN, Gpu, Missing, Reading, normalise_pci_bus_id
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -40,6 +40,7 @@ _PROFILE = re.compile(r"MIG (\S+)\s*$")
 _MICROSECONDS = 1e6
 _LATENCY = "gpu_driver_latency_seconds"
 _INSTANCE_RATIO = "gpu_mig_instance_memory_used_ratio"
+_FABRIC_STATE = "gpu_fabric_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class NvmlDevice:
         self._throughput: Tiered | None = None
         self._seen_reasons: tuple[object, ...] = ()
         self._missing: dict[str, Missing] = {}
+        self._fabric_state: float | None = None
 
     @property
     def activities(self) -> list[GpmActivity]:
@@ -160,6 +162,7 @@ class NvmlDevice:
         fast = plan.fast
         fresh = plan.cache.refresh(at_ms)
         values = {**plan.cache.values, **fast.values}
+        self._learn_domain(values.get(_FABRIC_STATE))
         if fast.fields.latency_us is not None:
             values[_LATENCY] = fast.fields.latency_us / _MICROSECONDS
         values.update(self._activity.read(steady_ms))
@@ -169,6 +172,22 @@ class NvmlDevice:
         instances = [instance.read(at_ms, steady_ms) for instance in self.instances]
         self._add_instances(values, missing, instances)
         return DeviceSample(values, missing, instances)
+
+    def _learn_domain(self, state: float | None) -> None:
+        """Ask for the NVLink domain whenever the registration with the fabric has ended anew; keep it meanwhile."""
+        if state == self._fabric_state:
+            return
+        self._fabric_state = state
+        if state != REGISTERED:
+            return
+        answer = attempt(self._library, "nvmlDeviceGetGpuFabricInfoV", self.handle)
+        try:
+            domain = "" if answer is None else nvlink_domain(answer)
+        except (TypeError, ValueError, AttributeError):
+            # A driver that answers in another shape must not cost the values.
+            return
+        labels = {name: value for name, value in self.gpu.labels.items() if name != NVLINK_DOMAIN}
+        self.gpu = replace(self.gpu, labels=labels | ({NVLINK_DOMAIN: domain} if domain else {}))
 
     def _first(self) -> ReadPlan:
         numbers = [instance.number for instance in self.instances if instance.number is not None]

@@ -20,6 +20,8 @@ from tocsin.domain.metrics import spec_of
 _PCI = re.compile(r"^(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-9a-fA-F]))?$")
 MIG_START = "mig_start"
 """Label of a MIG instance: the first memory slice of its GPU instance."""
+NVLINK_DOMAIN = "nvlink_domain"
+"""Label of a GPU that is registered with an NVLink fabric of several hosts: NVML's ``clusterUuid.cliqueId``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,14 +155,15 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t
          out->status = (nvmlReturn_t)u[1]; out->cliqueId = (unsigned)u[2];)
 }
 
-/* Script: state status clique mask health newest-version. */
+/* Script: state status clique mask health newest-version cluster, whose UUID is that byte 16 times. */
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *out)
 {
     unsigned version = out->version >> 24, asked = out->version;
     FILL(
         nvmlDeviceGetGpuFabricInfoV, unsigned newest = answer.count > 5 ? (unsigned)u[5] : 3;
         if (version > newest || (asked != nvmlGpuFabricInfo_v3 && asked != nvmlGpuFabricInfo_v2)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-        memset(out->clusterUuid, 0, sizeof out->clusterUuid); out->state = (nvmlGpuFabricState_t)u[0];
+        memset(out->clusterUuid, answer.count > 6 ? (int)u[6] : 0, sizeof out->clusterUuid);
+        out->state = (nvmlGpuFabricState_t)u[0];
         out->status = (nvmlReturn_t)u[1]; out->cliqueId = (unsigned)u[2]; out->healthMask = (unsigned)u[3];
         if (version >= 3) out->healthSummary = (unsigned char)u[4];)
 }

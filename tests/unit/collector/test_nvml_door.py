@@ -25,7 +25,7 @@ from tocsin.collector.nvml.library import (
 )
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.source import NodeIdentity
-from tocsin.domain.reading import Missing
+from tocsin.domain.reading import NVLINK_DOMAIN, Missing
 from tocsin_testing.builders import T0
 
 FIELDS = {
@@ -120,6 +120,7 @@ class FakeLibrary:
 
     def nvmlDeviceGetGpuFabricInfoV(self, _handle: Any, answer: Any) -> int:
         self.fabric_versions.append(answer._obj.version)
+        answer._obj.clusterUuid[:] = range(16)
         if isinstance(answer._obj, pynvml.c_nvmlGpuFabricInfo_v3_t):
             return int(Code.ARGUMENT_VERSION_MISMATCH)
         answer._obj.state = 3
@@ -179,7 +180,9 @@ def test_a_whole_reading_goes_through_pynvml(driver: FakeLibrary) -> None:
     assert reading.values["gpu_ecc_sram_threshold_exceeded"] == 1
     assert reading.values["gpu_row_remap_failure"] == 1
     assert reading.values["gpu_fabric_state"] == 3
-    assert len(driver.fabric_versions) == 2, "the newer structure was refused, the older one taken"
+    newer, older, *again = driver.fabric_versions
+    assert (newer > older, again) == (True, [newer, older]), "the newer structure was refused, the older one taken"
+    assert reading.gpu.labels[NVLINK_DOMAIN] == "00010203-0405-0607-0809-0a0b0c0d0e0f.0"
     assert reading.missing["gpu_utilization_ratio"] is Missing.DENIED
     assert reading.missing["gpu_sm_clock_hertz"] is Missing.UNSUPPORTED, "this library does not export the function"
     source.close()

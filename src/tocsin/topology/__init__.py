@@ -1,0 +1,1 @@
+"""Which place holds which: GPUs, links, hosts, racks, power and cooling zones, NVLink domains, rails, jobs."""

@@ -1,0 +1,151 @@
+"""The places of the fleet: where each GPU and host is, and what each place holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.domain.reading import Gpu
+from tocsin.topology.claims import Claim, Disagreement, believed_first, disagreement_of, settle
+from tocsin.topology.labels import claims_of_gpu
+
+_WIDER = tuple(kind for kind in PlaceKind if kind not in (PlaceKind.GPU, PlaceKind.LINK, PlaceKind.HOST, PlaceKind.JOB))
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a place holds."""
+
+    gpus: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+
+
+_NOTHING = Contents()
+
+
+class Topology:
+    """An unchanging view; ask it from any thread.
+
+    `hosts` has the host of every GPU by UUID (MIG instances count as their GPU, by `parents`), `claims` what sources
+    say of GPUs and hosts, `jobs` the job on a GPU where one is known. A place that nobody named is an empty string.
+    """
+
+    def __init__(
+        self,
+        hosts: Mapping[str, str] | None = None,
+        claims: Iterable[Claim] = (),
+        *,
+        parents: Mapping[str, str] | None = None,
+        jobs: Mapping[str, str] | None = None,
+    ) -> None:
+        settled = settle(claims)
+        self._host = dict(hosts or {})
+        self._parent = dict(parents or {})
+        self._claimed = settled.places
+        self._links = settled.links
+        self._jobs = dict(jobs or {})
+        self._by_host: dict[tuple[PlaceKind, str], str] = {}
+        self._by_gpu: dict[tuple[PlaceKind, str], str] = {}
+        found = [*settled.disagreements, *self._index()]
+        self.disagreements: tuple[Disagreement, ...] = tuple(sorted(found, key=str))
+        self._contents = self._held()
+
+    def _index(self) -> list[Disagreement]:
+        found = []
+        for (subject, kind), claim in self._claimed.items():
+            if subject.kind is PlaceKind.HOST:
+                self._by_host[kind, subject.name] = claim.place.name
+        for (subject, kind), claim in self._claimed.items():
+            if subject.kind is not PlaceKind.GPU:
+                continue
+            of_host = self._claimed.get((Place(PlaceKind.HOST, self._host.get(subject.name, "")), kind))
+            counts = claim
+            if of_host is not None:
+                counts = claim if claim.source is of_host.source else min(claim, of_host, key=believed_first)
+                against = disagreement_of(subject, claim, of_host)
+                found += [against] if against is not None else []
+            self._by_gpu[kind, subject.name] = counts.place.name
+        return found
+
+    def _held(self) -> dict[Place, Contents]:
+        gpus: dict[Place, set[str]] = defaultdict(set)
+        hosts: dict[Place, set[str]] = defaultdict(set)
+        for (kind, host), name in self._by_host.items():
+            hosts[Place(kind, name)].add(host)
+        for gpu, host in self._host.items():
+            for kind in _WIDER:
+                name = self.name(kind, gpu, host)
+                if name:
+                    gpus[Place(kind, name)].add(gpu)
+                    hosts[Place(kind, name)].add(host)
+            gpus[Place(PlaceKind.HOST, host)].add(gpu)
+            hosts[Place(PlaceKind.HOST, host)].add(host)
+            for link in self._links.get(gpu, ()):
+                gpus[Place(PlaceKind.LINK, link)].add(gpu)
+        for gpu, job in self._jobs.items():
+            gpus[Place(PlaceKind.JOB, job)].add(gpu)
+        return {
+            place: Contents(frozenset(gpus.get(place, ())), frozenset(hosts.get(place, ())))
+            for place in gpus.keys() | hosts.keys()
+        }
+
+    def gpu(self, uuid: str) -> str:
+        """The physical GPU of a UUID, which may be a MIG instance's."""
+        return self._parent.get(uuid, uuid)
+
+    def host(self, gpu: str) -> str:
+        """The host of a GPU, empty where it is not known."""
+        return self._host.get(self.gpu(gpu), "")
+
+    def name(self, kind: PlaceKind, gpu: str = "", host: str = "") -> str:
+        """The place of `kind` that a GPU, or else a host, is in; empty where nobody said."""
+        gpu = self.gpu(gpu)
+        if kind is PlaceKind.GPU:
+            return gpu
+        if kind is PlaceKind.JOB:
+            return self._jobs.get(gpu, "")
+        host = host or self._host.get(gpu, "")
+        if kind is PlaceKind.HOST:
+            return host
+        return self._by_gpu.get((kind, gpu)) or self._by_host.get((kind, host), "")
+
+    def links(self, gpu: str) -> frozenset[str]:
+        """The links whose end a GPU is, as far as they were named."""
+        return self._links.get(self.gpu(gpu), frozenset())
+
+    def held(self, place: Place) -> Contents:
+        """The GPUs and hosts of a place; nothing where it is not known."""
+        return self._contents.get(place, _NOTHING)
+
+    def places(self, kind: PlaceKind) -> dict[str, Contents]:
+        """All places of `kind` by name."""
+        return {place.name: held for place, held in self._contents.items() if place.kind is kind}
+
+    def with_jobs(self, jobs: Mapping[str, str]) -> Topology:
+        """The same places with other jobs."""
+        other = Topology.__new__(Topology)
+        other._host, other._parent, other._links = self._host, self._parent, self._links
+        other._claimed, other._by_host, other._by_gpu = self._claimed, self._by_host, self._by_gpu
+        other.disagreements = self.disagreements
+        other._jobs = dict(jobs)
+        held: dict[str, set[str]] = defaultdict(set)
+        for gpu, job in jobs.items():
+            held[job].add(gpu)
+        rest = {place: one for place, one in self._contents.items() if place.kind is not PlaceKind.JOB}
+        other._contents = rest | {Place(PlaceKind.JOB, job): Contents(frozenset(gpus)) for job, gpus in held.items()}
+        return other
+
+
+def topology_of(gpus: Iterable[Gpu], claims: Iterable[Claim] = ()) -> Topology:
+    """The topology of `gpus` with what they say of themselves (see `tocsin.topology.labels`) and further `claims`."""
+    known = list(gpus)
+    hosts = {one.uuid: one.host for one in known if not one.is_mig and one.uuid}
+    parents = {one.uuid: one.parent for one in known if one.is_mig}
+    own = [claim for one in known for claim in claims_of_gpu(one)]
+    return Topology(hosts, [*claims, *own], parents=parents)
+
+
+NO_TOPOLOGY = Topology()
+"""Nothing is known: every host is alone."""
