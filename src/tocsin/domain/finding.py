@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.place import Place
 from tocsin.domain.reading import Owner, Reading
 
 # What a finding, prediction or decision is about.
@@ -155,6 +156,11 @@ class Finding:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def is_forecast(self) -> bool:
+        """Whether it rests on a prediction: nothing has failed yet."""
+        return any(item.name.startswith(PREDICTION_EVIDENCE) for item in self.evidence)
+
+    @property
     def is_hardware_fault(self) -> bool:
         """Whether its subject is unhealthy: trouble of the hardware itself that cannot wait."""
         return self.category is Category.HARDWARE and self.severity is Severity.CRITICAL
@@ -165,7 +171,8 @@ class Incident:
     """A burst of findings collapsed to its root cause.
 
     `root` is the finding that explains the others; `members` are all findings of the incident, the root among them;
-    `subjects` counts what is touched. `id` is that of the root, so that it survives a restart.
+    `subjects` counts what is touched. `id` is that of the root, so that it survives a restart. `place` is where the
+    cause sits: what all that shows it shares; None where nobody looked, as in incidents of older versions.
     """
 
     root: Finding
@@ -173,6 +180,7 @@ class Incident:
     opened_ms: int
     last_ms: int
     sentence: str
+    place: Place | None = None
 
     @property
     def id(self) -> str:

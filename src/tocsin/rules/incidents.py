@@ -1,249 +1,100 @@
-"""Bursts collapsed to their root cause: what belongs together is one incident."""
+"""Bursts collapsed to their root cause: what belongs together is one incident, in the place that it shares."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
-from tocsin.domain.clock import SECOND
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, SubjectKind
-from tocsin.rules.conditions.xid_class import XID_METRIC
-from tocsin.rules.engine import RACK_EVIDENCE
-from tocsin.rules.episodes import BURST_EVIDENCE, QUIET_MS
-from tocsin.rules.sxid import SxidSpec, shipped_sxids
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.rules.cause_groups import CauseGroup, Symptoms, own_groups
+from tocsin.rules.consequences import attach
+from tocsin.rules.episodes import QUIET_MS
+from tocsin.rules.shared_causes import collapse_upward
+from tocsin.rules.symptoms import Symptom, cause_rank, code_of, is_verdict, root_order
 from tocsin.rules.units import show_duration
-from tocsin.rules.xid import xid
-from tocsin.rules.xid_nvlink import DECODED_CODES
+from tocsin.rules.xid_explain import sequences
+from tocsin.topology.topology import NO_TOPOLOGY, Topology
 
-# Which of several findings explains the others: causes before effects.
-
-NVLINK_CLASS = "nvlink"
-
-_BUS_LOSS = 1
-_BY_CATEGORY = {
-    Category.POWER: 10,
-    Category.HARDWARE: 55,
-    Category.THERMAL: 65,
-    Category.TELEMETRY: 80,
-    Category.APPLICATION: 92,
-    Category.MEMORY: 94,
-    Category.FRAGMENTATION: 95,
-    Category.CAPACITY: 96,
-}
-_DRIVER_VERDICT = 70
-_MINOR = 15
-"""Added for a finding that is less than critical, so that a warning does not stand before the failure it came with."""
-
-_HARMLESS = 60
-"""Added for an NVLink event that is not fatal by its sub-code: it explains nothing that failed."""
-
-_GPU_LOST = "gpu_lost:"
-_RECOVERY_METRIC = "gpu_recovery_action"
-_SXID = "sxid:"
+__all__ = ["QUIET_MS", "cause_rank", "collapse"]
 
 
-def code_of(finding: Finding) -> int | None:
-    """The XID that `finding` is about; None where it is about none."""
-    if finding.metric == XID_METRIC and finding.value is not None:
-        return round(finding.value)
-    return None
-
-
-def switch_errors(finding: Finding) -> list[SxidSpec]:
-    """The SXids that `finding` is about, nearest to the cause first."""
-    codes = {item.value for item in finding.evidence if item.name.startswith(_SXID)}
-    specs = [shipped_sxids().seen(round(code), finding.severity) for code in codes if code is not None]
-    return sorted(specs, key=lambda spec: (spec.cause_rank, spec.code))
-
-
-def is_verdict(finding: Finding) -> bool:
-    """Whether `finding` is the driver's own recovery verdict."""
-    return any(item.name.startswith((_RECOVERY_METRIC, "recovery_action:")) for item in finding.evidence)
-
-
-def is_nvlink(finding: Finding) -> bool:
-    """Whether `finding` is a fault of the NVLink fabric: an XID of its class or a fatal SXid."""
-    code = code_of(finding)
-    if code is not None:
-        return xid(code).xid_class == NVLINK_CLASS
-    return any(spec.fatal for spec in switch_errors(finding))
-
-
-def cause_rank(finding: Finding) -> int:
-    """Place between cause and effect, least first.
-
-    Loss of the bus comes before a power brake, that before a fatal NVLink event (XID 149) and that before its echo on
-    peers (145); an uncorrectable memory error (48) before its handling (63, 64, 94, 95); clean-up (45) is last.
-    """
-    code = code_of(finding)
-    if code is not None:
-        harmless = code in DECODED_CODES and finding.severity is not Severity.CRITICAL
-        return xid(code).cause_rank + (_HARMLESS if harmless else 0)
-    if any(item.name.startswith(_GPU_LOST) for item in finding.evidence):
-        return _BUS_LOSS
-    switches = switch_errors(finding)
-    if switches:
-        return switches[0].cause_rank
-    if is_verdict(finding):
-        return _DRIVER_VERDICT
-    rank = _BY_CATEGORY[finding.category]
-    minor = finding.category in (Category.POWER, Category.HARDWARE) and finding.severity is not Severity.CRITICAL
-    return rank + _MINOR if minor else rank
-
-
-def root_order(finding: Finding) -> tuple[int, int, int, str, str]:
-    """Sort key under which the root cause comes first."""
-    return (
-        cause_rank(finding),
-        -finding.severity.rank,
-        finding.started_ms,
-        finding.subject.key,
-        finding.rule,
-    )
-
-
-BURST_MS = 60 * SECOND
-"""Gap within which faults on several GPUs of one host, rack or fabric are one burst; covers one polling interval."""
-
-FABRIC_MS = 30 * SECOND
-"""Gap within which NVLink errors count as one fault of the fabric, wherever they are."""
-
-_FAULTS = frozenset({Category.HARDWARE, Category.POWER, Category.THERMAL, Category.TELEMETRY, Category.APPLICATION})
-_SPREADING = frozenset({Category.HARDWARE, Category.POWER, Category.TELEMETRY, Category.APPLICATION})
-_RACK_WIDE = frozenset({Category.HARDWARE, Category.POWER})
-_BRIDGE = -1
-
-
-def collapse(findings: Iterable[Finding], events: Iterable[Event] = ()) -> list[Incident]:
+def collapse(
+    findings: Iterable[Finding], events: Iterable[Event] = (), topology: Topology = NO_TOPOLOGY
+) -> list[Incident]:
     """The incidents that `findings` make, most severe first, then oldest.
 
     Findings belong together on one GPU with less than QUIET_MS between their starts, XID `events` of that GPU bridging
-    gaps; on one host, and for hardware and power on one rack, with less than BURST_MS; and NVLink errors anywhere with
-    less than FABRIC_MS, since a fabric spans hosts and racks. A silent or frozen GPU and the driver's verdict join the
-    fault before them however long ago it was. Load, memory and fragmentation stand alone.
+    gaps. Findings of one kind on several GPUs become one incident where they cover what those share by `topology`: a
+    host, rack, zone, link or job. What follows from a cause elsewhere, such as echoes on the NVLinks, goes to the cause
+    that explains it best, within one NVLink domain; where none is known a host is its own. A silent or frozen GPU and
+    the driver's verdict join the fault before them however long ago it was. Forecasts, load, memory and fragmentation
+    stand alone.
 
-    The root is the finding nearest to the cause among those that started within QUIET_MS of the first; where the driver
-    has given a verdict on the root's GPU, that is the root's action. The order of the arguments does not matter.
+    The root is the finding nearest to the cause among those that show the cause itself and started within QUIET_MS of
+    the first; where the driver has given a verdict on the root's GPU, that is the root's action. The order of the
+    arguments does not matter.
     """
-    ordered = sorted(set(findings), key=lambda finding: (finding.started_ms, finding.subject.key, finding.rule))
-    groups = _Groups(len(ordered))
-    _join_gpus(ordered, _xid_instants(events), groups)
-    _join_consequences(ordered, groups)
-    _join_bursts(ordered, groups)
-    members: dict[int, list[Finding]] = defaultdict(list)
-    for i, finding in enumerate(ordered):
-        members[groups.find(i)].append(finding)
-    incidents = [_incident(group) for group in members.values()]
+    instants, by_code = _xid_instants(events)
+    symptoms = Symptoms(_ordered(findings), topology, by_code)
+    groups = attach(symptoms, collapse_upward(symptoms, own_groups(symptoms, instants)))
+    incidents = [_incident(symptoms, group) for group in groups]
     return sorted(incidents, key=lambda one: (-one.root.severity.rank, one.opened_ms, one.root.subject.key, one.id))
 
 
-class _Groups:
-    """Union-find over the positions of findings; the smallest position stands for its group."""
-
-    def __init__(self, count: int) -> None:
-        self._parent = list(range(count))
-
-    def find(self, i: int) -> int:
-        while self._parent[i] != i:
-            self._parent[i] = self._parent[self._parent[i]]
-            i = self._parent[i]
-        return i
-
-    def join(self, i: int, j: int) -> None:
-        a, b = self.find(i), self.find(j)
-        self._parent[max(a, b)] = min(a, b)
+def _ordered(findings: Iterable[Finding]) -> list[Finding]:
+    # A finding is told from others by its rule, subject and start, as its id is; to hash all of it costs far more.
+    unique = {(one.started_ms, one.subject.key, one.rule): one for one in findings}
+    return [unique[key] for key in sorted(unique)]
 
 
-def _xid_instants(events: Iterable[Event]) -> dict[str, list[int]]:
+def _xid_instants(events: Iterable[Event]) -> tuple[dict[str, list[int]], dict[tuple[str, int], list[int]]]:
+    """When each GPU reported XIDs, and when each number of them, in order."""
     instants: dict[str, list[int]] = defaultdict(list)
+    by_code: dict[tuple[str, int], list[int]] = defaultdict(list)
     for event in events:
         if event.kind is EventKind.XID and event.gpu:
             instants[event.gpu].append(event.at_ms)
-    return instants
+            by_code[event.gpu, event.code].append(event.at_ms)
+    for times in by_code.values():
+        times.sort()
+    return instants, by_code
 
 
-def _by(ordered: Sequence[Finding], key: Callable[[Finding], Hashable | None]) -> list[list[int]]:
-    groups: dict[Hashable, list[int]] = defaultdict(list)
-    for i, finding in enumerate(ordered):
-        name = key(finding)
-        if name is not None:
-            groups[name].append(i)
-    return list(groups.values())
-
-
-def _join_gpus(ordered: Sequence[Finding], instants: dict[str, list[int]], groups: _Groups) -> None:
-    def subject(finding: Finding) -> Hashable | None:
-        kind = "fault" if finding.category in _FAULTS else finding.category
-        return (finding.subject.kind, finding.subject.name, kind)
-
-    for positions in _by(ordered, subject):
-        bridges = instants.get(ordered[positions[0]].subject.name, [])
-        spans = [(ordered[i].started_ms, _burst_end(ordered[i]), i) for i in positions]
-        _chain([*spans, *((at, at, _BRIDGE) for at in bridges)], QUIET_MS, groups)
-
-
-def _chain(spans: Iterable[tuple[int, int, int]], gap_ms: int, groups: _Groups) -> None:
-    """Join the findings of spans (start, end, position) with less than `gap_ms` of silence between them."""
-    reach, last = 0, _BRIDGE
-    for start, end, position in sorted(spans):
-        if start - reach >= gap_ms:
-            last = _BRIDGE
-        if position != _BRIDGE:
-            if last != _BRIDGE:
-                groups.join(last, position)
-            last = position
-        reach = max(reach, end)
-
-
-def _burst_end(finding: Finding) -> int:
-    ends = [item.at_ms for item in finding.evidence if item.name == BURST_EVIDENCE]
-    return max([finding.started_ms, *ends])
-
-
-def _join_consequences(ordered: Sequence[Finding], groups: _Groups) -> None:
-    """Silence, frozen values and the driver's verdict belong to the newest fault before them on the same GPU."""
-    for positions in _by(ordered, lambda f: f.subject.name if f.subject.kind is SubjectKind.GPU else None):
-        faults = [i for i in positions if _is_fault(ordered[i])]
-        for i in positions:
-            finding = ordered[i]
-            if finding.category is Category.TELEMETRY or is_verdict(finding):
-                before = [j for j in faults if j != i and ordered[j].started_ms <= finding.started_ms + QUIET_MS]
-                if before:
-                    groups.join(before[-1], i)
-
-
-def _is_fault(finding: Finding) -> bool:
-    return finding.category in _RACK_WIDE and not is_verdict(finding)
-
-
-def _join_bursts(ordered: Sequence[Finding], groups: _Groups) -> None:
-    def host(finding: Finding) -> Hashable | None:
-        return finding.subject.host or None if finding.category in _SPREADING else None
-
-    def rack(finding: Finding) -> Hashable | None:
-        return _rack(finding) or None if finding.category in _RACK_WIDE else None
-
-    for key in (host, rack):
-        for positions in _by(ordered, key):
-            _chain([(ordered[i].started_ms, ordered[i].started_ms, i) for i in positions], BURST_MS, groups)
-    starts = [(finding.started_ms, i) for i, finding in enumerate(ordered) if is_nvlink(finding)]
-    _chain([(start, start, i) for start, i in starts], FABRIC_MS, groups)
-
-
-def _rack(finding: Finding) -> str:
-    return next((item.text for item in finding.evidence if item.name == RACK_EVIDENCE), "")
-
-
-def _incident(members: list[Finding]) -> Incident:
-    first = min(finding.started_ms for finding in members)
-    early = [finding for finding in members if finding.started_ms - first < QUIET_MS]
-    root = min(early, key=root_order)
+def _incident(symptoms: Symptoms, group: CauseGroup) -> Incident:
+    positions = sorted((*group.members, *group.effects))
+    members = [symptoms.ordered[i] for i in positions]
+    first = members[0].started_ms
+    early = [i for i in group.members if symptoms.start(i) - first < QUIET_MS]
+    early = early or [i for i in positions if symptoms.start(i) - first < QUIET_MS]
+    root = symptoms.ordered[_root(symptoms, early)]
     decided = _with_verdict(root, members)
     members = [decided if finding is root else finding for finding in members]
     last = max(finding.last_ms for finding in members)
-    return Incident(decided, tuple(members), first, last, _sentence(decided, members))
+    sentence = _sentence(decided, members, group, len(group.members))
+    return Incident(decided, tuple(members), first, last, sentence, group.place)
+
+
+def _root(symptoms: Symptoms, early: Sequence[int]) -> int:
+    """The member nearest to the cause; on one GPU an XID that is known to lead to another stands before it."""
+    ranked = sorted(early, key=lambda i: root_order(symptoms.ordered[i]))
+    first = ranked[0]
+    code = code_of(symptoms.ordered[first])
+    for i in ranked[1:] if code is not None else ():
+        same = symptoms.gpu[i] == symptoms.gpu[first] and symptoms.start(i) < symptoms.start(first)
+        if same and (code_of(symptoms.ordered[i]), code) in _leads_to():
+            return i
+    return first
+
+
+@cache
+def _leads_to() -> frozenset[tuple[int | None, int]]:
+    """Pairs of XIDs of which the first leads to the second, and not the other way round."""
+    pairs = {(code, then) for one in sequences() for code in one.codes for then in one.then}
+    return frozenset((code, then) for code, then in pairs if (then, code) not in pairs)
 
 
 def _with_verdict(root: Finding, members: Sequence[Finding]) -> Finding:
@@ -258,7 +109,45 @@ def _with_verdict(root: Finding, members: Sequence[Finding]) -> Finding:
     return replace(root, action=max(verdicts, key=lambda finding: (finding.last_ms, finding.id)).action)
 
 
-def _sentence(root: Finding, members: Sequence[Finding]) -> str:
+_LOOK_AT: dict[tuple[Symptom, PlaceKind], str] = {
+    (Symptom.HEAT, PlaceKind.HOST): "its air flow: fans, filters, inlet temperature",
+    (Symptom.HEAT, PlaceKind.CHASSIS): "its cooling: fans, coolant, inlet temperature",
+    (Symptom.HEAT, PlaceKind.RACK): "its cooling: coolant or air supply, inlet temperature",
+    (Symptom.HEAT, PlaceKind.COOLING_ZONE): "its cooling: air handler or coolant distribution unit",
+    (Symptom.POWER, PlaceKind.HOST): "its power supplies and cables",
+    (Symptom.POWER, PlaceKind.CHASSIS): "its power shelf",
+    (Symptom.POWER, PlaceKind.RACK): "its power feed and power shelves",
+    (Symptom.POWER, PlaceKind.POWER_ZONE): "its feed: breaker, busbar or distribution unit",
+    (Symptom.BUS, PlaceKind.HOST): "its PCIe switches, risers and power supplies",
+    (Symptom.BUS, PlaceKind.CHASSIS): "its power shelf",
+    (Symptom.BUS, PlaceKind.RACK): "its power",
+    (Symptom.BUS, PlaceKind.POWER_ZONE): "its feed: breaker, busbar or distribution unit",
+    (Symptom.DARK, PlaceKind.HOST): "whether it is up, its network link and its agent",
+    (Symptom.DARK, PlaceKind.CHASSIS): "its power shelf and its network link",
+    (Symptom.DARK, PlaceKind.RACK): "its power or its network switch",
+    (Symptom.DARK, PlaceKind.SWITCH): "the switch and its uplinks",
+    (Symptom.DARK, PlaceKind.POWER_ZONE): "its feed: breaker, busbar or distribution unit",
+    (Symptom.NVLINK, PlaceKind.GPU): "its NVLinks: cable, connector or port",
+    (Symptom.NVLINK, PlaceKind.LINK): "the link: cable, connector and ports at both ends",
+    (Symptom.NVLINK, PlaceKind.HOST): "its NVSwitches and the fabric manager",
+    (Symptom.NVLINK, PlaceKind.NVLINK_DOMAIN): "its NVSwitches and the fabric manager",
+    (Symptom.NVLINK_SIDE, PlaceKind.HOST): "its NVLinks and NVSwitches",
+    (Symptom.NVLINK_SIDE, PlaceKind.NVLINK_DOMAIN): "its NVLinks and NVSwitches",
+    (Symptom.NVLINK_ECHO, PlaceKind.HOST): "its NVLinks and NVSwitches; no GPU reported the failed end",
+    (Symptom.NVLINK_ECHO, PlaceKind.NVLINK_DOMAIN): "its NVLinks and NVSwitches; no GPU reported the failed end",
+    (Symptom.SWITCH, PlaceKind.HOST): "its NVSwitches and the fabric manager",
+    (Symptom.FIRMWARE, PlaceKind.HOST): "its driver and GPU firmware",
+    (Symptom.HANG, PlaceKind.HOST): "its driver, and the program that ran there",
+    (Symptom.HANG, PlaceKind.JOB): "the job's program and its slowest rank",
+    (Symptom.PROGRAM, PlaceKind.HOST): "the program that ran there",
+    (Symptom.PROGRAM, PlaceKind.JOB): "the job's program",
+    (Symptom.CLEANUP, PlaceKind.HOST): "the programs that ended there, and the fabric manager",
+    (Symptom.MEMORY, PlaceKind.HOST): "its power and temperature: memory of several GPUs seldom fails at once",
+}
+"""What to look at, by the kind of symptom and of place."""
+
+
+def _sentence(root: Finding, members: Sequence[Finding], group: CauseGroup, shown: int) -> str:
     if len(members) == 1:
         return root.sentence
     subjects = len({finding.subject.key for finding in members})
@@ -267,7 +156,18 @@ def _sentence(root: Finding, members: Sequence[Finding]) -> str:
     others = sorted({f"XID {code}" for finding in members if (code := code_of(finding)) not in (None, code_of(root))})
     also = f", also {', '.join(others)}" if others else ""
     span = show_duration(max(starts) - min(starts))
-    return (
-        f"{root.sentence} It explains {len(members)} findings on {subjects} subject{'s' if subjects != 1 else ''} of "
+    explained = (
+        f"It explains {len(members)} findings on {subjects} subject{'s' if subjects != 1 else ''} of "
         f"{hosts} host{'s' if hosts != 1 else ''} within {span}{also}."
     )
+    wide = group.place.kind is not PlaceKind.GPU and shown > 1
+    head = f"{_named(group.place)}: {len(group.gpus) or shown} GPUs show the same. First: " if wide else ""
+    look = _LOOK_AT.get((group.kind, group.place.kind), "")
+    where = "this GPU" if group.place.kind is PlaceKind.GPU else _named(group.place, start=False)
+    tail = f" Look at {where}: {look}." if look else ""
+    return f"{head}{root.sentence} {explained}{tail}"
+
+
+def _named(place: Place, *, start: bool = True) -> str:
+    words = place.kind.replace("_", " ").replace("nvlink", "NVLink")
+    return f"{words[:1].upper() + words[1:] if start else words} {place.name}"

@@ -67,7 +67,18 @@ class Topology:
                 against = disagreement_of(subject, claim, of_host)
                 found += [against] if against is not None else []
             self._by_gpu[kind, subject.name] = counts.place.name
+        self._fill_hosts()
         return found
+
+    def _fill_hosts(self) -> None:
+        """A host of which nobody speaks is where all of its GPUs are, if they are in one place."""
+        seen: dict[tuple[PlaceKind, str], set[str]] = defaultdict(set)
+        for (kind, gpu), name in self._by_gpu.items():
+            if gpu in self._host:
+                seen[kind, self._host[gpu]].add(name)
+        for key, names in seen.items():
+            if len(names) == 1:
+                self._by_host.setdefault(key, *names)
 
     def _held(self) -> dict[Place, Contents]:
         gpus: dict[Place, set[str]] = defaultdict(set)

@@ -19,11 +19,12 @@ from tocsin.domain.entry import EntryKind
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.order import OrderState
-from tocsin.domain.reading import Gpu, Reading
+from tocsin.domain.reading import NVLINK_DOMAIN, Gpu, Reading
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import collapse
 from tocsin.rules.load import load_rules
 from tocsin.runtime.brain.lease import FileLease
+from tocsin.topology.topology import topology_of
 from tocsin_testing.action_world import World, fleet, incident, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.node_world import Node
@@ -286,7 +287,8 @@ def test_accident_a_burst_in_sympathy() -> None:
     readings = [Reading(gpu, T0 + 100, {"gpu_temperature_celsius": 50.0}) for gpu in gpus]
     active = engine.step(Inputs(T0 + 1000, readings, events)).active
     assert len({one.subject.name for one in active}) == 64
-    incidents = collapse(active, events)
+    fabric = [replace(gpu, labels={NVLINK_DOMAIN: "u.1"}) for gpu in gpus]
+    incidents = collapse(active, events, topology_of(fabric))
     assert len(incidents) == 1
     assert incidents[0].root.subject.name == "GPU-0-0"
     world = World(settings(limits=LIMITS), {gpu.uuid: gpu for gpu in gpus})

@@ -207,7 +207,7 @@ def test_the_word_of_a_switch_counts(line: str, expected: list[tuple[str, Severi
 
 
 def test_an_unknown_fatal_sxid_is_the_cause_of_the_links_that_fail_with_it() -> None:
-    events = [*events_of(SWITCH + "99999, Fatal, Link 3 x"), xid(74, gpu(1, host="node-2"), T0 + 9)]
+    events = [*events_of(SWITCH + "99999, Fatal, Link 3 x"), xid(74, gpu(1), T0 + 9)]
     (incident,) = collapse(judged(events), events)
     assert incident.root.rule == "nvswitch_partition_fatal"
 

@@ -9,8 +9,10 @@ import pytest
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident
-from tocsin.domain.reading import Gpu
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.domain.reading import NVLINK_DOMAIN, Gpu
 from tocsin.rules.incidents import cause_rank, collapse
+from tocsin.topology.topology import Topology, topology_of
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import Run, instant
 
@@ -29,6 +31,11 @@ def at(code: int, which: Gpu, seconds: float = 0) -> Event:
     return xid(code, which, T0 + round(seconds * SECOND))
 
 
+def fabric(*gpus: Gpu, name: str = "u.1") -> Topology:
+    """All of `gpus` in one NVLink domain."""
+    return topology_of([replace(one, labels={NVLINK_DOMAIN: name}) for one in gpus])
+
+
 def codes(incident: Incident) -> list[float | None]:
     return sorted(member.value for member in incident.members if member.value is not None)
 
@@ -36,19 +43,100 @@ def codes(incident: Incident) -> list[float | None]:
 def test_149_beside_63_times_145_is_one_incident() -> None:
     fleet = [gpu(n, host=f"node-{n // 4}") for n in range(64)]
     events = [at(149 if n == 37 else 145, which, n % 5) for n, which in enumerate(fleet)]
-    (incident,) = collapse(found(*events), events)
+    (incident,) = collapse(found(*events), events, fabric(*fleet))
     assert len(incident.members) == incident.subjects == 64
     assert (incident.root.value, incident.root.subject.name) == (149, fleet[37].uuid)
     assert "64 findings on 64 subjects of 16 hosts within 4 s, also XID 145" in incident.sentence
     assert "node-9 GPU-00000037: XID 149" in incident.sentence
+    assert incident.sentence.endswith("Look at this GPU: its NVLinks: cable, connector or port.")
+    assert incident.place == Place(PlaceKind.GPU, fleet[37].uuid)
+    apart = collapse(found(*events), events)
+    assert len(apart) == 16, "where no domain is known, a host is its own"
 
 
 def test_a_fabric_over_two_racks_fails_as_one() -> None:
     fleet = [gpu(n, host=f"node-{n // 4}", rack=f"r{n // 8}") for n in range(16)]
     readings = {which: {"power_watts": 100.0} for which in fleet}
     events = [at(145, which, 1) for which in fleet]
-    (incident,) = collapse(found(*events, values=readings), events)
-    assert incident.subjects == 16
+    (incident,) = collapse(found(*events, values=readings), events, fabric(*fleet))
+    assert (incident.subjects, incident.place) == (16, Place(PlaceKind.NVLINK_DOMAIN, "u.1"))
+
+
+def test_links_that_fail_in_many_racks_are_no_chain_without_end() -> None:
+    fleet = [gpu(n, host=f"node-{n}", rack=f"r{n}") for n in range(20)]
+    events = [at(149, which, 25 * n) for n, which in enumerate(fleet)]
+    assert len(collapse(found(*events), events)) == 20
+    assert len(collapse(found(*events), events, fabric(*fleet))) == 20, "each failed end is a cause of its own"
+    echoes = [at(145, which, 25 * n) for n, which in enumerate(fleet)]
+    ends = [one.opened_ms for one in collapse(found(*echoes), echoes, fabric(*fleet))]
+    assert len(ends) > 1, "a burst has an end"
+
+
+def test_two_failed_links_of_one_domain_keep_their_echoes() -> None:
+    fleet = [gpu(n, host=f"node-{n // 4}") for n in range(16)]
+    first = [at(149, fleet[0])] + [at(145, one, 1) for one in fleet[1:8]]
+    second = [at(149, fleet[8], 40)] + [at(145, one, 41) for one in fleet[9:]]
+    one, two = collapse(found(*first, *second), [*first, *second], fabric(*fleet))
+    assert (one.root.subject.name, one.subjects) == (fleet[0].uuid, 8)
+    assert (two.root.subject.name, two.subjects) == (fleet[8].uuid, 8)
+
+
+def test_an_echo_before_the_cause_was_heard_of_is_no_second_start() -> None:
+    """The second end echoed the first before it failed itself: its failure begins when it was reported."""
+    fleet = [gpu(n, host=f"node-{n // 4}") for n in range(8)]
+    events = [at(149, fleet[0]), *(at(145, one, 2) for one in fleet[1:5]), at(149, fleet[1], 40)]
+    one, two = collapse(found(*events), events, fabric(*fleet))
+    assert (one.subjects, two.subjects) == (4, 1)
+    assert two.root.subject.name == fleet[1].uuid
+
+
+def test_unlike_faults_of_one_host_stay_apart() -> None:
+    events = [at(79, gpu(0)), at(48, gpu(3), 8), at(63, gpu(3), 9)]
+    assert sorted(incident.subjects for incident in collapse(found(*events), events)) == [1, 1]
+
+
+def hot(*gpus: Gpu, after: int = 0) -> list[Finding]:
+    """The GPUs above their limit, one a minute later than the other."""
+    run = Run()
+    for minute in range(12):
+        run.step(
+            after + minute, {one: {"temperature_celsius": 91.0 if minute > n else 60.0} for n, one in enumerate(gpus)}
+        )
+    return [finding for finding in run.last.active if finding.rule == "temperature_high"]
+
+
+def test_hot_gpus_of_one_host_are_its_air_flow() -> None:
+    fleet = [gpu(n) for n in range(8)]
+    (incident,) = collapse(hot(*fleet), (), topology_of(fleet))
+    assert incident.place == Place(PlaceKind.HOST, "node-1")
+    assert incident.sentence.startswith("Host node-1: 8 GPUs show the same. First: ")
+    assert incident.sentence.endswith("Look at host node-1: its air flow: fans, filters, inlet temperature.")
+
+
+def test_a_few_hot_gpus_are_each_their_own() -> None:
+    fleet = [gpu(n) for n in range(8)]
+    incidents = collapse(hot(*fleet[:3]), (), topology_of(fleet))
+    assert [one.place for one in incidents] == [Place(PlaceKind.GPU, one.uuid) for one in fleet[:3]]
+
+
+def test_a_dark_rack_is_its_power_or_switch() -> None:
+    fleet = [gpu(n, host=f"node-{n // 2}", rack="r1") for n in range(8)]
+    other = gpu(99, host="node-99", rack="r2")
+    run = Run()
+    run.hold(0, 4, {one: {"power_watts": 80.0} for one in [*fleet, other]})
+    for minute in range(5, 18):
+        run.step(minute, {other: {"power_watts": 80.0 + minute}})
+    (incident,) = collapse(run.last.active, (), topology_of([*fleet, other]))
+    assert (incident.place, incident.subjects) == (Place(PlaceKind.RACK, "r1"), 8)
+    assert incident.sentence.endswith("Look at rack r1: its power or its network switch.")
+
+
+def test_a_forecast_is_no_part_of_a_fault() -> None:
+    (lost,) = found(at(79, gpu()))
+    expected = replace(
+        lost, rule="gpu_fault_predicted", metric="", value=0.9, evidence=(Evidence("prediction:m 1", "", T0),)
+    )
+    assert [len(one.members) for one in collapse([lost, expected])] == [1, 1]
 
 
 def test_nvlink_faults_of_two_hosts_half_a_minute_apart_are_two() -> None:
@@ -62,7 +150,8 @@ def test_nvlink_faults_of_two_hosts_half_a_minute_apart_are_two() -> None:
         ([48, 63, 94, 45], 48),
         ([63, 64, 45], 64),
         ([95, 45, 43], 95),
-        ([119, 79, 45], 79),
+        ([119, 79, 45], 119),
+        ([79, 119, 45], 79),
         ([74, 45, 48], 74),
         ([145, 149], 149),
         ([149, 54], 54),
@@ -172,9 +261,10 @@ def test_load_and_memory_stand_alone() -> None:
 def test_an_incident_keeps_its_name_as_members_arrive() -> None:
     run = Run()
     run.step(0, events=[at(149, gpu(0))])
-    (before,) = collapse(run.last.active)
+    fleet = fabric(*(gpu(n, host="node-1" if n == 0 else f"node-{n}") for n in range(9)))
+    (before,) = collapse(run.last.active, (), fleet)
     run.step(1, events=[at(145, gpu(n, host=f"node-{n}"), 20) for n in range(1, 9)])
-    (after,) = collapse(run.last.active)
+    (after,) = collapse(run.last.active, (), fleet)
     assert (after.id, after.subjects, after.opened_ms) == (before.id, 9, before.opened_ms)
 
 

@@ -1,0 +1,227 @@
+"""Like symptoms collapse upward to the place that they share; unlike ones do not.
+
+Most GPUs of a host, most hosts of a rack or zone, the two ends of a link, the parts of a job: what covers a place has
+its cause in that place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+
+from tocsin.domain.clock import MINUTE, SECOND
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.rules.cause_groups import OWN, CauseGroup, Symptoms
+from tocsin.rules.episodes import QUIET_MS
+from tocsin.rules.symptoms import Symptom
+from tocsin.topology.topology import Topology
+
+AT_ONCE_MS = 5 * SECOND
+"""Faults of several GPUs of a host within seconds point at a switch, a supply or the host also where they are few (the
+figure is an own choice)."""
+JOB_MS = MINUTE
+"""Span within which the parts of one job fail together (own choice: one polling interval)."""
+_SPANS = {Symptom.HEAT: 15 * MINUTE}
+"""Span within which groups of one kind may become one, QUIET_MS where none is given. Heat spreads over minutes (own
+choice)."""
+_UNCOUNTED = 3
+"""How many speak for a place of which nobody knows how many there are (own choice)."""
+
+_LASTING = frozenset({Symptom.HEAT, Symptom.POWER})
+"""What goes on for as long as its cause does: findings of one GPU that overlap are one."""
+_OF_JOBS = frozenset({Symptom.PROGRAM, Symptom.HANG})
+_AT_ONCE = frozenset({Symptom.BUS, Symptom.POWER, Symptom.FIRMWARE, Symptom.PROGRAM})
+_OF_HOSTS = (OWN | {Symptom.DARK}) - {Symptom.NVLINK, Symptom.NVLINK_SIDE, Symptom.SWITCH}
+
+_WIDER: dict[Symptom, tuple[PlaceKind, ...]] = {
+    Symptom.HEAT: (PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.COOLING_ZONE),
+    Symptom.POWER: (PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.POWER_ZONE),
+    Symptom.BUS: (PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.POWER_ZONE),
+    Symptom.DARK: (PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.SWITCH, PlaceKind.POWER_ZONE),
+}
+"""Places above the host that can make all in them show one kind of symptom."""
+_NARROWEST_FIRST = (
+    PlaceKind.CHASSIS,
+    PlaceKind.RACK,
+    PlaceKind.SWITCH,
+    PlaceKind.COOLING_ZONE,
+    PlaceKind.POWER_ZONE,
+)
+
+Key = Callable[[CauseGroup], Hashable | None]
+Join = Callable[[list[CauseGroup]], None]
+
+
+def collapse_upward(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseGroup]:
+    """`groups` with those of one kind joined that share a place and cover it."""
+    topology = symptoms.topology
+    groups = _joined(groups, _lasting_key, partial(_join_overlapping, symptoms))
+    groups = _joined(groups, partial(_job_key, symptoms), partial(_join_job, symptoms))
+    groups = _joined(groups, partial(_host_key, symptoms), partial(_join_host, topology))
+    groups = _joined(groups, partial(_fabric_key, symptoms), partial(_join_fabric, topology))
+    for kind in _NARROWEST_FIRST:
+        groups = _joined(groups, partial(_wide_key, symptoms, kind), partial(_join_hosts, symptoms, kind))
+    return groups
+
+
+def covers(seen: int, total: int) -> bool:
+    """Whether `seen` parts of a place speak for all of its `total`, 0 where nobody knows how many there are."""
+    return seen >= 2 and 2 * seen > total if total else seen >= _UNCOUNTED
+
+
+def _joined(groups: list[CauseGroup], key: Key, join: Join) -> list[CauseGroup]:
+    """`groups` after `join` has looked at those of one key, by start."""
+    keyed: dict[Hashable, list[CauseGroup]] = defaultdict(list)
+    for group in groups:
+        name = key(group)
+        if name is not None:
+            keyed[name].append(group)
+    for same in keyed.values():
+        if len(same) > 1:
+            same.sort(key=lambda one: (one.start_ms, one.members[0]))
+            join(same)
+    return [group for group in groups if group.into is None]
+
+
+def _runs(same: Sequence[CauseGroup], span_ms: int) -> Iterator[list[CauseGroup]]:
+    """For each group that is not joined yet, it and those that start less than `span_ms` after it."""
+    starts = [one.start_ms for one in same]
+    for i, first in enumerate(same):
+        if first.into is None:
+            yield [one for one in same[i : bisect_left(starts, starts[i] + span_ms)] if one.into is None]
+
+
+def _absorb_all(run: Sequence[CauseGroup], place: Place) -> None:
+    first, *others = run
+    for other in others:
+        first.absorb(other)
+    first.place = place
+
+
+def _span(kind: Symptom) -> int:
+    return _SPANS.get(kind, QUIET_MS)
+
+
+def _lasting_key(group: CauseGroup) -> Hashable | None:
+    return (group.kind, group.place) if group.kind in _LASTING else None
+
+
+def _join_overlapping(symptoms: Symptoms, same: list[CauseGroup]) -> None:
+    def last(group: CauseGroup) -> int:
+        return max(symptoms.ordered[i].last_ms for i in group.members)
+
+    first, last_ms = same[0], last(same[0])
+    for other in same[1:]:
+        over_ms = last(other)
+        if other.start_ms <= last_ms:
+            first.absorb(other)
+        else:
+            first = other
+        last_ms = max(last_ms, over_ms)
+
+
+def _job_key(symptoms: Symptoms, group: CauseGroup) -> Hashable | None:
+    job = symptoms.job(group.members[0]) if group.kind in _OF_JOBS else ""
+    return (group.kind, job) if job else None
+
+
+def _join_job(symptoms: Symptoms, same: list[CauseGroup]) -> None:
+    """One program ends on all ranks; ranks that hang do so for one cause where most of them do."""
+    place = Place(PlaceKind.JOB, symptoms.job(same[0].members[0]))
+    total = len(symptoms.topology.held(place).gpus)
+    for run in _runs(same, JOB_MS):
+        if len(run) > 1 and (same[0].kind is Symptom.PROGRAM or covers(_gpus(run), total)):
+            _absorb_all(run, place)
+
+
+def _host_key(symptoms: Symptoms, group: CauseGroup) -> Hashable | None:
+    if group.kind not in _OF_HOSTS or group.place.kind is not PlaceKind.GPU or len(group.hosts) != 1:
+        return None
+    if group.kind in _OF_JOBS and symptoms.job(group.members[0]):
+        return None
+    return group.kind, group.rule, *group.hosts
+
+
+def _join_host(topology: Topology, same: list[CauseGroup]) -> None:
+    """Most GPUs of a host, or a few of them at once."""
+    kind, (host,) = same[0].kind, same[0].hosts
+    place = Place(PlaceKind.HOST, host)
+    total = len(topology.held(place).gpus)
+    if covers(_gpus(same), total):
+        for run in _runs(same, _span(kind)):
+            if covers(_gpus(run), total):
+                _absorb_all(run, place)
+    if kind in _AT_ONCE:
+        for run in _runs(same, AT_ONCE_MS):
+            if len(run) > 1:
+                _absorb_all(run, place)
+
+
+def _gpus(groups: Sequence[CauseGroup]) -> int:
+    return len({gpu for one in groups for gpu in one.gpus})
+
+
+def _fabric_key(symptoms: Symptoms, group: CauseGroup) -> Hashable | None:
+    return symptoms.domain(group.members[0]) if group.kind is Symptom.NVLINK else None
+
+
+def _join_fabric(topology: Topology, same: list[CauseGroup]) -> None:
+    """Links that failed at most GPUs of a domain at once, which its switches explain, or at both of their ends."""
+    for run in _runs(same, AT_ONCE_MS):
+        gpus = {gpu for one in run for gpu in one.gpus}
+        place = _domain_of(topology, run[0])
+        if len(gpus) >= _UNCOUNTED and covers(len(gpus), len(topology.held(place).gpus)):
+            _absorb_all(run, place)
+        else:
+            _join_ends(topology, run)
+
+
+def _domain_of(topology: Topology, group: CauseGroup) -> Place:
+    host = min(group.hosts, default="")
+    name = topology.name(PlaceKind.NVLINK_DOMAIN, min(group.gpus, default=""), host)
+    return Place(PlaceKind.NVLINK_DOMAIN, name) if name else Place(PlaceKind.HOST, host)
+
+
+def _join_ends(topology: Topology, run: Sequence[CauseGroup]) -> None:
+    by_link: dict[str, CauseGroup] = {}
+    for one in run:
+        for link in sorted({link for gpu in one.gpus for link in topology.links(gpu)}):
+            other, mine = by_link.setdefault(link, one).final(), one.final()
+            if other is not mine:
+                _absorb_all([other, mine], Place(PlaceKind.LINK, link))
+
+
+def _wide_key(symptoms: Symptoms, kind: PlaceKind, group: CauseGroup) -> Hashable | None:
+    if kind not in _WIDER.get(group.kind, ()):
+        return None
+    names = {symptoms.name(kind, host) for host in group.hosts}
+    return (group.kind, *names) if len(names) == 1 and "" not in names else None
+
+
+def _join_hosts(symptoms: Symptoms, kind: PlaceKind, same: list[CauseGroup]) -> None:
+    """Most hosts of a place, or whole hosts at once. Only hosts that show it as a whole count; others come along."""
+    topology, symptom = symptoms.topology, same[0].kind
+    place = Place(kind, symptoms.name(kind, min(same[0].hosts)))
+    total = len(topology.held(place).hosts)
+    whole = {one for one in same if _is_whole(topology, one)}
+    if covers(_hosts(whole), total):
+        for run in _runs(same, _span(symptom)):
+            if covers(_hosts(whole.intersection(run)), total):
+                _absorb_all(run, place)
+    if symptom in _AT_ONCE and total:
+        for run in _runs([one for one in same if one in whole], AT_ONCE_MS):
+            if len(run) > 1:
+                _absorb_all(run, place)
+
+
+def _hosts(groups: Iterable[CauseGroup]) -> int:
+    return len({host for one in groups for host in one.hosts})
+
+
+def _is_whole(topology: Topology, group: CauseGroup) -> bool:
+    """Whether a group speaks for all of its hosts: it covers them, or nobody knows of more GPUs there."""
+    if group.place.kind is not PlaceKind.GPU:
+        return True
+    return all(len(topology.held(Place(PlaceKind.HOST, host)).gpus) <= 1 for host in group.hosts)
