@@ -318,6 +318,14 @@ _BRAIN_WORKS = (
         source=OWN.format("any"),
         fires="0x10 1x30", rests="0x40", shown="1",
     ),
+    _own(
+        "TocsinStoreRowsDamaged", "warning", "0s", "tocsin_store_damaged_rows > 0",
+        summary="Rows of the store are damaged at {{ $labels.instance }}",
+        says="{{ $labels.instance }}: {{ $value | humanize }} rows are not what was written and were set aside.",
+        remedy="Look at the disk and at the table `damaged`; it rests once its rows are deleted (docs/store_embedded.md).",
+        source=OWN.format("any"),
+        fires="0x10 2x30", rests="0x40", shown="2",
+    ),
 )  # fmt: skip
 
 
