@@ -81,6 +81,89 @@ def rewritten(path: Path, change: Callable[[list[list[object]]], None]) -> None:
     Anchor.path_of(path).write_text(json.dumps(old | {"seq": len(rows), "hash": previous}))
 
 
+def _append(entries: int) -> Callable[[list[list[object]]], None]:
+    def change(rows: list[list[object]]) -> None:
+        rows.extend([0, 2, T0, "resume", "mallory", 0, "{}", "", ""] for _ in range(entries))
+
+    return change
+
+
+def _leave(path: Path) -> None:
+    """The seal in the database as it is."""
+
+
+def _drop(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("DROP TABLE seal")
+
+
+def _renumber(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE seal SET (seq, hash) = (SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1)")
+
+
+def _garble(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE seal SET seal = 'none', hash = 'none'")
+
+
+@settings(max_examples=20, deadline=None)
+@given(entries=st.integers(1, 5), seal_too=st.sampled_from([_leave, _drop, _renumber, _garble]))
+def test_entries_added_behind_the_sealed_end_are_found_at_start(entries: int, seal_too: Callable[[Path], None]) -> None:
+    with TemporaryDirectory() as folder:
+        site = Site(Path(folder))
+        head = Anchor.path_of(site.path).read_text()
+        rewritten(site.path, _append(entries))
+        # Without the key no other head can be sealed: the one that the brain left stays.
+        Anchor.path_of(site.path).write_text(head)
+        seal_too(site.path)
+        assert verify(site.path).ok, "the chain alone says nothing against entries that go on from its end"
+        found = verify(site.path, load_key(site.key_file))
+        assert (found.ok, found.events) == (False, ENTRIES)
+        which = f"entry {ENTRIES + 1} is" if entries == 1 else f"entries {ENTRIES + 1} to {ENTRIES + entries} are"
+        assert f"unsealed: {which} behind the sealed end" in found.problem
+        with pytest.raises(JournalBroken, match="unsealed"):
+            Journal.open(site.path, ManualClock(T0), site.key_file)
+        assert site.run("verify").return_value == 1
+        # A backup of it makes nothing good.
+        assert site.run("backup", str(Path(folder) / "copy.db")).exit_code == 0
+        assert not verify(Path(folder) / "copy.db", load_key(site.key_file)).ok
+        # A person who has looked takes it as it is.
+        assert site.run("seal").exit_code == 0
+        with closing(Journal.open(site.path, ManualClock(T0), site.key_file)) as journal:
+            assert journal.head == ENTRIES + entries
+
+
+@settings(max_examples=10, deadline=None)
+@given(ends=st.lists(st.integers(1, 4), min_size=1, max_size=5), lost=st.integers(0, 20))
+def test_no_crash_and_no_power_loss_leaves_an_entry_behind_the_sealed_end(ends: list[int], lost: int) -> None:
+    """The file of the anchor is written after the entries, and a power loss may bring an older one back."""
+    with TemporaryDirectory() as folder:
+        site = Site(Path(folder))
+        heads = [Anchor.path_of(site.path).read_bytes()]
+        for entries in ends:
+            site.write(entries)
+            heads.append(Anchor.path_of(site.path).read_bytes())
+            Anchor.path_of(site.path).write_bytes(heads[-1 - lost % len(heads)])
+            assert site.verify()
+
+
+def test_a_journal_that_was_sealed_in_its_file_alone_goes_on(tmp_path: Path) -> None:
+    """As versions before the seal in the database left it, and as one leaves it that goes between."""
+    site = Site(tmp_path)
+    _drop(site.path)
+    assert site.verify()
+    site.write(2)
+    with closing(sqlite3.connect(site.path, isolation_level=None)) as db:
+        (older,) = db.execute("SELECT seal FROM seal").fetchall()
+        site.write(1)
+        db.execute(
+            "UPDATE seal SET seq = seq - 1, seal = ?, hash = (SELECT hash FROM entry WHERE seq = ?)",
+            (*older, ENTRIES + 2),
+        )
+    assert site.verify()
+
+
 def _edit(number: int) -> Callable[[list[list[object]]], None]:
     def change(rows: list[list[object]]) -> None:
         rows[number][4] = "mallory"

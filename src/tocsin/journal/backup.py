@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tocsin.domain.atomic_file import make_private
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.journal.files import Anchor, connect, lock, read_entries
+from tocsin.journal.files import Anchor, JournalBroken, connect, lock, newest, read_entries, sealed_in
 from tocsin.journal.verify import verify
 
 
@@ -21,8 +21,19 @@ def backup(source: Path, target: Path, key: bytes = b"") -> None:
         with closing(sqlite3.connect(target)) as new:
             old.backup(new)
             last = new.execute("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1").fetchone()
-    if last:
-        Anchor(int(last[0]), str(last[1])).write(target, key)
+            # What was sealed, and no more: a copy must not make good what was added without the key.
+            end = newest(_sealed_anchor(source, key), sealed_in(new, key)) if key else None
+    if end is None and last:
+        end = Anchor(int(last[0]), str(last[1]))
+    if end is not None:
+        end.write(target, key)
+
+
+def _sealed_anchor(source: Path, key: bytes) -> Anchor | None:
+    try:
+        return Anchor.read(source, key)
+    except JournalBroken:
+        return None
 
 
 def restore(source: Path, target: Path, key: bytes = b"") -> None:

@@ -159,6 +159,45 @@ class Anchor:
         write_atomically(self.path_of(journal), json.dumps(content), durable=durable)
 
 
+_SEAL = """
+CREATE TABLE IF NOT EXISTS seal (
+    one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash TEXT NOT NULL, seal TEXT NOT NULL
+) STRICT;
+"""
+"""Not of the schema: versions that know nothing of it open the journal as before."""
+
+
+def make_seal(db: sqlite3.Connection) -> None:
+    """Make room for the seal in the database."""
+    db.execute(_SEAL)
+
+
+def write_seal(db: sqlite3.Connection, anchor: Anchor, key: bytes) -> None:
+    """Seal the newest entry, in the transaction that adds it: no crash leaves an entry behind the sealed end."""
+    values = (anchor.seq, anchor.hash, anchor.seal(key))
+    db.execute("INSERT OR REPLACE INTO seal (one, seq, hash, seal) VALUES (1, ?, ?, ?)", values)
+
+
+def sealed_in(db: sqlite3.Connection, key: bytes) -> Anchor | None:
+    """The entry that the seal in the database covers; None where there is none, or `key` did not make it."""
+    try:
+        found = db.execute("SELECT seq, hash, seal FROM seal").fetchone()
+    except sqlite3.OperationalError:
+        return None
+    if found is None:
+        return None
+    seq, own, seal = found
+    if not (isinstance(seq, int) and isinstance(own, str) and isinstance(seal, str)):
+        return None
+    anchor = Anchor(seq, own)
+    return anchor if hmac.compare_digest(seal.encode(), anchor.seal(key).encode()) else None
+
+
+def newest(*anchors: Anchor | None) -> Anchor | None:
+    """That of the highest number; a power loss may leave either of the two places behind."""
+    return max((anchor for anchor in anchors if anchor is not None), key=lambda anchor: anchor.seq, default=None)
+
+
 COLUMNS = "seq, epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"
 _PAGE = 1_000
 

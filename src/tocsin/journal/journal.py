@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,9 +20,11 @@ from tocsin.journal.files import (
     connect,
     load_key,
     lock,
+    make_seal,
     new_key,
     read_entries,
     write_key,
+    write_seal,
 )
 from tocsin.journal.verify import verify
 
@@ -49,6 +52,8 @@ class Journal:
         self.epoch = last[1] + 1
         self.on_append: Callable[[Sequence[Entry]], None] = lambda _entries: None
         """Told of entries once they are on disk, by the thread that appended them; must not raise."""
+        if key:
+            make_seal(db)
         if last[0] == 0:
             # Before the first entry, so that a chain without an anchor is always one that lost it.
             Anchor(0, GENESIS).write(path, key)
@@ -104,6 +109,8 @@ class Journal:
                     f"INSERT INTO entry ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     [_row(entry) for entry in entries],
                 )
+                if self.key:
+                    write_seal(self._db, Anchor(entries[-1].seq, entries[-1].hash), self.key)
             self.head, self._hash = entries[-1].seq, entries[-1].hash
             # Where a power loss undoes the rename, the anchor is behind the chain, as it is between these two writes.
             Anchor(self.head, self._hash).write(self.path, self.key, durable=False)
@@ -145,9 +152,11 @@ class Journal:
 
 
 def _seal(path: Path, key: bytes) -> None:
-    anchor = Anchor.read(path)
-    if anchor is not None:
-        anchor.write(path, key)
+    """Seal the journal as it ends now."""
+    with closing(connect(path, write=False)) as db:
+        last = db.execute("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1").fetchone()
+    if last is not None:
+        Anchor(int(last[0]), str(last[1])).write(path, key)
 
 
 def seal(path: Path, key: bytes) -> Verification:

@@ -11,7 +11,7 @@ from typing import Any
 from tocsin.domain.entry import GENESIS, Verification, digest
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
-from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect
+from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect, newest, sealed_in
 
 _TYPES = (int, int, int, str, str, int, str, str, str)
 """Of `COLUMNS`."""
@@ -20,17 +20,34 @@ _TYPES = (int, int, int, str, str, int, str, str, str)
 def verify(path: Path, key: bytes = b"", after: int = 0) -> Verification:
     """Check every hash, the numbering and, by the anchor, the end; reads only, also beside a writer.
 
-    With a `key` the anchor must be sealed with it: what was rewritten with all its hashes is found as well.
+    With a `key` the anchor must be sealed with it: what was rewritten with all its hashes is found as well, and so is
+    what was added behind the sealed end, which a writer with the key moves in the transaction that adds an entry.
     What stands `after` an entry alone is checked where that number is given; the entry itself must be there.
-    The chain may be ahead of the anchor by what was committed just before a crash, never behind it.
+    Without a key the chain may be ahead of the anchor by what was committed just before a crash, never behind it.
     """
     try:
         # The anchor first: what a writer appends meanwhile only makes the chain longer.
         anchor = Anchor.read(path, key)
         with closing(connect(path, write=False)) as db:
-            return _walk(db, anchor, after)
+            # One state of the database: the seal and the entries that it covers.
+            db.execute("BEGIN")
+            if not key:
+                return _walk(db, anchor, after)
+            end = newest(anchor, sealed_in(db, key))
+            result = _walk(db, end, after)
+            return _without_unsealed(result, end) if result.ok and end is not None else result
     except (JournalBroken, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return Verification(False, 0, str(error))
+
+
+def _without_unsealed(result: Verification, end: Anchor) -> Verification:
+    """`result` of a chain that holds, unless entries stand behind its sealed `end`."""
+    more = result.events - end.seq
+    if more <= 0:
+        return result
+    which = f"entry {end.seq + 1} is" if more == 1 else f"entries {end.seq + 1} to {result.events} are"
+    remedy = "look at them by tocsin journal show, and take them as they are by tocsin journal seal"
+    return Verification(False, end.seq, f"unsealed: {which} behind the sealed end, added without the key: {remedy}")
 
 
 def _hash_at(db: sqlite3.Connection, seq: int) -> str | None:
