@@ -322,7 +322,7 @@ _BRAIN_WORKS = (
         "TocsinStoreRowsDamaged", "warning", "0s", "tocsin_store_damaged_rows > 0",
         summary="Rows of the store are damaged at {{ $labels.instance }}",
         says="{{ $labels.instance }}: {{ $value | humanize }} rows are not what was written and were set aside.",
-        remedy="Look at the disk and at the table `damaged`; it rests once its rows are deleted (docs/store_embedded.md).",
+        remedy="Look at the disk; it rests once table `damaged` is empty (docs/store_embedded.md).",
         source=OWN.format("any"),
         fires="0x10 2x30", rests="0x40", shown="2",
     ),
