@@ -162,7 +162,7 @@ def _ruling(ruling: Ruling, palette: Palette) -> str:
 def _obstacles(story: DecisionStory, now: str, text: Text, palette: Palette) -> str:
     """One line for each guard that does not allow it; nothing for what has ended."""
     item = story.decision
-    if item.outcome or item.state in (DecisionState.EXECUTING, DecisionState.VERIFYING):
+    if item.outcome or item.state not in (DecisionState.HELD, DecisionState.APPROVED):
         return ""
     if not item.verdicts:
         return style.note(text("why.none"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from tocsin.actions.model.decision_log import DecisionLog, Done, dump_outcome
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.notifications.channel import Delivery, Message, Notifier, Phase, message_of, urgency
 from tocsin.actions.notifications.fanout import ChannelQueue, DeliveryJob, FanOut, Item, fan_out_of
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.entry import EntryKind
@@ -68,10 +70,25 @@ class Notifications:
                 decision = record.decision
                 if queue.wants(decision) and queue.name not in deliveries.done(decision.key):
                     job.firing.append(decision)
+            self._keep_to_budget(queue, job, now_ms)
             if queue.reports_end:
                 opened = {key: tuple(about.values()) for key, about in deliveries.open.get(queue.name, {}).items()}
                 self._follow(queue, opened, job, now_ms, live)
         return job
+
+    def _keep_to_budget(self, queue: ChannelQueue, job: DeliveryJob, now_ms: int) -> None:
+        """Gather what would page beyond the receiver's budget; hard faults page always, and use it up first."""
+        if self._fan.pages is None:
+            return
+        paged = self._decision_log.ledger.deliveries.paged(queue.name, now_ms)
+        hard = sum(one.hard_fault and one.alert_level is AlertLevel.PAGE for one in job.firing)
+        left = max(0, self._fan.pages - len(paged.pages) - hard)
+        others = [one for one in job.firing if one.alert_level is AlertLevel.PAGE and not one.hard_fault]
+        beyond = others[left:]
+        if beyond:
+            keys = {one.key for one in beyond}
+            job.firing = [one for one in job.firing if one.key not in keys]
+            job.gathered = replace(message_of(beyond, Phase.FIRING), gathered=True, lowered=bool(paged.summaries))
 
     def _follow(
         self,
@@ -82,14 +99,17 @@ class Notifications:
         live: Collection[str] | None,
     ) -> None:
         """Sort what the receiver of `queue` was told into what has ended and what it must be reminded of."""
+        deliveries = self._decision_log.ledger.deliveries
         for key, decisions in opened.items():
             if live is not None and all(self._over(decision, live, now_ms) for decision in decisions):
                 ended_ms = self._ended_ms.setdefault(f"{queue.name}|{key}", now_ms)
-                job.resolved.append(_message_as_sent(key, decisions, Phase.RESOLVED, ended_ms))
+                told = _message_as_sent(key, decisions, Phase.RESOLVED, ended_ms)
+                job.resolved.append(replace(told, gathered=deliveries.is_gathered(queue.name, key)))
             else:
                 self._ended_ms.pop(f"{queue.name}|{key}", None)
                 if queue.stale(key):
-                    job.reminders.append(_message_as_sent(key, decisions, Phase.FIRING))
+                    told = _message_as_sent(key, decisions, Phase.FIRING)
+                    job.reminders.append(replace(told, gathered=deliveries.is_gathered(queue.name, key)))
 
     def _over(self, decision: Decision, live: Collection[str], now_ms: int) -> bool:
         """Whether what the notification is about has ended: its root cause, the breaker's trip, else its time box."""
@@ -156,9 +176,14 @@ class Notifications:
         """Write down that `queue` is done with `decision`; the last queue that wants it concludes it."""
         with self._decision_log.lock:
             attempts = queue.tries.pop(decision.key, delivery.attempts)
-            payload: dict[str, Any] = {"channel": queue.name, "ok": delivery.ok}
+            payload: dict[str, Any] = {"channel": queue.name, "ok": delivery.ok, "level": message.level}
+            if delivery.ok and message.level is AlertLevel.PAGE:
+                payload["page"] = "summary" if message.gathered else "own"
+                payload["page_key"] = message.key
             if delivery.ok and queue.reports_end:
                 payload["message"] = message.key
+                if message.gathered:
+                    payload["gathered"] = True
             done = {**self._decision_log.ledger.deliveries.done(decision.key)}
             done[queue.name] = Done(delivery.ok, delivery.detail, attempts)
             record = self._decision_log.ledger.records.get(decision.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -16,7 +16,7 @@ from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note, Tall
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.model.steady import SteadyInstants
-from tocsin.domain.clock import Clock
+from tocsin.domain.clock import HOUR, Clock
 from tocsin.domain.decision import (
     Decision,
     DecisionState,
@@ -42,25 +42,64 @@ class Done:
     attempts: int
 
 
+PAGES_MS = 12 * HOUR
+"""Span over which the pages to a receiver are counted: a shift."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """When a receiver was paged within the last 12 hours, by key of the message: for one thing, and in summary."""
+
+    pages: Mapping[str, int]
+    summaries: Mapping[str, int]
+
+
 class Delivered:
     """Folds entries of kind `notification`; the same entries give the same state.
 
     An entry says which channel was told; the last one about a notification has its outcome as well. `open` is by
     channel and by key of the message what must be told when it ends: the notifications of that message by their keys.
+    `pages` and `summaries` are by channel and key of the message when it paged; `gathered` are open messages of what was
+    beyond a budget of pages.
     """
 
     def __init__(self) -> None:
         self.told: dict[str, dict[str, Done]] = {}
         self.open: dict[str, dict[str, dict[str, Decision]]] = {}
+        self.pages: dict[str, dict[str, int]] = {}
+        self.summaries: dict[str, dict[str, int]] = {}
+        self.gathered: dict[str, set[str]] = {}
 
-    def apply(self, payload: Mapping[str, Any], decision: Decision | None) -> bool:
+    def paged(self, channel: str, now_ms: int) -> Paged:
+        """The pages to `channel` that count at `now_ms`."""
+        kept = [
+            {key: at_ms for key, at_ms in told.get(channel, {}).items() if at_ms > now_ms - PAGES_MS}
+            for told in (self.pages, self.summaries)
+        ]
+        return Paged(*kept)
+
+    def is_gathered(self, channel: str, message: str) -> bool:
+        return message in self.gathered.get(channel, ())
+
+    def _count_page(self, channel: str, kind: str, message: str, at_ms: int) -> None:
+        told = self.summaries if kind == "summary" else self.pages
+        mine = told.setdefault(channel, {})
+        mine.setdefault(message, at_ms)
+        told[channel] = {key: when for key, when in mine.items() if when > at_ms - PAGES_MS}
+
+    def apply(self, payload: Mapping[str, Any], decision: Decision | None, at_ms: int = 0) -> bool:
         """Take one entry in; whether it is the last one about a notification."""
         channel = payload["channel"]
         if "ended" in payload:
             for message in payload["ended"]:
                 self.open.get(channel, {}).pop(message, None)
+                self.gathered.get(channel, set()).discard(message)
             return False
         key = payload["key"]
+        if "page" in payload:
+            self._count_page(channel, payload["page"], payload["page_key"], at_ms)
+        if payload.get("gathered"):
+            self.gathered.setdefault(channel, set()).add(payload["message"])
         if "outcome" in payload:
             self.told.pop(key, None)
         else:
@@ -158,6 +197,9 @@ class _PlainState:
     known: set[str]
     causes: dict[str, int]
     done: dict[str, dict[str, Done]]
+    pages: dict[str, dict[str, int]] = field(default_factory=dict)
+    summaries: dict[str, dict[str, int]] = field(default_factory=dict)
+    gathered: dict[str, set[str]] = field(default_factory=dict)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -382,7 +424,7 @@ class Ledger:
 
     def _notification(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
-        if not self.deliveries.apply(payload, None if record is None else record.decision):
+        if not self.deliveries.apply(payload, None if record is None else record.decision, entry.at_ms):
             return
         self._started[payload["key"]] = entry.at_ms
         if record is not None:
@@ -455,6 +497,9 @@ class Ledger:
             known=self.known,
             causes=self.causes,
             done=self.deliveries.told,
+            pages=self.deliveries.pages,
+            summaries=self.deliveries.summaries,
+            gathered=self.deliveries.gathered,
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -490,6 +535,8 @@ class Ledger:
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found.deliveries.told = plain.done
+        found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
+        found.deliveries.gathered = plain.gathered
         found.deliveries.open = {
             channel: {
                 message: {key: load_decision(raw) for key, raw in decisions.items()}

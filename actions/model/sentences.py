@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.actions.model.catalogue import ACTIONS
-from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_minute
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
 
@@ -40,11 +40,11 @@ def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
     """When the crossing is expected, with its interval; empty without a prediction and where it is there already."""
     if prediction is None or prediction.eta_ms is None or prediction.eta_ms <= now_ms:
         return ""
-    text = f"crossing expected in {duration(prediction.eta_ms - now_ms)}"
+    text = f"crossing expected at {to_minute(prediction.eta_ms)}"
     if prediction.eta_low_ms is None or prediction.coverage is None:
         return text
-    low = duration(prediction.eta_low_ms - now_ms)
-    high = "beyond the horizon" if prediction.eta_high_ms is None else duration(prediction.eta_high_ms - now_ms)
+    low = to_minute(prediction.eta_low_ms)
+    high = "beyond the horizon" if prediction.eta_high_ms is None else to_minute(prediction.eta_high_ms)
     return f"{text} ({prediction.coverage:.0%} interval: {low} to {high})"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tocsin.actions.notifications.channel import ChannelDependencies, Message, clean, clip
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision, NotifyParameters
 from tocsin.domain.finding import SubjectKind
@@ -48,7 +49,7 @@ class Alertmanager(HttpChannel):
         held_ms = self.clock.now_ms() + round(self.settings.refresh_seconds * HELD_REFRESHES * SECOND)
         text = self.text(message)
         alert: dict[str, Any] = {
-            "labels": labels_of(decision, self.settings.labels),
+            "labels": _shared_labels(message, self.settings.labels) if message.gathered else labels_of(decision, self.settings.labels),
             "annotations": {"summary": text.title, "description": text.body, "decision": decision.id},
             "startsAt": to_iso(decision.at_ms),
             # An alert that ended before it began is refused.
@@ -70,6 +71,7 @@ def labels_of(decision: Decision, more: dict[str, str]) -> dict[str, str]:
     known = {
         "alertname": "TocsinActionFailed" if escalated else alertname(decision.rule),
         "severity": str(decision.severity),
+        "level": str(decision.alert_level),
         "rule": decision.rule,
         "category": str(decision.category),
         "gpu": subject.name if subject.kind is SubjectKind.GPU else "",
@@ -80,6 +82,17 @@ def labels_of(decision: Decision, more: dict[str, str]) -> dict[str, str]:
     }
     values = {name: clip(clean(value), LABEL_LIMIT) for name, value in (known | more).items()}
     return {name: value for name, value in values.items() if value}
+
+
+def _shared_labels(message: Message, more: dict[str, str]) -> dict[str, str]:
+    """What is beyond the budget of pages is one alert, however much it is."""
+    known = {
+        "alertname": "TocsinMorePages",
+        "severity": str(message.severity),
+        "level": str(AlertLevel.PAGE),
+        "simulated": "true" if message.simulated else "false",
+    }
+    return known | {name: clip(clean(value), LABEL_LIMIT) for name, value in more.items()}
 
 
 def alertname(rule: str) -> str:

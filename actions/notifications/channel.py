@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from tocsin.actions.model.sentences import named
 from tocsin.config.notify import ChannelSettings
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock, SystemClock, to_iso
 from tocsin.domain.decision import Decision, NotifyParameters
 from tocsin.domain.finding import ActionKind, Severity
@@ -33,6 +34,9 @@ _WORDS = {
         Severity.INFO: "INFO",
         Severity.WARNING: "WARNING",
         Severity.CRITICAL: "CRITICAL",
+        AlertLevel.NOTE: "NOTE",
+        AlertLevel.WARNING: "WARNING",
+        AlertLevel.PAGE: "PAGE",
         "resolved": "RESOLVED",
         "test": "TEST",
         "simulated": "simulated",
@@ -54,6 +58,9 @@ _WORDS = {
         Severity.INFO: "提示",
         Severity.WARNING: "警告",
         Severity.CRITICAL: "严重",
+        AlertLevel.NOTE: "记录",
+        AlertLevel.WARNING: "警告",
+        AlertLevel.PAGE: "紧急",
         "resolved": "已恢复",
         "test": "测试",
         "simulated": "模拟",
@@ -102,7 +109,8 @@ class Message:
     """One message about one notification, or about several that go together.
 
     `key` names it for good: the same message sent again, and the one about its end, have the same. `decisions` are the
-    notifications, the gravest first. `at_ms` is when the first was decided, or when the last ended.
+    notifications, the gravest first. `at_ms` is when the first was decided, or when the last ended. `gathered` says that
+    it tells of pages beyond the budget of its receiver, `lowered` that the one page for these was sent before.
     """
 
     key: str
@@ -110,6 +118,14 @@ class Message:
     at_ms: int
     phase: Phase = Phase.FIRING
     test: bool = False
+    gathered: bool = False
+    lowered: bool = False
+
+    @property
+    def level(self) -> AlertLevel:
+        """The level of the gravest of them."""
+        level = max((decision.alert_level for decision in self.decisions), key=lambda one: one.rank)
+        return AlertLevel.WARNING if self.lowered and level is AlertLevel.PAGE else level
 
     @property
     def first(self) -> Decision:
@@ -224,7 +240,7 @@ def text_of(message: Message, links: Links, language: str) -> MessageText:
     """`message` in words."""
     words = _WORDS[language]
     mark = f"[{words['simulated']}] " if message.simulated else ""
-    sign = words[message.severity]
+    sign = words[message.level]
     if message.resolved:
         sign = words["resolved"]
     if message.test:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from tocsin.actions.notifications.delivery import pause_seconds
 from tocsin.actions.notifications.webhook import WebhookNotifier, WebhookSender
 from tocsin.config.notify import ChannelSettings
 from tocsin.config.settings import Settings
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import SubjectKind
@@ -58,9 +59,11 @@ class DeliveryJob:
     firing: list[Decision] = field(default_factory=list)
     resolved: list[Message] = field(default_factory=list)
     reminders: list[Message] = field(default_factory=list)
+    gathered: Message | None = None
+    """What is beyond the receiver's budget of pages, as one."""
 
     def __bool__(self) -> bool:
-        return bool(self.firing or self.resolved or self.reminders)
+        return bool(self.firing or self.resolved or self.reminders or self.gathered)
 
 
 class DeliveryListener(Protocol):
@@ -95,7 +98,12 @@ class NotifierChannel:
 
     def send(self, messages: Sequence[Message]) -> Delivery:
         (message,) = messages
-        return self._notifier.notify(message.first)
+        delivery = self._notifier.notify(replace(message.first, level=message.level))
+        for decision in message.decisions[1:]:
+            # One page for all of them: a program that wakes people by the level wakes them once.
+            lower = min(decision.alert_level, AlertLevel.WARNING, key=lambda level: level.rank)
+            delivery = self._notifier.notify(replace(decision, level=lower)) if delivery.ok else delivery
+        return delivery
 
     def close(self) -> None:
         """Whoever made the notifier closes it."""
@@ -107,6 +115,8 @@ def wants(settings: ChannelSettings, decision: Decision) -> bool:
     What is of no single pool, such as a host with GPUs of several, is for every channel.
     """
     if decision.severity.rank < settings.min_severity.rank or (decision.simulated and not settings.simulated):
+        return False
+    if decision.alert_level.rank < settings.min_level.rank:
         return False
     subject = decision.subject
     pool = subject.name if subject.kind is SubjectKind.POOL else subject.pool or decision.parameters.context.pool
@@ -193,9 +203,12 @@ class ChannelQueue:
             ends = [Item(message, (message.key,)) for message in job.resolved]
             fires = [Item(message_of([decision], Phase.FIRING)) for decision in job.firing]
             holds = [Item(message, again=True) for message in job.reminders]
+            fires += [Item(job.gathered)] if job.gathered else []
             yield from _chunks([*ends, *fires], self.channel.batch, self._left())
             yield from _chunks(holds, self.channel.batch, None)
             return
+        if job.gathered is not None and self._left() != 0:
+            yield [Item(job.gathered)]
         for group in portions(sorted(job.firing, key=urgency), self._left()):
             yield [Item(message_of(group, Phase.FIRING))]
         left = self._left()
@@ -227,7 +240,8 @@ def _chunks(items: Sequence[Item], size: int, most: int | None) -> Iterator[list
 class FanOut:
     """Runs each queue, one job at a time; a queue that is still sending is passed by.
 
-    Without `threads` a queue runs in the thread that asks, as tests and a single notifier want it.
+    Without `threads` a queue runs in the thread that asks, as tests and a single notifier want it. `pages` is how many
+    pages a receiver may get in 12 hours, None: any number.
     """
 
     def __init__(
@@ -237,8 +251,10 @@ class FanOut:
         *,
         threads: bool = True,
         patience: float | None = None,
+        pages: int | None = None,
     ) -> None:
         self.queues = tuple(queues)
+        self.pages = pages
         self._metrics = metrics
         self._patience = PATIENCE_SECONDS if patience is None else patience
         self._pool = ThreadPoolExecutor(len(self.queues), thread_name_prefix="notify") if threads and queues else None
@@ -297,5 +313,6 @@ def build_notifier(
         made = build_channel(ChannelDependencies(channel, links, clock))
         queues.append(ChannelQueue(made, clock, channel))
     if not queues:
-        return FanOut([ChannelQueue(NotifierChannel(JournalNotifier()), clock)], metrics, threads=False)
-    return FanOut(queues, metrics)
+        journal = [ChannelQueue(NotifierChannel(JournalNotifier()), clock)]
+        return FanOut(journal, metrics, threads=False, pages=settings.notify.pages_per_12h)
+    return FanOut(queues, metrics, pages=settings.notify.pages_per_12h)

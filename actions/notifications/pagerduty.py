@@ -11,11 +11,12 @@ from typing import Any
 
 from tocsin.actions.notifications.channel import Message, clean, clip
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import to_iso
-from tocsin.domain.finding import Severity
 
 SUMMARY_LIMIT = 1_024
-_SEVERITIES = {Severity.INFO: "info", Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
+_SEVERITIES = {AlertLevel.NOTE: "info", AlertLevel.WARNING: "warning", AlertLevel.PAGE: "critical"}
+"""By these a service's urgency is set: only what needs a person now is critical."""
 
 
 class PagerDuty(HttpChannel):
@@ -47,7 +48,7 @@ class PagerDuty(HttpChannel):
         payload = {
             "summary": clip(f"{text.title}: {text.body}".replace("\n", "; "), SUMMARY_LIMIT),
             "source": clip(clean(where), 255) or "tocsin",
-            "severity": _SEVERITIES[message.severity],
+            "severity": _SEVERITIES[message.level],
             "timestamp": to_iso(message.at_ms),
             "class": clip(clean(message.first.rule), 255),
             "custom_details": dict(text.facts) | {"sentence": text.body},

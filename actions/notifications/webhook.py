@@ -28,7 +28,7 @@ _SIGNS = {Severity.INFO: "INFO", Severity.WARNING: "WARNING", Severity.CRITICAL:
 
 
 def cloud_event(decision: Decision, kind: str, source: str) -> dict[str, Any]:
-    """The event: `id` is the idempotency key, `severity` and `simulated` are extension attributes.
+    """The event: `id` is the idempotency key, `severity`, `level` and `simulated` are extension attributes.
 
     It holds nothing but the decision, so that every try of a delivery has the same body.
     """
@@ -41,6 +41,7 @@ def cloud_event(decision: Decision, kind: str, source: str) -> dict[str, Any]:
         "time": to_iso(decision.at_ms),
         "datacontenttype": "application/json",
         "severity": str(decision.severity),
+        "level": str(decision.alert_level),
         "simulated": decision.simulated,
         "data": dump_decision(decision),
     }

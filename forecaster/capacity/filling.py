@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.clock import MINUTE, to_iso
+from tocsin.domain.clock import MINUTE, to_minute
 from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.forecaster.trend.statements import hours, where
+from tocsin.forecaster.trend.statements import where
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Columns
 
@@ -315,12 +315,11 @@ def _statement(one: _Filling, now_ms: int) -> Prediction:
     limit, value, gpu = one.limit.limit, one.value, where(one.gpu)
     eta_ms = None if np.isnan(one.steps) else now_ms + round(one.steps * STEP_MS)
     if eta_ms is None:
-        text = f"{gpu}: {english} has begun to grow (now {value:.1%}; from {limit:.0%} on larger instances stay out)."
-        text_zh = f"{gpu}：{chinese}开始上升（当前 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
+        text = f"{gpu}: {english} has begun to grow ({value:.1%} at {to_minute(now_ms)}; from {limit:.0%} on larger instances stay out)."
+        text_zh = f"{gpu}：{chinese}开始上升（{to_minute(now_ms)} 为 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
     else:
-        ahead = hours(eta_ms - now_ms)
-        text = f"{gpu}: {english} grows without a plateau and reaches {limit:.1%} in {ahead}, at {to_iso(eta_ms)}."
-        text_zh = f"{gpu}：{chinese}持续上升、没有平台，预计在 {to_iso(eta_ms)} 达到 {limit:.1%}。"
+        text = f"{gpu}: {english} grows without a plateau and reaches {limit:.1%} at {to_minute(eta_ms)}."
+        text_zh = f"{gpu}：{chinese}持续上升、没有平台，预计在 {to_minute(eta_ms)} 达到 {limit:.1%}。"
     rise = "in steps" if np.isnan(one.slope) else f"{one.slope * 60:.1%} an hour"
     return Prediction(
         subject=Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool),

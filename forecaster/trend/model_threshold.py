@@ -178,6 +178,10 @@ the day's own cycle."""
 PARTS = (1, 2, 4, 8, 16, 32)
 """Shares of the past in which a trend is looked for, the longest first: a trend that began lately shows in none but
 the last ones."""
+NEWEST = 4
+"""The newest part in so many must bear out the rise of the whole."""
+STILL = 0.5
+"""Share of its slope that a rise must keep there, within two standard errors."""
 STALE_STEPS = 6
 STALE_MS = 15 * MINUTE
 """The newest sample may be this old, or `STALE_STEPS` of its own cadence if that is more."""
@@ -277,7 +281,7 @@ class ThresholdForecaster:
         evidence = Evidence(target.metric, f"{text} over the last {hours(grid.span_ms)}", grid.end_ms, blank.value)
         made = replace(blank, horizon_ms=horizon, evidence=(evidence,))
         if grid.values[-1] >= limit:
-            return reached(made, now_ms)
+            return reached(made)
         age = now_ms - grid.end_ms
         steps = (horizon + age) / grid.step_ms
         passage = found.passage
@@ -331,9 +335,22 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
         ahead = _reach(grid) / grid.step_ms
         # The robust line, where the fit refuses the series: one without any noise, for example.
         straight = Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
-        if trend.steady and trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit:
+        arrives = trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit
+        if trend.steady and arrives and not _stopped(past, part, span, trend.slope / grid.step_ms):
             return _Finding(grid, trend, simulate(fit(grid.values) or straight, trend, limit))
     return whole
+
+
+def _stopped(past: _Past, part: int, span: int, slope: float) -> bool:
+    """Whether the newest quarter of the part, or half an hour, shows that a rise of `slope` a millisecond has ended: what
+    filled up and holds its level goes nowhere."""
+    newest_ms = min(max(span // part // NEWEST, MIN_SPAN_MS), span)
+    newest = past.at_ms >= past.at_ms[-1] - newest_ms
+    grid = resample(past.at_ms[newest], past.values[newest])
+    if grid.values.size < MIN_POINTS:
+        return False
+    now = look(grid.values)
+    return (now.slope + 2 * now.slope_error) / grid.step_ms < STILL * slope
 
 
 def _reach(grid: EvenGrid) -> int:

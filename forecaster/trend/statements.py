@@ -1,13 +1,17 @@
-"""How a prediction is worded, one function for each kind of answer."""
+"""How a prediction is worded, one function for each kind of answer. A sentence names instants: it may be read later."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tocsin.domain.clock import HOUR, MINUTE, to_iso
+from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
+
+
+REACHED = "reached already"
+"""The reason of a statement that has nothing to say because the limit is behind."""
 
 
 def where(gpu: Gpu) -> str:
@@ -43,31 +47,24 @@ def unknown(blank: Prediction, reason: str) -> Prediction:
 def no_crossing(made: Prediction) -> Prediction:
     """The limit is not reached within the horizon."""
     ahead, limit, now = hours(made.horizon_ms), *_levels(made)
-    sentence = f"{made.sentence} is not expected to reach {limit} within {ahead} (now {now})."
+    sentence = f"{made.sentence} is not expected to reach {limit} within {ahead} of {to_minute(made.at_ms)} (then {now})."
     return replace(made, sentence=sentence, coverage=None)
 
 
-def reached(made: Prediction, now_ms: int) -> Prediction:
-    """The limit is reached already."""
+def reached(made: Prediction) -> Prediction:
+    """The limit is reached already: a matter of findings, and nothing to forecast."""
     limit, now = _levels(made)
-    return replace(
-        made,
-        status=PredictionStatus.CROSSING,
-        probability=1.0,
-        eta_ms=now_ms,
-        eta_low_ms=now_ms,
-        eta_high_ms=now_ms,
-        sentence=f"{made.sentence} has reached {limit} (now {now}).",
-    )
+    sentence = f"{made.sentence} has reached {limit} ({now} at {to_minute(made.at_ms)}): nothing to forecast."
+    return replace(made, sentence=sentence, coverage=None, reason=REACHED)
 
 
 def crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) -> Prediction:
     """The limit is reached at `eta_ms`, within the horizon; `high_ms` is None where the late end lies beyond it."""
-    late = f"to {hours(high_ms - made.at_ms)}" if high_ms is not None else f"to beyond {hours(made.horizon_ms)}"
+    late = f"to {to_minute(high_ms)}" if high_ms is not None else "to beyond the horizon"
     limit, now = _levels(made)
     sentence = (
-        f"{made.sentence} is expected to reach {limit} in {hours(eta_ms - made.at_ms)}, at {to_iso(eta_ms)} "
-        f"({made.coverage:.0%} interval {hours(low_ms - made.at_ms)} {late}, now {now})."
+        f"{made.sentence} is expected to reach {limit} at {to_minute(eta_ms)} "
+        f"({made.coverage:.0%} interval {to_minute(low_ms)} {late}, {now} at {to_minute(made.at_ms)})."
     )
     return replace(
         made,

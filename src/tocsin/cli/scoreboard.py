@@ -59,6 +59,7 @@ def _crossings(told: PredictionScore) -> str:
     return (
         f"predicted crossings: {told.made} made, {told.hits} hit, {told.misses} missed, {told.pending} pending; "
         f"{told.within_interval} within their interval{lead}"
+        + ("" if told.hits + told.misses else "; not yet scored: no window is over")
     )
 
 
@@ -77,6 +78,8 @@ def _hazard(one: HazardScore) -> list[str]:
         f"calibration error {_number(one.calibration_error)}",
         f"  operators: {one.approved} approved, {one.rejected} rejected",
     ]
+    if not one.predictions:
+        return [lines[0], "  not yet scored: no window is over"]
     return lines + [
         f"    stated {row.low:g} to {row.high:g}: mean {row.stated:.3g}, observed {row.observed:.3g} "
         f"over {row.gpu_days:.1f} GPU-days"

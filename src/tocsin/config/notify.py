@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tocsin.config.section import Section
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.finding import Severity
 from tocsin.plugins import Kind, known
 
@@ -66,6 +67,8 @@ class ChannelSettings(Section):
     (`alertmanager`) or password (`email`); better in `notify.secrets`."""
     min_severity: Severity = Severity.WARNING
     """Lowest severity to send: `info`, `warning` or `critical`."""
+    min_level: AlertLevel = AlertLevel.WARNING
+    """Lowest level to send: `page` for what needs a person now alone, `warning` for the working day as well."""
     pools: list[str] = Field(default_factory=list)
     """Pools to notify about; empty: all. Notifications about the whole fleet are always sent."""
     rules: list[str] = Field(default_factory=list)
@@ -119,6 +122,10 @@ class NotifySettings(Section):
 
     channels: list[ChannelSettings] = Field(default_factory=list)
     """The channels."""
+    pages_per_12h: int = Field(default=2, ge=0)
+    """Most pages to one receiver in 12 hours, whatever the fleet: two incidents a shift are what a person can see through
+    (Google's SRE book). Hard faults page always and use it up first; what else would page beyond it is told in one
+    summary page, and as warnings after that."""
     urls: dict[str, SecretStr] = Field(default_factory=dict)
     """URLs of channels by name, so that each can be a secret file, such as `notify__urls__chat`."""
     secrets: dict[str, SecretStr] = Field(default_factory=dict)

@@ -64,6 +64,11 @@ def to_iso(at_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % SECOND:03d}Z"
 
 
+def to_minute(at_ms: int) -> str:
+    """`at_ms` for people, in UTC to the minute, for example ``2026-11-21 03:54 UTC``."""
+    return datetime.fromtimestamp(at_ms / SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def optional_iso(at_ms: int | None) -> str | None:
     """`at_ms` as `to_iso` has it; None stays None."""
     return None if at_ms is None else to_iso(at_ms)

@@ -40,7 +40,7 @@ AWAITED = frozenset(
 )
 """What must not be lost by a restore: the witness has it before anything is done that rests on it."""
 
-NO_WITNESS = "no journal.witness is set: a journal that is restored from a copy acts again"
+NO_WITNESS = "nothing would notice a journal restored from an old copy, which repeats its actions: set journal.witness"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,9 @@ def score_hazards(predictions: Sequence[Prediction], followed: Followed) -> list
 def _score(mine: Sequence[Prediction], followed: Followed) -> HazardScore:
     first, table = mine[0], _table(mine, followed)
     _, known = table.examples.label(first.horizon_ms)
+    # A fault is known at once, its absence only when the window is over: what counted the first sooner would be right
+    # more often than it is.
+    known = known & (table.examples.at_ms + first.horizon_ms <= followed.now_ms)
     approvals = [approved for _, approved in table.verdicts]
     score = HazardScore(
         model=first.model,
@@ -281,13 +284,15 @@ def _held_by(status: DecisionStatus) -> list[str]:
 
 def _confirmation(status: DecisionStatus, events: Sequence[Event], now_ms: int) -> str:
     decision = status.decision
+    if now_ms < decision.at_ms + HORIZON_MS:
+        return "pending"
     for event in events:
         if not decision.at_ms < event.at_ms <= decision.at_ms + HORIZON_MS or not is_hardware(event):
             continue
         subject = decision.subject
         if event.gpu == subject.name or (subject.kind is SubjectKind.HOST and event.host == subject.name):
             return "confirmed"
-    return "pending" if now_ms < decision.at_ms + HORIZON_MS else "unconfirmed"
+    return "unconfirmed"
 
 
 def _score_rule(rule: str, mine: Sequence[DecisionStatus], events: Sequence[Event], now_ms: int) -> RuleScore:
@@ -351,8 +356,8 @@ def _silent(predictions: Sequence[Prediction]) -> int:
 
 
 def _score_crossings(judged: Sequence[Crossing], silent: int) -> PredictionScore:
-    hits = [(one.prediction, one.crossed_ms) for one in judged if one.crossed_ms is not None]
-    pending = sum(one.crossed_ms is None and one.open for one in judged)
+    hits = [(one.prediction, one.crossed_ms) for one in judged if one.crossed_ms is not None and not one.open]
+    pending = sum(one.open for one in judged)
     return PredictionScore(
         made=len(judged),
         hits=len(hits),

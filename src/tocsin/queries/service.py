@@ -111,14 +111,17 @@ class BrainService:
         now, seen = snapshot.now_ms, snapshot.readings
         statuses = brain.statuses()
         newest = max((reading.at_ms for reading in seen), default=None)
+        simulated = any(reading.gpu.simulated for reading in seen)
+        # What repeats itself in a simulated fleet, or only watches, harms nobody.
+        harmless = simulated or brain.settings.actions.mode is Mode.OBSERVE
         return models.FleetSummary(
             version=__version__,
             now=to_iso(now),
-            simulated=any(reading.gpu.simulated for reading in seen),
+            simulated=simulated,
             mode=brain.settings.actions.mode,
             executor=", ".join(brain.settings.actions.executors),
             **dict(self._control()),
-            journal_witness="" if brain.settings.actions.mode is Mode.OBSERVE else in_words(brain.witnesses),
+            journal_witness="" if harmless else in_words(brain.witnesses),
             gpus=len(seen),
             hosts=len({reading.gpu.host for reading in seen}),
             pools=len({reading.gpu.pool for reading in seen}),

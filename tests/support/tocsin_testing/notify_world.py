@@ -97,6 +97,7 @@ class NotifyWorld:
 
     def __init__(self, *channels: FakeChannel, **more: Any) -> None:
         self.channels = channels
+        self.pages: int | None = more.pop("pages", None)
         self.more = more
         self.metrics = OwnMetrics()
         self.world = World(settings(mode="observe"))
@@ -105,7 +106,7 @@ class NotifyWorld:
     def restart(self) -> None:
         """A new brain with new queues over the same journal; the channels' receivers are the same."""
         queues = [ChannelQueue(c, self.world.clock, self._settings(c)) for c in self.channels]
-        self.world.notifier = FanOut(queues, self.metrics, threads=False)  # type: ignore[assignment]
+        self.world.notifier = FanOut(queues, self.metrics, threads=False, pages=self.pages)  # type: ignore[assignment]
         self.world.restart()
 
     def _settings(self, channel: FakeChannel) -> ChannelSettings:

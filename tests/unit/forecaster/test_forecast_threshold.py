@@ -11,6 +11,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.trend.model_threshold import ThresholdForecaster
 from tocsin.forecaster.trend.protocol import build
+from tocsin.forecaster.trend.statements import REACHED
 from tocsin_testing.builders import T0
 from tocsin_testing.histories import MARGIN, MEMORY, POWER, REMAP, SLOWDOWN, TEMPERATURE, history, noise, thinned
 
@@ -53,6 +54,14 @@ def test_a_leak_of_memory_is_found() -> None:
     assert found.threshold == 0.9
 
 
+def test_what_filled_up_and_holds_its_level_goes_nowhere() -> None:
+    """A cache that fills for two hours and stays at 88 %, just below the limit, is no leak."""
+    filled = np.minimum(0.5 + 0.38 * np.arange(N) / 120, 0.88) + noise(N, 0.0005)
+    for seen in (150, 180, 240, 480, N):
+        found = one({MEMORY: filled[:seen]}, MEMORY)
+        assert found.status is PredictionStatus.NO_CROSSING, seen
+
+
 def test_remapped_rows_count_from_the_last_reset_of_the_counter() -> None:
     rows = np.floor(np.concatenate((np.linspace(300, 500, 200), np.linspace(0, 300, N - 200))))
     found = one({REMAP: rows}, REMAP)
@@ -63,7 +72,8 @@ def test_remapped_rows_count_from_the_last_reset_of_the_counter() -> None:
 
 def test_what_is_there_already_is_said_to_be() -> None:
     found = one({TEMPERATURE: rising(88, 0.0, 0.2)}, TEMPERATURE)
-    assert (found.status, found.eta_ms, found.probability) == (PredictionStatus.CROSSING, T0, 1.0)
+    assert (found.status, found.eta_ms, found.probability) == (PredictionStatus.NO_CROSSING, None, None)
+    assert found.reason == REACHED
     assert "has reached 85 °C" in found.sentence
 
 
@@ -175,8 +185,9 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 
 def test_the_sentence_names_host_gpu_metric_instant_and_interval() -> None:
     found = one({TEMPERATURE: rising(66, 1.0, 0.3)}, TEMPERATURE)
-    assert found.sentence.startswith("node-1 GPU 0: gpu_temperature_celsius is expected to reach 85 °C in ")
+    assert found.sentence.startswith("node-1 GPU 0: gpu_temperature_celsius is expected to reach 85 °C at ")
     assert "(80% interval " in found.sentence
+    assert " min " not in found.sentence and " h" not in found.sentence, "instants alone: it is read later"
     assert found.evidence[0].text.startswith("rises ")
 
 

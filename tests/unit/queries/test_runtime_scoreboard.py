@@ -55,6 +55,14 @@ def test_a_hit_has_a_lead_and_a_miss_has_none() -> None:
     assert (waiting.hits, waiting.misses, waiting.pending) == (0, 0, 1)
 
 
+def test_a_crossing_counts_no_sooner_than_its_window_is_over() -> None:
+    made = [prediction(T0, 30 * MINUTE)]
+    early = score_crossings(made, rising_to_85_at(T0 + 30 * MINUTE), T0 + 2 * HOUR)[0]
+    assert (early.made, early.hits, early.pending, early.lead_s) == (1, 0, 1, [])
+    one, event = [status({"mode": Ruling.HOLD})], [xid(79, gpu(1), T0 + HOUR)]
+    assert board(one, event, T0 + 2 * HOUR).rules[0].pending == 1
+
+
 def test_repeating_a_prediction_counts_once() -> None:
     made = [prediction(T0 + n * 5 * MINUTE, HOUR) for n in range(20)]
     score = score_crossings(made, rising_to_85_at(T0 + HOUR), T0 + 10 * HOUR)[0]

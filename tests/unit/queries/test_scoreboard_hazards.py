@@ -93,10 +93,22 @@ def test_what_may_still_happen_is_pending_and_what_was_faulted_is_left_out() -> 
     assert (early.predictions, early.pending, early.roc_auc, early.gpu_days) == (0, 1, None, 0.0)
 
 
+def test_a_fault_counts_no_sooner_than_its_absence() -> None:
+    """Four GPUs, one fails within the first hours: until the windows are over nothing is known of any of them."""
+    made = [stated(n, 0, 0.1) for n in range(4)]
+    (early,) = score_hazards(made, followed([xid(79, gpu(0), T0 + HOUR)], now_ms=T0 + DAY))
+    assert (early.predictions, early.pending, early.onsets, early.brier) == (0, 4, 0, None)
+    (told,) = score_hazards(made, followed([xid(79, gpu(0), T0 + HOUR)]))
+    assert (told.predictions, told.pending, told.onsets) == (4, 0, 1)
+    assert told.reliability[0].observed == pytest.approx(0.25)
+
+
 def test_operators_verdicts_are_labels_where_no_onset_followed() -> None:
     made = [stated(0, 0, 0.9), stated(1, 0, 0.8)]
     verdicts = [verdict(0, 0.5, approved=True), verdict(1, 0.5, approved=False)]
-    (told,) = score_hazards(made, followed(statuses=verdicts, now_ms=T0 + DAY))
+    (early,) = score_hazards(made, followed(statuses=verdicts, now_ms=T0 + DAY))
+    assert (early.predictions, early.pending, early.precision) == (0, 2, None), "their windows are not over"
+    (told,) = score_hazards(made, followed(statuses=verdicts))
     assert (told.approved, told.rejected, told.operator_precision) == (1, 1, 0.5)
     assert (told.predictions, told.pending, told.alarms, told.false_alarms) == (2, 0, 2, 1)
     assert (told.roc_auc, told.precision) == (1.0, 0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import HOUR, to_minute
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Subject, SubjectKind
@@ -322,7 +322,7 @@ def test_forecast_crossing() -> None:
     assert run.active == [], "in three hours"
     run.step(5, predictions=[prediction(5, PredictionStatus.CROSSING, eta=95)])
     (finding,) = run.last.active
-    assert finding.sentence == "node-1 crosses 90 % in 1 h 30 min" or finding.sentence.endswith("90 % in 1 h 30 min")
+    assert finding.sentence.endswith(f"crosses 90 % at {to_minute(instant(95))}"), "an instant: it may be read later"
     assert (finding.value, finding.threshold) == (0.6, 0.9)
     run.step(10, predictions=[prediction(10, PredictionStatus.NOT_ENOUGH_DATA)])
     assert run.active == ["r"], "not enough data neither opens nor clears"
@@ -336,6 +336,16 @@ def test_forecast_grows_old_and_ends_with_its_horizon() -> None:
     run.step(31)
     assert run.active == ["r"], "unknown by now: an open finding stays"
     run.step(4 * 60 + 1)
+    assert run.active == []
+
+
+def test_a_crossing_that_is_past_is_no_forecast() -> None:
+    run = Run(rule(FORECAST))
+    run.step(0, {"memory_used_ratio": 0.85}, predictions=[prediction(0, PredictionStatus.CROSSING, eta=20)])
+    assert run.active == ["r"]
+    run.step(5, {"memory_used_ratio": 0.91})
+    assert run.active == []
+    run.step(10, {"memory_used_ratio": 0.95}, predictions=[prediction(10, PredictionStatus.CROSSING, eta=10)])
     assert run.active == []
 
 

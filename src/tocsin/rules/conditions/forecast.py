@@ -7,13 +7,14 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from tocsin.domain.clock import MINUTE
+from tocsin.domain.clock import MINUTE, to_minute
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Evidence
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import Prediction
 from tocsin.rules.conditions.base import Condition, Duration, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Number
 from tocsin.rules.predictions import PredictionProbe, evidence_name
+from tocsin.rules.sheet import MetricColumn
 from tocsin.rules.table import Bools, SubjectTable
 from tocsin.rules.units import show_duration
 
@@ -24,7 +25,8 @@ TARGET = "time_to_threshold:"
 class Forecast(Condition):
     """Holds while the newest prediction says that the metric crosses its threshold within `within`.
 
-    A prediction that is older than `max_age` says nothing more, and one whose horizon has passed says no.
+    A prediction that is older than `max_age` says nothing more, one whose horizon has passed says no, and so does one
+    whose threshold lies behind: what has happened is no forecast.
     """
 
     words = frozenset({"eta", "probability", "said"})
@@ -50,7 +52,8 @@ class Forecast(Condition):
             raise InputError("metric", self.metric, "predictions are about plain metrics", f"write {ref.spec.name}")
 
     def bind(self, world: World) -> Probe:
-        return ForecastProbe(self, world, world.frame.sheets[self.metrics()[0].sheet].table)
+        ref = self.metrics()[0]
+        return ForecastProbe(self, world, world.frame.sheets[ref.sheet].table, world.column(ref))
 
     def meaning(self) -> str:
         which = {"eta": "expected", "eta_low": "early end of the interval"}[self.use]
@@ -60,14 +63,21 @@ class Forecast(Condition):
 class ForecastProbe(PredictionProbe):
     """Looks at how soon the newest prediction of each row says that the threshold is crossed."""
 
-    def __init__(self, condition: Forecast, world: World, table: SubjectTable) -> None:
+    def __init__(self, condition: Forecast, world: World, table: SubjectTable, column: MetricColumn) -> None:
         super().__init__(world, table, TARGET + condition.metric, condition.max_age)
         self._condition = condition
+        self._column = column
         self._eta = table.vector(np.int64, 0)
+        self._least = table.vector(np.float64, -np.inf)
+        self._most = table.vector(np.float64, np.inf)
 
     def _take(self, row: int, prediction: Prediction) -> None:
         super()._take(row, prediction)
         self._eta.v[row] = self._instant(prediction) or 0
+        limit, value = prediction.threshold, prediction.value
+        falls = limit is not None and value is not None and value > limit
+        self._least.v[row] = limit if limit is not None and falls else -np.inf
+        self._most.v[row] = limit if limit is not None and not falls else np.inf
 
     def _instant(self, prediction: Prediction) -> int | None:
         if self._condition.use == "eta_low" and prediction.eta_low_ms is not None:
@@ -76,17 +86,20 @@ class ForecastProbe(PredictionProbe):
 
     def warns(self, prediction: Prediction) -> bool:
         likely = prediction.probability is None or prediction.probability >= self._condition.probability
-        return likely and prediction.status is PredictionStatus.CROSSING and self._instant(prediction) is not None
+        return likely and prediction.is_ahead
 
     def true(self) -> Bools:
         warned = super().true()
-        return warned & (self._eta.v - self._frame.now_ms <= self._condition.within) if warned.any() else warned
+        if not warned.any():
+            return warned
+        values = self._column.v
+        behind: Bools = (values <= self._least.v) | (values >= self._most.v)
+        return warned & ~behind & (self._eta.v - self._frame.now_ms <= self._condition.within)
 
     def report(self, row: int) -> Report:
         prediction = self._said[row]
-        left = int(self._eta.v[row]) - self._frame.now_ms
         words = {
-            "eta": f"in {show_duration(left)}" if left > 0 else "now",
+            "eta": f"at {to_minute(int(self._eta.v[row]))}",
             "probability": "unknown" if prediction.probability is None else f"{prediction.probability * 100:.0f} %",
             "said": prediction.sentence,
         }
