@@ -9,7 +9,6 @@ from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 
-
 REACHED = "reached already"
 """The reason of a statement that has nothing to say because the limit is behind."""
 
