@@ -49,7 +49,9 @@ class Alertmanager(HttpChannel):
         held_ms = self.clock.now_ms() + round(self.settings.refresh_seconds * HELD_REFRESHES * SECOND)
         text = self.text(message)
         alert: dict[str, Any] = {
-            "labels": _shared_labels(message, self.settings.labels) if message.gathered else labels_of(decision, self.settings.labels),
+            "labels": _shared_labels(message, self.settings.labels)
+            if message.gathered
+            else labels_of(decision, self.settings.labels),
             "annotations": {"summary": text.title, "description": text.body, "decision": decision.id},
             "startsAt": to_iso(decision.at_ms),
             # An alert that ended before it began is refused.

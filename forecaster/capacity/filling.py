@@ -316,7 +316,9 @@ def _statement(one: _Filling, now_ms: int) -> Prediction:
     eta_ms = None if np.isnan(one.steps) else now_ms + round(one.steps * STEP_MS)
     if eta_ms is None:
         text = f"{gpu}: {english} has begun to grow ({value:.1%} at {to_minute(now_ms)}; from {limit:.0%} on larger instances stay out)."
-        text_zh = f"{gpu}：{chinese}开始上升（{to_minute(now_ms)} 为 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
+        text_zh = (
+            f"{gpu}：{chinese}开始上升（{to_minute(now_ms)} 为 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
+        )
     else:
         text = f"{gpu}: {english} grows without a plateau and reaches {limit:.1%} at {to_minute(eta_ms)}."
         text_zh = f"{gpu}：{chinese}持续上升、没有平台，预计在 {to_minute(eta_ms)} 达到 {limit:.1%}。"

@@ -46,7 +46,9 @@ def unknown(blank: Prediction, reason: str) -> Prediction:
 def no_crossing(made: Prediction) -> Prediction:
     """The limit is not reached within the horizon."""
     ahead, limit, now = hours(made.horizon_ms), *_levels(made)
-    sentence = f"{made.sentence} is not expected to reach {limit} within {ahead} of {to_minute(made.at_ms)} (then {now})."
+    sentence = (
+        f"{made.sentence} is not expected to reach {limit} within {ahead} of {to_minute(made.at_ms)} (then {now})."
+    )
     return replace(made, sentence=sentence, coverage=None)
 
 

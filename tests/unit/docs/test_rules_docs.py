@@ -38,5 +38,6 @@ def test_a_rule_of_ones_own_is_described_too() -> None:
         'samples = 2\nclear_for = "1m"\nall = [{ kind = "threshold", metric = "gpu_power_watts", above = 300 }]',
         "x",
     )
-    about, when = "info | note | thermal | `notify`", "for 5 min, 2 readings, clears after 1 min | gpu_power_watts &gt; 300 W"
+    about = "info | note | thermal | `notify`"
+    when = "for 5 min, 2 readings, clears after 1 min | gpu_power_watts &gt; 300 W"
     assert rules_table(ruleset).splitlines()[-1] == f"| `own` |  | {about} | {when} |"
