@@ -59,8 +59,8 @@ class Delivered:
 
     An entry says which channel was told; the last one about a notification has its outcome as well. `open` is by
     channel and by key of the message what must be told when it ends: the notifications of that message by their keys.
-    `pages` and `summaries` are by channel and key of the message when it paged; `gathered` are open messages of what was
-    beyond a budget of pages.
+    `pages` and `summaries` are by channel and key of the message when it paged; `gathered` are open messages of what
+    was beyond a budget of pages.
     """
 
     def __init__(self) -> None:

@@ -109,8 +109,8 @@ class Message:
     """One message about one notification, or about several that go together.
 
     `key` names it for good: the same message sent again, and the one about its end, have the same. `decisions` are the
-    notifications, the gravest first. `at_ms` is when the first was decided, or when the last ended. `gathered` says that
-    it tells of pages beyond the budget of its receiver, `lowered` that the one page for these was sent before.
+    notifications, the gravest first. `at_ms` is when the first was decided, or when the last ended. `gathered` says
+    that it tells of pages beyond the budget of its receiver, `lowered` that the one page for these was sent before.
     """
 
     key: str

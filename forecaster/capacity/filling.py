@@ -315,7 +315,8 @@ def _statement(one: _Filling, now_ms: int) -> Prediction:
     limit, value, gpu = one.limit.limit, one.value, where(one.gpu)
     eta_ms = None if np.isnan(one.steps) else now_ms + round(one.steps * STEP_MS)
     if eta_ms is None:
-        text = f"{gpu}: {english} has begun to grow ({value:.1%} at {to_minute(now_ms)}; from {limit:.0%} on larger instances stay out)."
+        seen = f"{value:.1%} at {to_minute(now_ms)}"
+        text = f"{gpu}: {english} has begun to grow ({seen}; from {limit:.0%} on larger instances stay out)."
         text_zh = (
             f"{gpu}：{chinese}开始上升（{to_minute(now_ms)} 为 {value:.1%}）；超过 {limit:.0%} 后较大的实例将无法创建。"
         )

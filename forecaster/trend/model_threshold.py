@@ -342,8 +342,8 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
 
 
 def _stopped(past: _Past, part: int, span: int, slope: float) -> bool:
-    """Whether the newest quarter of the part, or half an hour, shows that a rise of `slope` a millisecond has ended: what
-    filled up and holds its level goes nowhere."""
+    """Whether the newest quarter of the part, or half an hour, shows that a rise of `slope` a millisecond has ended:
+    what filled up and holds its level goes nowhere."""
     newest_ms = min(max(span // part // NEWEST, MIN_SPAN_MS), span)
     newest = past.at_ms >= past.at_ms[-1] - newest_ms
     grid = resample(past.at_ms[newest], past.values[newest])
