@@ -124,8 +124,8 @@ class NotifySettings(Section):
     """The channels."""
     pages_per_12h: int = Field(default=2, ge=0)
     """Most pages to one receiver in 12 hours, whatever the fleet: two incidents a shift are what a person can see
-    through (Google's SRE book). Hard faults page always and use it up first; what else would page beyond it is told in one
-    summary page, and as warnings after that."""
+    through (Google's SRE book). Hard faults page always and use it up first; what else would page beyond it is told
+    in one summary page, and as warnings after that."""
     urls: dict[str, SecretStr] = Field(default_factory=dict)
     """URLs of channels by name, so that each can be a secret file, such as `notify__urls__chat`."""
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
