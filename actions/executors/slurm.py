@@ -6,7 +6,7 @@ jobs. So it goes on after a restart, and never does a thing twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
@@ -23,6 +23,8 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.topology.claims import Claim, ClaimSource
 
 SEEN_SECONDS = 60.0
 """Age up to which what Slurm said last counts in the pre-check, which must not wait for it (own choice)."""
@@ -106,9 +108,10 @@ class SlurmExecutor(ExecutorBase):
             seen = self._slurm.snapshot(self._settings.snapshot_seconds)
         except SlurmProblem as problem:
             raise ManagerUnavailable(str(problem)) from None
+        places = self._slurm.places()
         hosts = {name: host for host, name in self._settings.hosts.items()}
         states = (
-            _state(node, hosts.get(node.name, node.name + self._settings.host_suffix), seen)
+            _state(node, hosts.get(node.name, node.name + self._settings.host_suffix), seen, places.get(node.name, ()))
             for node in seen.nodes.values()
         )
         return {state.host: state for state in states}
@@ -271,11 +274,14 @@ def _seen_on(decision: Decision, node: SlurmNode, seen: SlurmSnapshot) -> bool |
     return action is ActionKind.CHECKPOINT or not any(job.active and node.name in job.nodes for job in marked)
 
 
-def _state(node: SlurmNode, host: str, seen: SlurmSnapshot) -> NodeState:
+def _state(node: SlurmNode, host: str, seen: SlurmSnapshot, places: Sequence[tuple[PlaceKind, str]]) -> NodeState:
     jobs = seen.on(node.name)
     work = tuple(job.ref for job in jobs if job.gpus.get(node.name) or node.name not in job.gpus)
     held_by = frozenset(f"slurm {job.number}" for job in jobs if job.gpus.get(node.name))
-    return NodeState(host, node.schedulable, node.ready, nodes.is_ours(node), node.reason, work, held_by=held_by)
+    mine = Place(PlaceKind.HOST, host)
+    claims = tuple(Claim(mine, Place(kind, name), ClaimSource.SLURM) for kind, name in places)
+    ours = nodes.is_ours(node)
+    return NodeState(host, node.schedulable, node.ready, ours, node.reason, work, held_by=held_by, places=claims)
 
 
 def build(dependencies: Dependencies) -> Executor:

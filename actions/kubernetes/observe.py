@@ -24,6 +24,7 @@ from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.grouping import grouped
+from tocsin.topology.labels import claims_of_node
 
 OWN_LABEL = "tocsin.io/job"
 """Label with which a site names its jobs itself; it goes before all others."""
@@ -251,6 +252,7 @@ def _state(node: KubeNode, pods: Sequence[Pod]) -> NodeState:
         tuple(sorted(pod.title for pod in holding)),
         jobs,
         frozenset(named_job(job) for pod in holding if (job := job_of_pod(pod))),
+        tuple(claims_of_node(node.name, node.labels)),
     )
 
 

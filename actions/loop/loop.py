@@ -23,7 +23,7 @@ from tocsin.actions.model.executor import Executor
 from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry, StepReport
 from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import due_recoveries, is_asked
-from tocsin.actions.model.scope import base_key, hosts_of
+from tocsin.actions.model.scope import base_key, breaker_cause, hosts_of
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.channel import Notifier
@@ -91,11 +91,11 @@ class GuardEvaluation:
         return selection, self._execution.pre_check(decision, view)
 
     def _cause(self, decision: Decision, verdicts: tuple[Verdict, ...], view: FleetView) -> str:
-        """The root cause that the breaker counts; empty where the decision is not in earnest."""
+        """The root cause that the breaker counts; empty where it is not in earnest or only a forecast."""
         if not is_disruptive(decision.action) or effective_mode(decision, view) is Mode.OBSERVE:
             return ""
         held = any(v.guard in self._counted and v.ruling is not Ruling.ALLOW for v in verdicts)
-        return "" if held else f"{decision.rule}|{base_key(decision.subject)}"
+        return "" if held else breaker_cause(decision, view)
 
     def close_ended(self, view: FleetView, now_ms: int) -> tuple[str, ...]:
         """Expire waiting decisions whose cause or time has ended; notifications go out all the same."""

@@ -10,6 +10,7 @@ from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.decision import Decision, ScaleInParameters, ScaleParameters, ThrottleKind
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
+from tocsin.domain.place import Place, PlaceKind
 
 
 def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:
@@ -93,6 +94,26 @@ def _largest_host(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView,
 def base_key(subject: Subject) -> str:
     """Key of the subject without its detail: two processes of one GPU are one subject to an action."""
     return f"{subject.kind}:{subject.name}"
+
+
+_OF_ONE_HOST = frozenset({PlaceKind.GPU, PlaceKind.HOST})
+
+
+def breaker_cause(decision: Decision, view: FleetView) -> str:
+    """The root cause that the breaker counts: kind and place. All that one host alone reports is one, whatever it is.
+
+    Empty for a forecast: what is only expected is no sign that the fleet, or Tocsin, has gone wrong.
+    """
+    incident = view.incident_of.get(decision.incident)
+    seen = [view.findings[name] for name in decision.findings if name in view.findings]
+    root = incident.root if incident is not None else next(iter(seen), None)
+    if root is not None and root.expected:
+        return ""
+    place = None if incident is None else incident.place
+    hosts = hosts_of(decision.subject, view)
+    if len(hosts) == 1 and (place is None or place.kind in _OF_ONE_HOST):
+        return str(Place(PlaceKind.HOST, min(hosts)))
+    return f"{decision.category}|{place if place is not None else base_key(decision.subject)}"
 
 
 def same_kind(one: Decision, other: Decision) -> bool:

@@ -114,6 +114,11 @@ class FleetView:
         """UUIDs of the GPUs that shares are shares of: what somebody makes up must not widen a limit."""
         return frozenset(uuid for uuid, view in self.physical.items() if view.counted)
 
+    @cached_property
+    def incident_of(self) -> Mapping[str, Incident]:
+        """Incidents by id."""
+        return {incident.id: incident for incident in self.incidents}
+
     def whole(self, uuid: str) -> GpuView | None:
         """The physical GPU that `uuid` is, or is a part of; None where it is unknown."""
         view = self.gpus.get(uuid)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tocsin.actions.planning.state import Budget
+from tocsin.topology.claims import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class NodeState:
     Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
     ``namespace/pod`` or a job id. `jobs` has, for every pod on the node by UID and by ``namespace/name``, the job that
     it belongs to, empty where it runs by itself; None where the manager knows no pods. `held_by` are the jobs that hold
-    GPUs of the node, named as in `GpuView.job`.
+    GPUs of the node, named as in `GpuView.job`. `places` is what the manager says of where the host is.
     """
 
     host: str
@@ -27,6 +28,7 @@ class NodeState:
     work: tuple[str, ...] = ()
     jobs: Mapping[str, str] | None = None
     held_by: frozenset[str] = frozenset()
+    places: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

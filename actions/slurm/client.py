@@ -19,8 +19,13 @@ from typing import Protocol, TypeVar
 
 from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot, jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
+from tocsin.actions.slurm.topology import Places, places_of_text
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
+from tocsin.domain.place import PlaceKind
+from tocsin.telemetry.log import logger
+
+_log = logger("slurm")
 
 _GRACE_SECONDS = 1.0
 MAX_SAID = 200
@@ -186,6 +191,7 @@ class Slurm:
         self._known: tuple[float, SlurmSnapshot | SlurmProblem] | None = None
         self._latest: tuple[float, SlurmSnapshot | SlurmProblem] | None = None
         self._json = True
+        self._places: tuple[float, Places] | None = None
 
     def planning(self, plan: list[Command]) -> Slurm:
         """The same cluster, of which nothing is changed: commands go to `plan`."""
@@ -211,6 +217,21 @@ class Slurm:
             found = known[1]
         if isinstance(found, SlurmProblem):
             raise found
+        return found
+
+    def places(self) -> Places:
+        """Switches and blocks of the nodes, asked every `slurm.topology_seconds`; where that fails, what was known."""
+        settings, now = self.settings, self._clock.monotonic()
+        known = self._places
+        if not settings.topology_seconds or (known is not None and now - known[0] <= settings.topology_seconds):
+            return known[1] if known is not None else {}
+        blocks = None if settings.blocks == "none" else PlaceKind(settings.blocks)
+        try:
+            found = self._parsed(["scontrol", "show", "topology"], lambda text: places_of_text(text, blocks))
+        except SlurmProblem as problem:
+            _log.warning("Slurm tells no topology", problem=str(problem))
+            found = known[1] if known is not None else {}
+        self._places = (now, found)
         return found
 
     def latest(self, max_age_seconds: float) -> SlurmSnapshot | None:

@@ -415,6 +415,13 @@ class LogSettings(Section):
     """One JSON object a line, or text for people."""
 
 
+class TopologySettings(Section):
+    """Which place holds which: racks, power and cooling zones, NVLink domains (docs/topology.md)."""
+
+    file: Path | None = None
+    """CSV file of the site with the places of hosts and GPUs; unset: what drivers, labels and Slurm say."""
+
+
 class Settings(Section):
     """All of it."""
 
@@ -424,6 +431,7 @@ class Settings(Section):
     journal: JournalSettings = Field(default_factory=JournalSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
     rules: RulesSettings = Field(default_factory=RulesSettings)
+    topology: TopologySettings = Field(default_factory=TopologySettings)
     fragmentation: FragmentationSettings = Field(default_factory=FragmentationSettings)
     forecast: ForecastSettings = Field(default_factory=ForecastSettings)
     actions: ActionSettings = Field(default_factory=ActionSettings)

@@ -25,6 +25,10 @@ class SlurmSettings(Section):
     """How long `scontrol ping`, which is asked before anything else, may take."""
     snapshot_seconds: float = Field(default=5.0, ge=0)
     """Age up to which the list of nodes and jobs is used again where nothing is changed by it."""
+    topology_seconds: float = Field(default=600.0, ge=0)
+    """Age up to which what `scontrol show topology` said is used again; 0 never asks."""
+    blocks: Literal["nvlink_domain", "rack", "none"] = "nvlink_domain"
+    """What a block of `topology/block` is; what the driver says of NVLink domains counts more."""
     hosts: dict[str, str] = Field(default_factory=dict)
     """Slurm's name of a node by Tocsin's name of the host, where they differ."""
     host_suffix: str = ""

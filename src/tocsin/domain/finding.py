@@ -156,11 +156,6 @@ class Finding:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def is_forecast(self) -> bool:
-        """Whether it rests on a prediction: nothing has failed yet."""
-        return any(item.name.startswith(PREDICTION_EVIDENCE) for item in self.evidence)
-
-    @property
     def is_hardware_fault(self) -> bool:
         """Whether its subject is unhealthy: trouble of the hardware itself that cannot wait."""
         return self.category is Category.HARDWARE and self.severity is Severity.CRITICAL

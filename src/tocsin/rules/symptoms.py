@@ -107,7 +107,7 @@ def is_verdict(finding: Finding) -> bool:
 
 def symptom_of(finding: Finding) -> Symptom:
     """What kind of symptom `finding` is."""
-    if finding.is_forecast:
+    if finding.expected:
         return Symptom.FORECAST
     code = code_of(finding)
     if code is not None:

@@ -65,6 +65,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_manager_up": OwnMetric(
         "gauge", ("manager",), "Whether Kubernetes or Slurm showed its nodes when it was last asked: 1 or 0."
     ),
+    "tocsin_topology_disagreements": OwnMetric(
+        "gauge", (), "Hosts and GPUs that two sources put into different places of one kind."
+    ),
     "tocsin_brain_active": OwnMetric(
         "gauge", (), "Whether this brain is the active one: 1, or 0 while another holds the lease."
     ),

@@ -9,7 +9,7 @@ from enum import StrEnum
 from tocsin.domain.place import Place, PlaceKind
 
 
-class Source(StrEnum):
+class ClaimSource(StrEnum):
     """Who says so. The order of definition is the order in which they are believed."""
 
     DRIVER = "driver"
@@ -23,8 +23,8 @@ class Source(StrEnum):
     never in disagreement with anything."""
 
 
-_RANKS = {source: rank for rank, source in enumerate(Source)}
-_SAYS_NO_MORE = frozenset({Source.ZONE_LABEL})
+_RANKS = {source: rank for rank, source in enumerate(ClaimSource)}
+_SAYS_NO_MORE = frozenset({ClaimSource.ZONE_LABEL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Claim:
 
     subject: Place
     place: Place
-    source: Source
+    source: ClaimSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.reading import NVLINK_DOMAIN, Gpu
-from tocsin.topology.claims import Claim, Source
+from tocsin.topology.claims import Claim, ClaimSource
 
 MOST_LETTERS = 253
 """Longest name of a place that is taken up (own choice; a Kubernetes label has 63 at most, a DNS name 253)."""
@@ -43,9 +43,9 @@ def claims_of_gpu(gpu: Gpu) -> Iterator[Claim]:
     subject = Place(PlaceKind.GPU, gpu.uuid)
     domain = gpu.labels.get(NVLINK_DOMAIN, "")
     if usable(domain):
-        yield Claim(subject, Place(PlaceKind.NVLINK_DOMAIN, domain), Source.DRIVER)
+        yield Claim(subject, Place(PlaceKind.NVLINK_DOMAIN, domain), ClaimSource.DRIVER)
     if usable(gpu.rack):
-        yield Claim(subject, Place(PlaceKind.RACK, gpu.rack), Source.AGENT)
+        yield Claim(subject, Place(PlaceKind.RACK, gpu.rack), ClaimSource.AGENT)
     if gpu.labels:
         yield from _claims(subject, gpu.labels)
 
@@ -54,11 +54,11 @@ def _claims(subject: Place, labels: Mapping[str, str]) -> Iterator[Claim]:
     for label, kind in NODE_LABELS.items():
         name = labels.get(label, "")
         if usable(name):
-            yield Claim(subject, Place(kind, name), Source.NODE_LABEL)
+            yield Claim(subject, Place(kind, name), ClaimSource.NODE_LABEL)
     zone = labels.get(ZONE_LABEL, "")
     if usable(zone):
         for kind in (PlaceKind.POWER_ZONE, PlaceKind.COOLING_ZONE):
-            yield Claim(subject, Place(kind, zone), Source.ZONE_LABEL)
+            yield Claim(subject, Place(kind, zone), ClaimSource.ZONE_LABEL)
 
 
 def usable(name: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tocsin.domain.errors import InputError
 from tocsin.domain.place import Place, PlaceKind
-from tocsin.topology.claims import Claim, Source
+from tocsin.topology.claims import Claim, ClaimSource
 from tocsin.topology.labels import MOST_LETTERS, usable
 
 MOST_BYTES = 16 * 1024 * 1024
@@ -113,7 +113,7 @@ def _row(cells: Mapping[str, str], seen: dict[Place, int], name: str, line: int)
     seen[subject] = line
     for place, kind in PLACES.items():
         if cells.get(place):
-            yield Claim(subject, Place(kind, cells[place]), Source.SITE_FILE)
+            yield Claim(subject, Place(kind, cells[place]), ClaimSource.SITE_FILE)
     yield from _links(subject, cells.get(LINKS, ""), name, line)
 
 
@@ -127,4 +127,4 @@ def _links(subject: Place, text: str, name: str, line: int) -> Iterator[Claim]:
         problem = f"more than {MOST_LINKS} links, or one with no usable name"
         raise _error(name, line, LINKS, text, problem, "name each link once, with ; between them")
     for link in links:
-        yield Claim(subject, Place(PlaceKind.LINK, link), Source.SITE_FILE)
+        yield Claim(subject, Place(PlaceKind.LINK, link), ClaimSource.SITE_FILE)

@@ -18,7 +18,7 @@ from tocsin.domain.reading import Owner
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
-from tocsin.topology.claims import Claim, Source
+from tocsin.topology.claims import Claim, ClaimSource
 from tocsin.topology.topology import NO_TOPOLOGY, Topology
 from tocsin_testing.builders import T0
 
@@ -59,12 +59,12 @@ class Site:
         for node in self.nodes:
             host, gpu = Place(PlaceKind.HOST, node.host), Place(PlaceKind.GPU, node.uuid)
             claims += [
-                Claim(host, Place(PlaceKind.RACK, node.rack), Source.SITE_FILE),
-                Claim(host, Place(PlaceKind.POWER_ZONE, node.power), Source.SITE_FILE),
-                Claim(host, Place(PlaceKind.COOLING_ZONE, node.cooling), Source.SITE_FILE),
+                Claim(host, Place(PlaceKind.RACK, node.rack), ClaimSource.SITE_FILE),
+                Claim(host, Place(PlaceKind.POWER_ZONE, node.power), ClaimSource.SITE_FILE),
+                Claim(host, Place(PlaceKind.COOLING_ZONE, node.cooling), ClaimSource.SITE_FILE),
             ]
             if node.wide:
-                claims.append(Claim(gpu, Place(PlaceKind.NVLINK_DOMAIN, node.domain), Source.DRIVER))
+                claims.append(Claim(gpu, Place(PlaceKind.NVLINK_DOMAIN, node.domain), ClaimSource.DRIVER))
         return Topology({node.uuid: node.host for node in self.nodes}, claims)
 
 

@@ -14,8 +14,8 @@ from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Ruling, ScaleInParameters, Verdict
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
-from tocsin_testing.action_world import World, finding, fleet, settings
+from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Subject, SubjectKind
+from tocsin_testing.action_world import World, finding, fleet, settings, subject_of
 from tocsin_testing.builders import T0
 
 MIDNIGHT = T0 - T0 % DAY
@@ -222,6 +222,31 @@ def test_breaker_trips_on_distinct_causes_before_the_last_of_them_runs() -> None
     assert len(world.executor.done) == 2
     told = [d for d in world.notifier.told if d.rule == "breaker"]
     assert len(told) == 1
+
+
+def test_all_that_one_host_reports_is_one_cause_for_the_breaker() -> None:
+    world = World(settings(breaker_root_causes=2), fleet(4, 8))
+    for i in range(8):
+        world.break_gpu(f"GPU-0-{i}")
+    world.step()
+    assert world.loop.controls().breaker is None
+    assert len(world.executor.done) == 8
+    world.break_gpu("GPU-1-0")
+    world.step()
+    assert world.loop.controls().breaker is not None
+
+
+def test_forecasts_do_not_trip_the_breaker() -> None:
+    world = World(settings(breaker_root_causes=1))
+    said = (Evidence(f"{PREDICTION_EVIDENCE}model 1", "soon", T0, 0.9),)
+    for host in range(4):
+        subject = subject_of(world.gpus[f"GPU-{host}-0"])
+        world.faults[f"soon|{host}"] = finding(subject, world.clock.now_ms(), category=Category.HARDWARE, evidence=said)
+    world.step()
+    assert world.loop.controls().breaker is None
+    world.break_gpu("GPU-0-0")
+    world.step()
+    assert world.loop.controls().breaker is not None
 
 
 def test_breaker_is_reset_by_a_named_person_only() -> None:

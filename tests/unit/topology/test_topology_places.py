@@ -6,7 +6,7 @@ import pytest
 
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.reading import NVLINK_DOMAIN
-from tocsin.topology.claims import Claim, Source
+from tocsin.topology.claims import Claim, ClaimSource
 from tocsin.topology.labels import MOST_LETTERS, claims_of_node, node_places
 from tocsin.topology.topology import NO_TOPOLOGY, Topology, topology_of
 from tocsin_testing.builders import gpu
@@ -20,7 +20,7 @@ def one(uuid: str) -> Place:
     return Place(PlaceKind.GPU, uuid)
 
 
-def says(subject: Place, kind: PlaceKind, name: str, source: Source = Source.SITE_FILE) -> Claim:
+def says(subject: Place, kind: PlaceKind, name: str, source: ClaimSource = ClaimSource.SITE_FILE) -> Claim:
     return Claim(subject, Place(kind, name), source)
 
 
@@ -49,9 +49,9 @@ def test_what_nobody_says_is_not_known() -> None:
     assert NO_TOPOLOGY.name(PlaceKind.NVLINK_DOMAIN, "a", "n1") == ""
 
 
-@pytest.mark.parametrize("stronger", list(Source)[:-2])
-def test_the_source_named_first_counts_and_the_disagreement_is_named(stronger: Source) -> None:
-    weaker = list(Source)[list(Source).index(stronger) + 1]
+@pytest.mark.parametrize("stronger", list(ClaimSource)[:-2])
+def test_the_source_named_first_counts_and_the_disagreement_is_named(stronger: ClaimSource) -> None:
+    weaker = list(ClaimSource)[list(ClaimSource).index(stronger) + 1]
     claims = [
         says(host("n1"), PlaceKind.RACK, "wrong", weaker),
         says(host("n1"), PlaceKind.RACK, "right", stronger),
@@ -68,7 +68,7 @@ def test_the_source_named_first_counts_and_the_disagreement_is_named(stronger: S
 def test_a_gpu_that_contradicts_its_host_is_named() -> None:
     claims = [
         says(host("n1"), PlaceKind.NVLINK_DOMAIN, "by-hand"),
-        says(one("a"), PlaceKind.NVLINK_DOMAIN, "measured", Source.DRIVER),
+        says(one("a"), PlaceKind.NVLINK_DOMAIN, "measured", ClaimSource.DRIVER),
     ]
     places = Topology(HOSTS, claims)
     assert (places.name(PlaceKind.NVLINK_DOMAIN, "a"), places.name(PlaceKind.NVLINK_DOMAIN, "b")) == (
@@ -83,7 +83,7 @@ def test_a_gpu_that_contradicts_its_host_is_named() -> None:
 def test_a_hosts_own_claim_by_a_stronger_source_counts_for_its_gpus() -> None:
     claims = [
         says(host("n1"), PlaceKind.RACK, "by-file"),
-        says(one("a"), PlaceKind.RACK, "by-agent", Source.AGENT),
+        says(one("a"), PlaceKind.RACK, "by-agent", ClaimSource.AGENT),
     ]
     assert Topology(HOSTS, claims).name(PlaceKind.RACK, "a") == "by-file"
 

@@ -49,6 +49,8 @@ from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
 from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
+from tocsin.topology.claims import Claim
+from tocsin.topology.site_file import read_site_file
 
 log = structlog.get_logger()
 
@@ -183,7 +185,7 @@ def open_brain(
     With `propose` every rule that would only observe proposes, as far as the service's own mode allows. Executor
     `simulated` acts on `fleet`. `pools` tells the state of the pools; without it those of the settings are elastic.
     """
-    metrics = OwnMetrics()
+    metrics, site = OwnMetrics(), _site(settings)
     ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
     store = open_store(settings.store)
     store.init()
@@ -208,8 +210,14 @@ def open_brain(
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
         wake=threading.Event(),
         witnesses=witnesses,
+        site=site,
     )
     return _running(parts, worker, sender)
+
+
+def _site(settings: Settings) -> list[Claim]:
+    file = settings.topology.file
+    return [] if file is None else read_site_file(file)
 
 
 def _routing(dependencies: Dependencies) -> Routing:

@@ -47,10 +47,13 @@ from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
+from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
+from tocsin.topology.claims import Claim
+from tocsin.topology.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +303,7 @@ def _incident_payload(incident: Incident) -> dict[str, object]:
         "members": len(incident.members),
         "subjects": incident.subjects,
         "sentence": incident.sentence,
+        "place": str(incident.place or ""),
         "opened_ms": incident.opened_ms,
     }
 
@@ -329,7 +333,7 @@ class BrainParts:
     """What a brain is made of. Its parts are given once; nothing is replaced while it runs.
 
     `pools` tells the state of the pools; `lease` is None where one brain alone acts on the fleet; `wake` is set when
-    there is something to judge before the next evaluation is due.
+    there is something to judge before the next evaluation is due; `site` is what the site's file says of places.
     """
 
     settings: Settings
@@ -346,6 +350,7 @@ class BrainParts:
     pools: Callable[[], Sequence[PoolState]]
     wake: threading.Event
     witnesses: Sequence[WitnessKeeper] = ()
+    site: Sequence[Claim] = ()
 
 
 class Brain:
@@ -379,6 +384,7 @@ class Brain:
         self.evaluations = 0
         self.evaluated_at = clock.monotonic()
         self._engine = RuleEngine(parts.ruleset)
+        self.topology = TopologyWatch(parts.site, metrics)
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self._unsaved: list[Finding] = []
         models = ModelWatch(ModelRegistry(settings.forecast.models), store, journal, metrics)
@@ -479,7 +485,9 @@ class Brain:
             ruled = self.recorder.continued(evaluation.active)
             planned = self.recorder.continued(self.proposals.findings)
             self.active = [*ruled, *planned]
-            self.incidents = [*collapse(ruled, self.memory.events_since(now - EVENT_MEMORY_MS)), *alone(planned)]
+            topology = self._topology_now(snapshot.readings, ruled)
+            events = self.memory.events_since(now - EVENT_MEMORY_MS)
+            self.incidents = [*collapse(ruled, events, topology), *alone(planned)]
             settling = now < self._started_today(now) + self.settings.actions.boot_grace_seconds * SECOND
             cleared = [] if settling else self.recorder.continued(evaluation.cleared)
             opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
@@ -491,6 +499,14 @@ class Brain:
         self.evaluations += 1
         self.evaluated_at = self.clock.monotonic()
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
+
+    def _topology_now(self, readings: Sequence[Reading], findings: Sequence[Finding]) -> Topology:
+        """Where everything is, with the jobs on GPUs that have findings."""
+        nodes = self.managers.nodes()
+        topology = self.topology.now([reading.gpu for reading in readings], nodes)
+        found = {finding.subject.name for finding in findings}
+        work = workloads_of([one for one in readings if one.gpu.uuid in found], nodes, blind=self.managers.blind())
+        return topology.with_jobs({uuid: one.job for uuid, one in work.items() if one.job})
 
     def _checkpoint(self) -> None:
         """Put on file what the journal came to, so that the next start reads only what follows.

@@ -119,4 +119,4 @@ def _both(one: NodeState, other: NodeState) -> NodeState:
     """One host as two managers show it."""
     counts = one if other.schedulable else other
     jobs = one.jobs if other.jobs is None else {**(one.jobs or {}), **other.jobs}
-    return replace(counts, jobs=jobs, held_by=one.held_by | other.held_by)
+    return replace(counts, jobs=jobs, held_by=one.held_by | other.held_by, places=one.places + other.places)

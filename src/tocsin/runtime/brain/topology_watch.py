@@ -1,0 +1,50 @@
+"""The topology of the fleet as it is known now: built anew where something changed, with disagreements said once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.reading import Gpu
+from tocsin.telemetry.metrics import OwnMetrics
+from tocsin.topology.claims import Claim
+from tocsin.topology.topology import NO_TOPOLOGY, Topology, topology_of
+
+log = structlog.get_logger()
+
+MOST_SAID = 20
+"""Disagreements that one change of the topology logs; all of them are counted."""
+
+
+class TopologyWatch:
+    """Keeps the topology of GPUs, managers' nodes and `site`, the claims of the site's file. For one thread."""
+
+    def __init__(self, site: Sequence[Claim], metrics: OwnMetrics) -> None:
+        self._site = tuple(site)
+        self._metrics = metrics
+        self._known: tuple[object, object] | None = None
+        self._topology = NO_TOPOLOGY
+        self._said: frozenset[str] = frozenset()
+
+    def now(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState]) -> Topology:
+        """The topology of `gpus` and `nodes`."""
+        known = (
+            [(gpu.uuid, gpu.host, gpu.parent, gpu.rack, gpu.labels) for gpu in gpus],
+            {host: node.places for host, node in nodes.items() if node.places},
+        )
+        if known != self._known:
+            claims = [*self._site, *(claim for node in nodes.values() for claim in node.places)]
+            self._topology = topology_of(gpus, claims)
+            self._known = known
+            self._say()
+        return self._topology
+
+    def _say(self) -> None:
+        found = self._topology.disagreements
+        self._metrics.set("tocsin_topology_disagreements", len(found))
+        said = frozenset(str(one) for one in found)
+        for text in sorted(said - self._said)[:MOST_SAID]:
+            log.warning("sources disagree about a place", said=text)
+        self._said = said
