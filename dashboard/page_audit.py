@@ -12,7 +12,7 @@ import streamlit as st
 
 from tocsin.client.models import ExportForm, FleetSummary, JournalPage, JournalQuery
 from tocsin.dashboard import link, style
-from tocsin.dashboard.access import api, client_with, connect, current_token, show_problem
+from tocsin.dashboard.access import api, client_with, connect, current_token, lacking, show_problem
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
@@ -83,8 +83,8 @@ def details(entry: Entry, text: Text) -> str:
 
 PAGE = 20
 """Entries on one page: what fits a screen of 900 pixels."""
-QUICK_CHECK = 100_000
-"""Longest journal that is checked without being asked for, in entries: about a second (own choice)."""
+QUICK_CHECK = 20_000
+"""Longest journal that is checked without being asked for, in entries: about half a second (own choice)."""
 _UNCHECKED = "chain_problem"
 _MEMORY = 8 * 2**20
 """Bytes of an export that are held in memory; the rest goes to a temporary file."""
@@ -127,6 +127,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
         "logout",
         "login_locked",
         "checkpoint",
+        "archived",
     ),
 }
 """Choices of the page, with the kinds of entries that each shows; none is any."""
@@ -175,8 +176,9 @@ def _check() -> None:
         st.session_state[_UNCHECKED] = error
 
 
-def _chain(head: int, text: Text) -> None:
-    if "chain" not in st.session_state and head <= QUICK_CHECK:
+def _chain(head: int, closed: str, text: Text) -> None:
+    """What is known of the chain, and ways to check and export it; `closed` says why whoever looks may not check."""
+    if "chain" not in st.session_state and head <= QUICK_CHECK and not closed:
         _check()
     found: Verification | None
     found, at = st.session_state.get("chain", (None, ""))
@@ -184,7 +186,8 @@ def _chain(head: int, text: Text) -> None:
         show_problem(problem, text)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.html(chain_words(found, at, text))
-        st.button(text("audit.check"), key="check", icon=":material/link:", on_click=_check)
+        icon, wanted = ":material/link:", closed or None
+        st.button(text("audit.check"), key="check", icon=icon, on_click=_check, disabled=bool(closed), help=wanted)
         for form in ("jsonl", "cef"):
             _download(form, text)
 
@@ -257,7 +260,7 @@ def render() -> None:
     text = current_text()
     with api(text, whole=True) as client:
         summary, newest = client.summary(), client.journal_page(limit=1)
-        _chain(newest.head, text)
+        _chain(newest.head, lacking(client.me(), text, "admin"), text)
         query = _query(summary, tuple(newest.kinds), text)
         page = client.journal_page(query, _before(), PAGE)
     st.session_state["export"] = JournalQuery(query.kinds, start_ms=query.start_ms)

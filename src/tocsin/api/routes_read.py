@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi import Path as PathParameter
 
-from tocsin.api.auth import Anyone, Viewer
+from tocsin.api.auth import Admin, Anyone, Viewer
 from tocsin.api.dependencies import (
     DEFAULT_SPAN_MS,
     DecisionId,
@@ -29,6 +29,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
+from tocsin.domain.errors import Conflict
 from tocsin.domain.prediction import Prediction
 
 read_router = APIRouter(
@@ -147,10 +148,23 @@ def journal(
     return service.journal(after, limit, kind)
 
 
-@read_router.get("/journal/verify", tags=["journal"])
-def verify_journal(service: ServiceDep, _who: Viewer) -> Wired[Verification]:
-    """Whether the journal's hash chain holds from the first entry to the last."""
-    return service.verify_journal()
+@read_router.get("/journal/verify", tags=["journal"], responses=documented(409))
+def verify_journal(
+    service: ServiceDep,
+    _who: Admin,
+    after: Annotated[
+        int | None, Query(ge=0, lt=2**63, description="`events` of the slice before; 0 for the first.")
+    ] = None,
+    previous: Annotated[str, Query(max_length=64, description="`hash` of the slice before.")] = "",
+) -> Wired[Verification]:
+    """Whether a slice of the journal's hash chain holds, out of its archive too; go on with `after` until `done`.
+
+    Without `after` a journal of more than one slice is refused with 409: an answer about a part is none about all.
+    """
+    found = service.verify_journal(after or 0, previous)
+    if after is None and not found.done:
+        raise Conflict(f"the journal has {found.head} entries: check it in slices, with after=0 and on until done")
+    return found
 
 
 class EncodedMap:

@@ -105,7 +105,8 @@ class Service(Protocol):
     def export_journal(self, form: models.ExportForm, query: models.JournalQuery, after: int) -> Iterator[str]:
         """Lines of the entries above `after` of the kinds and the span of `query`; raises at the call, not later."""
 
-    def verify_journal(self) -> Verification: ...
+    def verify_journal(self, after: int, previous: str) -> Verification:
+        """Whether a slice of the chain holds: what follows entry `after`, which has the hash `previous`."""
 
     def scoreboard(self) -> models.Scoreboard: ...
 

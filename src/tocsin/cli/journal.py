@@ -1,4 +1,4 @@
-"""`tocsin journal`: verify, read, export, back up and restore the journal, without a running brain."""
+"""`tocsin journal`: verify, read, export, archive, back up and restore the journal, without a running brain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, done, dump, json_option, pass_context, show
+from tocsin.cli.common import CliContext, api_options, connect, done, dump, json_option, pass_context, show
 from tocsin.cli.progress import with_bars
 from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import from_iso, to_iso
@@ -26,33 +26,60 @@ key_option = click.option(
 
 @click.group()
 def journal() -> None:
-    """Verify, read, back up and restore the journal."""
+    """Verify, read, archive, back up and restore the journal."""
 
 
 def _journal_path(context: CliContext, path: Path | None) -> Path:
     found = path or context.settings.journal.path
     if not found.exists():
-        raise InputError("journal", str(found), "does not exist", "name the journal's file or set journal.path")
+        remedy = "name the journal's file or set journal.path; `tocsin journal verify --brain` asks a running brain"
+        raise InputError("journal", str(found), "does not exist", remedy)
     return found
 
 
 @journal.command("verify")
 @click.argument("path", type=existing, required=False)
 @click.option("--witness", "ask", is_flag=True, help="Also compare it with what its witnesses have seen.")
+@click.option("--brain", is_flag=True, help="Ask a running brain to check its own journal, slice by slice; for admins.")
+@api_options
 @key_option
 @json_option
 @pass_context
 @with_bars
-def journal_verify(context: CliContext, path: Path | None, ask: bool, key_file: Path | None, as_json: bool) -> int:
-    """Check the hash chain of the journal at PATH; exit 1 where it was edited or cut short."""
+def journal_verify(
+    context: CliContext,
+    path: Path | None,
+    ask: bool,
+    brain: bool,
+    api_url: str | None,
+    token: str | None,
+    key_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Check the hash chain of the journal at PATH with its archive; exit 1 where it was edited or cut short."""
     from tocsin.journal.verify import verify
 
+    if brain or api_url:
+        if path or key_file:
+            raise InputError("--brain", str(path or key_file), "is not the brain's to read", "leave it out, or --brain")
+        return _verified_by_brain(context, api_url, token, ask, as_json)
     found = _journal_path(context, path)
     result = verify(found, _key(context, path, key_file))
     problem = result.problem or (_against_witnesses(context, found) if ask else "")
-    said = f"{'BROKEN' if problem else 'ok'}: {result.events} events"
-    document = {"verified": not problem, "events": result.events, "problem": problem}
-    show(as_json, document, [said + (f"; {problem}" if problem else "")])
+    return _say_verified(result.events, problem, as_json)
+
+
+def _verified_by_brain(context: CliContext, api_url: str | None, token: str | None, ask: bool, as_json: bool) -> int:
+    with connect(context, api_url, token) as client:
+        result = client.verify_journal()
+        problem = result.problem or (client.summary().journal_witness if ask else "")
+    return _say_verified(result.events, problem, as_json, client.base_url)
+
+
+def _say_verified(events: int, problem: str, as_json: bool, brain: str = "") -> int:
+    said = f"{'BROKEN' if problem else 'ok'}: {events} events"
+    document = {"verified": not problem, "events": events, "problem": problem}
+    show(as_json, document, [said + (f"; {problem}" if problem else "")], brain)
     return 1 if problem else 0
 
 
@@ -190,6 +217,32 @@ def _kinds(given: tuple[str, ...]) -> tuple[str, ...] | None:
         if kind not in known:
             raise InputError("--kind", kind, "is no kind of entry", f"use one of {', '.join(known)}")
     return given or None
+
+
+@journal.command("archive")
+@click.option("--keep", type=click.IntRange(min=1), help="Newest entries that stay; default: journal.keep_entries.")
+@json_option
+@pass_context
+def journal_archive(context: CliContext, keep: int | None, as_json: bool) -> None:
+    """Move old entries into the archive beside the journal; the brain must not run.
+
+    A running brain does it by itself, a file every five minutes; this does all that is due, and gives the room back to
+    the file system.
+    """
+    from contextlib import closing
+
+    from tocsin.domain.clock import SystemClock
+    from tocsin.journal.archive import archive_next
+    from tocsin.journal.journal import Journal
+
+    settings, files = context.settings.journal, 0
+    with closing(Journal.open(_journal_path(context, None), SystemClock(), settings.key_file)) as opened:
+        while archive_next(opened, keep or settings.keep_entries) is not None:
+            files += 1
+        opened.compact()
+        first, head = opened.first_here(), opened.head
+    said = f"{files} files archived; entries {first} to {head} stand in {settings.path}"
+    done(as_json, said, files=files, first=first, head=head, path=str(settings.path))
 
 
 @journal.command("backup")

@@ -22,6 +22,7 @@ from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.errors import Conflict, TocsinError, Unavailable
 from tocsin.domain.prediction import Prediction
+from tocsin.domain.progress import work
 from tocsin.http_client import http_client
 
 T = TypeVar("T")
@@ -227,7 +228,15 @@ class Client:
         return self._get(list[Entry], "/v1/journal", {"after": after, "limit": limit, "kind": list(kinds)})
 
     def verify_journal(self) -> Verification:
-        return self._get(Verification, "/v1/journal/verify")
+        """Whether the journal's hash chain holds, asked for slice by slice. For admins; a bar shows how far it is."""
+        found = self._get(Verification, "/v1/journal/verify", {"after": 0})
+        with work("journal", float(found.head)) as bar:
+            bar.advance(found.events)
+            while found.ok and not found.done:
+                before, previous = found.events, found.hash
+                found = self._get(Verification, "/v1/journal/verify", {"after": before, "previous": previous})
+                bar.advance(found.events - before)
+        return found
 
     def metrics(self) -> str:
         """The brain's own metrics in Prometheus text format."""

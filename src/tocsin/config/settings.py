@@ -208,6 +208,9 @@ class JournalSettings(Section):
     witness_seconds: float = Field(default=5.0, gt=0, le=60)
     """How long a start waits for the answer of a witness; one that answers later still pauses."""
 
+    keep_entries: int = Field(default=100_000, ge=50_000, le=2**62)
+    """Newest entries that stay in the journal's own file; older ones go, 50,000 at a time, into files of the folder
+    `<path>.archive`, which belong to the journal: it is read, checked, exported and backed up with them."""
     key_file: Path | None = None
     """File of the key that seals the end of the journal, outside the journal's folder; made at the first start, for its
     owner alone. Who may write the folder and has no key can rewrite nothing unnoticed. Unset: no seal."""

@@ -45,6 +45,7 @@ class EntryKind(StrEnum):
     LOGOUT = "logout"
     LOGIN_LOCKED = "login_locked"
     CHECKPOINT = "checkpoint"
+    ARCHIVED = "archived"
 
 
 GENESIS = "0" * 64
@@ -72,11 +73,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Whether the chain holds; `events` counts the entries up to the end or the first problem."""
+    """Whether the chain holds; `events` counts the entries up to the end or the first problem.
+
+    Of a slice, which is not `done`, `events` counts the entries up to its end; `hash` is that of its last one, `head`
+    the number of the newest.
+    """
 
     ok: bool
     events: int
     problem: str = ""
+    done: bool = True
+    hash: str = ""
+    head: int = 0
 
 
 def canonical(payload: Mapping[str, object]) -> str:

@@ -1,21 +1,27 @@
-"""Copying a journal away and back."""
+"""Copying a journal away and back, its archive with it."""
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tocsin.domain.atomic_file import make_private
+from tocsin.domain.atomic_file import make_folder, make_private
 from tocsin.domain.errors import Conflict, InputError
+from tocsin.journal.archive_files import archive_of, file_of, folder_of
 from tocsin.journal.files import Anchor, JournalBroken, connect, lock, newest, read_entries, sealed_in
 from tocsin.journal.verify import verify
 
 
 def backup(source: Path, target: Path, key: bytes = b"") -> None:
-    """Copy the journal `source` with its anchor, sealed with `key`, to the new file `target`, also beside a writer."""
-    if target.exists():
-        raise InputError("target", str(target), "exists", "name a new file")
+    """Copy the journal `source` with its anchor, sealed with `key`, to the new file `target`, also beside a writer.
+
+    Its archive is copied to the folder of the archive of `target`.
+    """
+    for path in (target, folder_of(target)):
+        if path.exists():
+            raise InputError("target", str(path), "exists", "name a new file")
     with closing(connect(source, write=False)) as old:
         make_private(target)
         with closing(sqlite3.connect(target)) as new:
@@ -23,6 +29,8 @@ def backup(source: Path, target: Path, key: bytes = b"") -> None:
             last = new.execute("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1").fetchone()
             # What was sealed, and no more: a copy must not make good what was added without the key.
             end = newest(_sealed_anchor(source, key), sealed_in(new, key)) if key else None
+    # The archive last: what is archived meanwhile stands in the copy as well, and the other way round is a gap.
+    _copy_archive(source, target)
     if end is None and last:
         end = Anchor(int(last[0]), str(last[1]))
     if end is not None:
@@ -34,6 +42,14 @@ def _sealed_anchor(source: Path, key: bytes) -> Anchor | None:
         return Anchor.read(source, key)
     except JournalBroken:
         return None
+
+
+def _copy_archive(source: Path, target: Path) -> None:
+    for file in archive_of(source):
+        make_folder(folder_of(target))
+        copy = file_of(target, file.first, file.last).path
+        make_private(copy)
+        shutil.copyfile(file.path, copy)
 
 
 def restore(source: Path, target: Path, key: bytes = b"") -> None:
@@ -56,11 +72,14 @@ def restore(source: Path, target: Path, key: bytes = b"") -> None:
         fresh = target.with_name(target.name + ".restored")
         for path in (fresh, Anchor.path_of(fresh)):
             path.unlink(missing_ok=True)
+        shutil.rmtree(folder_of(fresh), ignore_errors=True)
         backup(source, fresh, key)
-        for suffix in ("", "-wal", "-shm", ".head"):
+        for suffix in ("", "-wal", "-shm", ".head", ".archive"):
             old = target.with_name(target.name + suffix)
             if old.exists():
                 old.rename(aside.with_name(aside.name + suffix))
+        if folder_of(fresh).exists():
+            folder_of(fresh).rename(folder_of(target))
         if Anchor.path_of(fresh).exists():
             Anchor.path_of(fresh).rename(Anchor.path_of(target))
         fresh.rename(target)

@@ -67,6 +67,7 @@ KINDS: Mapping[EntryKind, Row] = {
     EntryKind.LOGOUT: Row("Log-out", 2, "logout"),
     EntryKind.LOGIN_LOCKED: Row("Log-in locked after wrong passwords", 7, "lock"),
     EntryKind.CHECKPOINT: Row("State of the journal put on file", 1, "save"),
+    EntryKind.ARCHIVED: Row("Old entries of the journal archived", 2, "archive"),
 }
 """Every kind of entry; the severities are our own choice, words of people and the breaker highest."""
 

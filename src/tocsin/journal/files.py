@@ -1,4 +1,5 @@
-"""The files of a journal: the SQLite database and how it is read, its lock, the anchor that knows how long it is."""
+"""The files of a journal: the SQLite database and how it is read with its archive, its lock, the anchor that knows how
+long it is."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tocsin.domain.atomic_file import make_private, write_atomically
 from tocsin.domain.entry import Entry
 from tocsin.domain.errors import Conflict, InputError, TocsinError
+from tocsin.journal.archive_files import file_with
 
 _CREATE = """
 CREATE TABLE entry (
@@ -28,7 +30,16 @@ CREATE TRIGGER entry_no_update BEFORE UPDATE ON entry BEGIN SELECT RAISE(ABORT, 
 CREATE TRIGGER entry_no_delete BEFORE DELETE ON entry BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 """
 
-MIGRATIONS: tuple[str, ...] = (_CREATE,)
+_ARCHIVED = """
+CREATE TABLE archived (last INTEGER PRIMARY KEY, first INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
+DROP TRIGGER entry_no_delete;
+CREATE TRIGGER entry_no_delete BEFORE DELETE ON entry
+WHEN old.seq > (SELECT coalesce(max(last), 0) FROM archived)
+BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+"""
+# What an archive has, by its last entry and the hash of that, may be taken out of the journal's own file.
+
+MIGRATIONS: tuple[str, ...] = (_CREATE, _ARCHIVED)
 """Script n brings schema version n to n + 1; the version is SQLite's ``user_version``."""
 
 
@@ -200,6 +211,8 @@ def newest(*anchors: Anchor | None) -> Anchor | None:
 
 COLUMNS = "seq, epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"
 _PAGE = 1_000
+_NO_NUMBER = 2**63 - 1
+"""Above every number of an entry."""
 
 
 def from_row(row: tuple[object, ...]) -> Entry:
@@ -218,26 +231,69 @@ def from_row(row: tuple[object, ...]) -> Entry:
     )
 
 
-def select(
-    db: sqlite3.Connection, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
-) -> Iterator[Entry]:
-    """Entries above `after` in order, page by page, so that no read holds the database for long."""
-    left = limit
-    where = "seq > ?" + (f" AND kind IN ({', '.join('?' * len(kinds))})" if kinds else "")
-    while left is None or left > 0:
-        size = _PAGE if left is None else min(_PAGE, left)
-        query = f"SELECT {COLUMNS} FROM entry WHERE {where} ORDER BY seq LIMIT {size}"
-        rows = db.execute(query, (after, *(kinds or ()))).fetchall()
-        yield from map(from_row, rows)
-        if len(rows) < size:
-            return
-        after = int(rows[-1][0])
-        left = None if left is None else left - len(rows)
+Row = tuple[Any, ...]
+"""Of `COLUMNS`."""
+
+
+class _Selection:
+    """Which rows: of `kinds` (None: of all), `left` at most (None: all)."""
+
+    def __init__(self, kinds: Collection[str] | None, limit: int | None) -> None:
+        self._kinds = tuple(kinds or ())
+        self.left = limit
+        clause = f" AND kind IN ({', '.join('?' * len(self._kinds))})" if kinds else ""
+        self._query = f"SELECT {COLUMNS} FROM entry WHERE seq > ? AND seq < ?{clause} ORDER BY seq LIMIT ?"
+
+    def page(self, db: sqlite3.Connection, after: int, before: int) -> tuple[list[Row], bool]:
+        """The next rows between the numbers `after` and `before`, and whether there are no more."""
+        size = _PAGE if self.left is None else min(_PAGE, self.left)
+        rows = db.execute(self._query, (after, before, *self._kinds, size)).fetchall()
+        if self.left is not None:
+            self.left -= len(rows)
+        return rows, len(rows) < size or self.left == 0
+
+    def all(self, db: sqlite3.Connection, after: int, before: int) -> Iterator[Row]:
+        """The rows between the numbers, page by page, so that no read holds the database for long."""
+        ended = self.left == 0
+        while not ended:
+            rows, ended = self.page(db, after, before)
+            yield from rows
+            after = rows[-1][0] if rows else after
+
+
+def first_here(db: sqlite3.Connection) -> int:
+    """Number of the first entry in this file; 1 where there is none yet."""
+    return int(db.execute("SELECT coalesce(min(seq), 1) FROM entry").fetchone()[0])
+
+
+def read_rows(
+    path: Path, *, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
+) -> Iterator[Row]:
+    """Rows of the journal at `path` above number `after` in order, out of its archive and its own file.
+
+    Entries may be archived meanwhile: what stood here at one page may stand there at the next. Raises InputError where
+    `path` is no journal, and ArchiveMissing where entries are in neither.
+    """
+    wanted = _Selection(kinds, limit)
+    with closing(connect(path, write=False)) as db:
+        ended = limit == 0
+        while not ended:
+            db.execute("BEGIN")
+            first, rows = first_here(db), list[Row]()
+            if first <= after + 1:
+                rows, ended = wanted.page(db, after, _NO_NUMBER)
+            db.execute("COMMIT")
+            yield from rows
+            after = rows[-1][0] if rows else after
+            if first > after + 1:
+                file = file_with(path, after + 1)
+                with closing(connect(file.path, write=False)) as archived:
+                    yield from wanted.all(archived, after, min(file.last + 1, first))
+                after, ended = min(file.last, first - 1), wanted.left == 0
 
 
 def read_entries(
     path: Path, *, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
 ) -> Iterator[Entry]:
-    """Entries of the journal at `path`, without writing to it. Raises InputError where it is no journal."""
-    with closing(connect(path, write=False)) as db:
-        yield from select(db, after, kinds, limit)
+    """Entries of the journal at `path` as `read_rows` finds them, without writing to it."""
+    yield from map(from_row, read_rows(path, after=after, kinds=kinds, limit=limit))

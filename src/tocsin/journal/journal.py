@@ -12,12 +12,14 @@ from typing import IO, Any
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, Verification, canonical, digest
 from tocsin.journal import checkpoint
+from tocsin.journal.archive_files import ArchiveFile, ArchiveMissing, file_of
 from tocsin.journal.checkpoint import Checkpoint
 from tocsin.journal.files import (
     COLUMNS,
     Anchor,
     JournalBroken,
     connect,
+    first_here,
     load_key,
     lock,
     make_seal,
@@ -30,6 +32,8 @@ from tocsin.journal.verify import verify
 
 Draft = tuple[EntryKind, Mapping[str, object], bool]
 """Kind, payload and whether it is simulated."""
+REMOVED_AT_ONCE = 1_000
+"""Archived entries that are taken out of the journal's file in one transaction: an append waits for one at most."""
 
 
 class Journal:
@@ -79,6 +83,9 @@ class Journal:
             if not result.ok:
                 db.close()
                 raise JournalBroken(f"journal {path}: {result.problem}; restore a backup, nothing is appended to it")
+            if problem := _missing_archive(path, db):
+                db.close()
+                raise JournalBroken(f"journal {path}: {problem}")
             if key_file is not None and first:
                 # The seal first: a key on disk means that there is one.
                 key = new_key()
@@ -144,11 +151,57 @@ class Journal:
         self.append(EntryKind.CHECKPOINT, checkpoint.save(self.path, found))
         self.checkpoint = Checkpoint(seq, {})
 
+    def first_here(self) -> int:
+        """Number of the first entry that is not archived yet."""
+        with self._lock:
+            return first_here(self._db)
+
+    def retire(self, file: ArchiveFile, last_hash: str) -> None:
+        """Say in an entry that `file`, which is on disk and ends with `last_hash`, has its entries, and take them out.
+
+        Readers find them there. A process that is killed meanwhile leaves entries that stand in both places.
+        """
+        facts = {"first": file.first, "last": file.last, "hash": last_hash, "file": file.path.name}
+        self.append(EntryKind.ARCHIVED, facts)
+        with self._lock, self._db:
+            self._db.execute("INSERT OR IGNORE INTO archived VALUES (?, ?, ?)", (file.last, file.first, last_hash))
+        self.remove_archived()
+
+    def remove_archived(self) -> None:
+        """Take out what is archived and still stands here."""
+        removed = REMOVED_AT_ONCE
+        while removed:
+            with self._lock, self._db:
+                query = (
+                    "DELETE FROM entry WHERE seq <= min((SELECT coalesce(max(last), 0) FROM archived), "
+                    "(SELECT min(seq) FROM entry) + ?)"
+                )
+                removed = self._db.execute(query, (REMOVED_AT_ONCE - 1,)).rowcount
+
+    def compact(self) -> None:
+        """Give the room of entries that were archived back to the file system; takes as long as a copy of the file."""
+        with self._lock:
+            self._db.execute("VACUUM")
+
     def close(self) -> None:
         """Close the files and give up the lock; safe to repeat."""
         with self._lock:
             self._db.close()
             self._held.close()
+
+
+def _missing_archive(path: Path, db: sqlite3.Connection) -> str:
+    """Why the archive of the journal is not whole; empty where each of its files ends as it did when it was made."""
+    for last, first, wanted in db.execute("SELECT last, first, hash FROM archived ORDER BY last"):
+        file = file_of(path, first, last)
+        try:
+            found = next(read_entries(file.path, after=last - 1, limit=1), None) if file.path.exists() else None
+        except ArchiveMissing:
+            found = None
+        if found is None or found.hash != wanted:
+            what = "is missing" if found is None else "is not the one that was made"
+            return f"{file.path} of its archive {what}; put it back, or restore a backup"
+    return ""
 
 
 def _seal(path: Path, key: bytes) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tocsin.domain.entry import Entry, EntryKind
-from tocsin.journal.files import COLUMNS, connect, from_row
+from tocsin.journal.archive_files import file_with
+from tocsin.journal.files import COLUMNS, connect, first_here, from_row
 
 MOST_LOOKED_AT = 50_000
 """Entries that one page looks at: a filter that nothing fits must not walk through years."""
@@ -46,25 +47,48 @@ class Page:
 def read_page(path: Path, before: int | None, limit: int, wanted: Wanted) -> Page:
     """At most `limit` entries below number `before` (None: from the newest), of at most `MOST_LOOKED_AT` looked at.
 
-    Raises InputError where `path` is no journal.
+    Raises InputError where `path` is no journal, and ArchiveMissing where entries of the page are not there.
     """
     with closing(connect(path, write=False)) as db:
         head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
-        top = min(head + 1, before if before is not None else head + 1)
-        floor = max(1, top - MOST_LOOKED_AT)
-        where, values = _where(wanted)
-        query = f"SELECT {COLUMNS} FROM entry WHERE seq < ? AND seq >= ?{where} ORDER BY seq DESC LIMIT ?"
-        found = [from_row(row) for row in db.execute(query, (top, floor, *values, limit))]
-        last = found[-1].seq if len(found) == limit else floor
-        return Page(found, last if last > 1 else None, head, _sentences(db, found, top))
+    top = min(head + 1, before if before is not None else head + 1)
+    floor = max(1, top - MOST_LOOKED_AT)
+    where, values = _where(wanted)
+    query = f"SELECT {COLUMNS} FROM entry WHERE seq < ? AND seq >= ?{where} ORDER BY seq DESC LIMIT ?"
+    found: list[Entry] = []
+    for db, above, below in _backwards(path, top, floor):
+        found += [from_row(row) for row in db.execute(query, (below, above, *values, limit - len(found)))]
+        if len(found) == limit:
+            break
+    last = found[-1].seq if len(found) == limit else floor
+    return Page(found, last if last > 1 else None, head, _sentences(path, found, top))
+
+
+def _backwards(path: Path, top: int, floor: int) -> Iterator[tuple[sqlite3.Connection, int, int]]:
+    """The journal and then the files of its archive, newest first, each with the part of [`floor`, `top`) it has."""
+    with closing(connect(path, write=False)) as db:
+        # Before the first is asked for: what is archived meanwhile is still there while this is read.
+        db.execute("BEGIN")
+        first = first_here(db)
+        yield db, max(floor, first), top
+        db.execute("COMMIT")
+    top = min(top, first)
+    while floor < top:
+        file = file_with(path, top - 1)
+        with closing(connect(file.path, write=False)) as db:
+            yield db, max(floor, file.first), top
+        top = file.first
 
 
 def read_numbered(path: Path, numbers: Sequence[int]) -> Iterator[Entry]:
-    """The entries of these numbers, in order. Raises InputError where `path` is no journal."""
-    with closing(connect(path, write=False)) as db:
-        marks = ", ".join("?" * len(numbers))
-        rows = db.execute(f"SELECT {COLUMNS} FROM entry WHERE seq IN ({marks}) ORDER BY seq", tuple(numbers)).fetchall()
-    yield from map(from_row, rows)
+    """The entries of these numbers, in order. Raises InputError where `path` is no journal, and ArchiveMissing."""
+    marks = ", ".join("?" * len(numbers))
+    query = f"SELECT {COLUMNS} FROM entry WHERE seq IN ({marks}) AND seq >= ? AND seq < ?"
+    rows: list[tuple[object, ...]] = []
+    if numbers:
+        for db, above, below in _backwards(path, max(numbers) + 1, min(numbers)):
+            rows += db.execute(query, (*numbers, above, below)).fetchall()
+    yield from sorted(map(from_row, rows), key=lambda entry: entry.seq)
 
 
 def _where(wanted: Wanted) -> tuple[str, list[object]]:
@@ -86,17 +110,23 @@ def _like(text: str) -> str:
     return f"%{escaped}%"
 
 
-def _sentences(db: sqlite3.Connection, entries: Sequence[Entry], top: int) -> dict[str, str]:
+def _sentences(path: Path, entries: Sequence[Entry], top: int) -> dict[str, str]:
     """Sentences of what `entries` name by id alone, as far as they were introduced lately."""
     names = {str(entry.payload.get(key, "")) for entry in entries for key in ("decision", "id")} - {""}
-    if not names:
-        return {}
     kinds, marks = ", ".join("?" * len(_INTRODUCE)), ", ".join("?" * len(names))
+    lately = f"SELECT payload FROM entry WHERE kind IN ({kinds}) AND seq < ? AND seq >= ? ORDER BY seq DESC LIMIT ?"
     query = (
         "SELECT json_extract(payload, '$.id'), "
         "coalesce(json_extract(payload, '$.sentence'), json_extract(payload, '$.finding.sentence')) "
-        f"FROM (SELECT payload FROM entry WHERE kind IN ({kinds}) AND seq < ? ORDER BY seq DESC LIMIT ?) "
-        f"WHERE json_extract(payload, '$.id') IN ({marks})"
+        f"FROM ({lately}) WHERE json_extract(payload, '$.id') IN ({marks})"
     )
-    rows = db.execute(query, (*_INTRODUCE, top, MOST_INTRODUCTIONS, *sorted(names)))
-    return {str(name): str(sentence) for name, sentence in rows if sentence}
+    found: dict[str, str] = {}
+    left = MOST_INTRODUCTIONS
+    for db, above, below in _backwards(path, top, max(1, top - MOST_LOOKED_AT)) if names else ():
+        rows = db.execute(query, (*_INTRODUCE, below, above, left, *sorted(names)))
+        found = {str(name): str(sentence) for name, sentence in rows if sentence} | found
+        counted = db.execute(f"SELECT count(*) FROM ({lately})", (*_INTRODUCE, below, above, left))
+        left -= int(counted.fetchone()[0])
+        if not left or found.keys() >= names:
+            break
+    return found

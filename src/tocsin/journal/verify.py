@@ -1,20 +1,26 @@
-"""Checking the chain."""
+"""Checking the chain, whole or in slices, from the archive on into the journal."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tocsin.domain.entry import GENESIS, Verification, digest
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
-from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, connect, newest, sealed_in
+from tocsin.journal.archive_files import ArchiveMissing
+from tocsin.journal.files import Anchor, JournalBroken, Row, connect, newest, read_rows, sealed_in
 
 _TYPES = (int, int, int, str, str, int, str, str, str)
-"""Of `COLUMNS`."""
+"""Of the columns of a row."""
+SLICE_ENTRIES = 5_000
+"""Entries of a slice: some 0.1 s of one core."""
+SLICE_BYTES = 16 * 1024 * 1024
+"""Payload of a slice, past which it ends at the next entry."""
 
 
 def verify(path: Path, key: bytes = b"", after: int = 0) -> Verification:
@@ -25,37 +31,74 @@ def verify(path: Path, key: bytes = b"", after: int = 0) -> Verification:
     What stands `after` an entry alone is checked where that number is given; the entry itself must be there.
     Without a key the chain may be ahead of the anchor by what was committed just before a crash, never behind it.
     """
+    return _verify(path, key, after, "", None)
+
+
+def verify_slice(
+    path: Path, key: bytes = b"", after: int = 0, previous: str = "", entries: int = SLICE_ENTRIES
+) -> Verification:
+    """Check what follows entry `after`, `entries` of it at most; the whole chain holds where each slice does.
+
+    `previous` is the hash that the slice before found at `after`: an entry that changed since then is a problem.
+    """
+    return _verify(path, key, after, previous, entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the journal ends at one instant: the newest entry that was acknowledged, and the number of the last one."""
+
+    anchor: Anchor | None
+    head: int
+    sealed: bool
+
+
+def _end_of(path: Path, key: bytes) -> _End:
+    # The anchor first: what a writer appends meanwhile only makes the chain longer.
+    anchor = Anchor.read(path, key)
+    with closing(connect(path, write=False)) as db:
+        # One state of the database: the seal and the entries that it covers.
+        db.execute("BEGIN")
+        head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
+        return _End(newest(anchor, sealed_in(db, key)) if key else anchor, head, bool(key))
+
+
+def _verify(path: Path, key: bytes, after: int, previous: str, entries: int | None) -> Verification:
     try:
-        # The anchor first: what a writer appends meanwhile only makes the chain longer.
-        anchor = Anchor.read(path, key)
-        with closing(connect(path, write=False)) as db:
-            # One state of the database: the seal and the entries that it covers.
-            db.execute("BEGIN")
-            if not key:
-                return _walk(db, anchor, after)
-            end = newest(anchor, sealed_in(db, key))
-            result = _walk(db, end, after)
-            return _without_unsealed(result, end) if result.ok and end is not None else result
-    except (JournalBroken, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        end = _end_of(path, key)
+        start = hash_at(path, after)
+        if start is None:
+            return Verification(False, 0, f"entry {after} is missing")
+        if previous and start != previous:
+            return Verification(False, after, f"entry {after} is not the one that was checked")
+        anchor = end.anchor
+        if anchor is not None and anchor.seq <= after and hash_at(path, anchor.seq) != anchor.hash:
+            return Verification(False, after, f"entry {anchor.seq} is not the one that was acknowledged")
+        ahead = max(0, end.head - after)
+        rows = read_rows(path, after=after, limit=ahead if entries is None else min(ahead, entries))
+        if entries is None:
+            return _walk(track(rows, "journal", ahead), end, after, start)
+        return _walk(_short(rows), end, after, start)
+    except (JournalBroken, ArchiveMissing, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return Verification(False, 0, str(error))
 
 
-def _without_unsealed(result: Verification, end: Anchor) -> Verification:
-    """`result` of a chain that holds, unless entries stand behind its sealed `end`."""
-    more = result.events - end.seq
-    if more <= 0:
-        return result
-    which = f"entry {end.seq + 1} is" if more == 1 else f"entries {end.seq + 1} to {result.events} are"
-    remedy = "look at them by tocsin journal show, and take them as they are by tocsin journal seal"
-    return Verification(False, end.seq, f"unsealed: {which} behind the sealed end, added without the key: {remedy}")
+def _short(rows: Iterator[Row]) -> Iterator[Row]:
+    """`rows` up to a slice's bytes."""
+    size = 0
+    for row in rows:
+        yield row
+        size += len(str(row[6]))
+        if size > SLICE_BYTES:
+            return
 
 
-def _hash_at(db: sqlite3.Connection, seq: int) -> str | None:
+def hash_at(path: Path, seq: int) -> str | None:
     """Hash of one entry as it stands, or what goes before the first; None where it is missing."""
     if seq == 0:
         return GENESIS
-    found = db.execute("SELECT hash FROM entry WHERE seq = ?", (seq,)).fetchone()
-    return None if found is None else str(found[0])
+    found = next(read_rows(path, after=seq - 1, limit=1), None)
+    return None if found is None or found[0] != seq else str(found[-1])
 
 
 def _is_plain(row: Sequence[object]) -> bool:
@@ -63,8 +106,8 @@ def _is_plain(row: Sequence[object]) -> bool:
     return all(isinstance(value, kind) for value, kind in zip(row, _TYPES, strict=True))
 
 
-def _problem(row: Sequence[Any], count: int, previous: str) -> str:
-    """What is wrong with a row that should follow entry `count`; empty where nothing is."""
+def problem_of_row(row: Sequence[Any], count: int, previous: str) -> str:
+    """What is wrong with a row that should follow entry `count` of hash `previous`; empty where nothing is."""
     seq, epoch, at_ms, kind, actor, simulated, payload, claimed_previous, claimed = row
     if seq != count + 1:
         return f"entry {count + 1} is missing"
@@ -75,25 +118,28 @@ def _problem(row: Sequence[Any], count: int, previous: str) -> str:
     return ""
 
 
-def _walk(db: sqlite3.Connection, anchor: Anchor | None, after: int) -> Verification:
-    previous, count = _hash_at(db, after), after
-    if previous is None:
-        return Verification(False, 0, f"entry {after} is missing")
-    anchored = anchor is None or anchor.seq <= after
-    if anchor is not None and anchored and _hash_at(db, anchor.seq) != anchor.hash:
-        return Verification(False, count, f"entry {anchor.seq} is not the one that was acknowledged")
-    total = None if anchor is None else anchor.seq - after
-    rows = db.execute(f"SELECT {COLUMNS} FROM entry WHERE seq > ? ORDER BY seq", (after,))
-    for row in track(rows, "journal", total):
-        if problem := _problem(row, count, previous):
+def _walk(rows: Iterator[Row], end: _End, after: int, start: str) -> Verification:
+    """The rows after number `after`, which has hash `start`."""
+    count, previous, anchor = after, start, end.anchor
+    for row in rows:
+        if problem := problem_of_row(row, count, previous):
             return Verification(False, count, problem)
         previous, count = row[-1], row[0]
-        if anchor is not None and count == anchor.seq:
-            if previous != anchor.hash:
-                return Verification(False, count, f"entry {count} is not the one that was acknowledged")
-            anchored = True
-    if not anchored and anchor is not None:
+        if anchor is not None and count == anchor.seq and previous != anchor.hash:
+            return Verification(False, count, f"entry {count} is not the one that was acknowledged")
+    if count < end.head:
+        return Verification(True, count, head=end.head, hash=previous, done=False)
+    if anchor is not None and count < anchor.seq:
         return Verification(False, count, f"cut short: {anchor.seq} entries were acknowledged, {count} are left")
     if anchor is None and count:
         return Verification(False, count, "the anchor file is missing")
-    return Verification(True, count)
+    if end.sealed and anchor is not None and count > anchor.seq:
+        return _unsealed(anchor.seq, count)
+    return Verification(True, count, head=count, hash=previous)
+
+
+def _unsealed(end: int, last: int) -> Verification:
+    """What is said of entries that stand behind the sealed `end`."""
+    which = f"entry {last} is" if last == end + 1 else f"entries {end + 1} to {last} are"
+    remedy = "look at them by tocsin journal show, and take them as they are by tocsin journal seal"
+    return Verification(False, end, f"unsealed: {which} behind the sealed end, added without the key: {remedy}")

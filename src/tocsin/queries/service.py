@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal, Protocol
@@ -20,7 +21,7 @@ from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, t
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, EntryKind, Verification
-from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.metrics import nearest, spec_of
@@ -29,7 +30,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
 from tocsin.journal.export import export
-from tocsin.journal.verify import verify
+from tocsin.journal.verify import verify_slice
 from tocsin.journal.witness import in_words
 from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
@@ -78,6 +79,10 @@ class Injector(Protocol):
         """Start a failure; returns the GPU's UUID, the instant and a sentence. Raises InputError."""
 
 
+VERIFY_WAIT_SECONDS = 5.0
+"""How long a slice of a check of the journal waits for those of others."""
+
+
 class BrainService:
     """Implements `tocsin.api.service.Service` over a running brain.
 
@@ -90,6 +95,7 @@ class BrainService:
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         self._fleet_map = FleetMapSource(brain)
+        self._verifying = threading.Lock()
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
         self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
@@ -259,8 +265,14 @@ class BrainService:
         path = self._brain.journal.path
         return export(path, form, since_ms=query.start_ms, until_ms=query.end_ms, after=after, kinds=kinds)
 
-    def verify_journal(self) -> Verification:
-        return verify(self._brain.journal.path, self._brain.journal.key)
+    def verify_journal(self, after: int, previous: str) -> Verification:
+        # One at a time: however many ask, a slice takes no more than one core.
+        if not self._verifying.acquire(timeout=VERIFY_WAIT_SECONDS):
+            raise Unavailable("another check of the journal is under way; ask again in a few seconds")
+        try:
+            return verify_slice(self._brain.journal.path, self._brain.journal.key, after, previous)
+        finally:
+            self._verifying.release()
 
     def scoreboard(self) -> models.Scoreboard:
         return self._scores.get("scoreboard", self._score)

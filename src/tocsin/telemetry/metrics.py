@@ -190,6 +190,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     ),
     "tocsin_store_write_seconds": OwnMetric("histogram", ("store",), "Time that one write to the store took."),
     "tocsin_journal_entries_total": OwnMetric("counter", ("kind",), "Entries appended to the journal."),
+    "tocsin_journal_archived_entries": OwnMetric(
+        "gauge", (), "Entries of the journal that stand in its archive, no more in its own file."
+    ),
     "tocsin_journal_witnesses": OwnMetric(
         "gauge", (), "Witnesses of the journal that answer and have seen no more than it has."
     ),

@@ -310,8 +310,8 @@ class FakeService(FakeDecisions):
         found = [e for e in self._journal if e.seq > after and (not kinds or e.kind in kinds)]
         return found[:limit]
 
-    def verify_journal(self) -> Verification:
-        return Verification(ok=True, events=len(self._journal))
+    def verify_journal(self, after: int, previous: str) -> Verification:
+        return Verification(ok=True, events=len(self._journal), head=len(self._journal))
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         return [one for one in fleet.DIAGNOSES if not host or host in one.hosts]

@@ -126,10 +126,10 @@ def test_more_requests_at_once_than_allowed_are_refused() -> None:
     entered, leave = threading.Event(), threading.Event()
     verify = service.verify_journal
 
-    def slow() -> object:
+    def slow(after: int, previous: str) -> object:
         entered.set()
         leave.wait(20)
-        return verify()
+        return verify(after, previous)
 
     service.verify_journal = slow  # type: ignore[method-assign,assignment]
     settings = ApiSettings(limits=RequestLimits(concurrent_requests=1))

@@ -443,7 +443,7 @@ def test_the_audit_tells_who_approved_what(url: str, service: FakeService, langu
 def test_the_state_of_the_chain_is_shown_and_checked_again_when_asked(url: str, service: FakeService) -> None:
     app = opened("audit")
     assert "The hash chain is valid, entries: 1" in said(app)
-    service.verify_journal = lambda: Verification(ok=False, events=1, problem="entry 2 was edited")  # type: ignore[method-assign]
+    service.verify_journal = lambda after, previous: Verification(False, 1, "entry 2 was edited")  # type: ignore[method-assign]
     app.button(key="check").click().run()
     assert "✕ The hash chain is broken: entry 2 was edited" in said(app)
     assert TEXT("audit.chain.unchecked") in chain_words(None, "", TEXT)
@@ -539,7 +539,7 @@ def test_the_audit_without_an_api_says_so_and_looks_again(monkeypatch: pytest.Mo
 def test_a_chain_that_cannot_be_checked_leaves_the_page_as_it_is(
     url: str, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> Verification:
+    def fail(after: int, previous: str) -> Verification:
         raise Unavailable("the disk is slow")
 
     monkeypatch.setattr(service, "verify_journal", fail)

@@ -36,6 +36,7 @@ from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
 from tocsin.runtime.brain.brain import Brain, BrainParts
 from tocsin.runtime.brain.forecasts import FleetForecasts
+from tocsin.runtime.brain.journal_upkeep import ARCHIVE_SECONDS, JournalUpkeep
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, looking, open_lease
 from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
@@ -296,6 +297,7 @@ def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | Non
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
         Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
+        Periodic("archive", JournalUpkeep(brain).look, ARCHIVE_SECONDS, clock, failed),
     ]
     if settings.store.kind in FOLLOWED:
         follower = StoreFollower(
