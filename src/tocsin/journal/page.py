@@ -86,7 +86,7 @@ def read_numbered(path: Path, numbers: Sequence[int]) -> Iterator[Entry]:
     query = f"SELECT {COLUMNS} FROM entry WHERE seq IN ({marks}) AND seq >= ? AND seq < ?"
     rows: list[tuple[object, ...]] = []
     if numbers:
-        for db, above, below in _backwards(path, max(numbers) + 1, min(numbers)):
+        for db, above, below in _backwards(path, max(numbers) + 1, max(1, min(numbers))):
             rows += db.execute(query, (*numbers, above, below)).fetchall()
     yield from sorted(map(from_row, rows), key=lambda entry: entry.seq)
 
