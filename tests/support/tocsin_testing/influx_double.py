@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_httpserver import HTTPServer
+from tocsin_testing.quick_server import QuickHttpServer
 from werkzeug import Request, Response
 
 from tocsin.domain.clock import from_iso, to_iso
@@ -192,7 +192,7 @@ def _value(text: str) -> Value:
 @contextlib.contextmanager
 def influx_double() -> Iterator[str]:
     """URL of an empty one."""
-    double, server = InfluxDouble(), HTTPServer(host="127.0.0.1", port=0)
+    double, server = InfluxDouble(), QuickHttpServer(host="127.0.0.1", port=0)
     server.expect_request(re.compile(".*")).respond_with_handler(double.answer)
     server.start()
     try:

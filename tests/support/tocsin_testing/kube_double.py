@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 import yaml
-from pytest_httpserver import HTTPServer
+from tocsin_testing.quick_server import QuickHttpServer
 from werkzeug import Request, Response
 
 from tocsin_testing.kube_recorded import Answer, recorded
@@ -78,7 +78,7 @@ class KubeDouble:
     starting: bool = False
 
     def __post_init__(self) -> None:
-        self.server = HTTPServer(host="127.0.0.1", port=0, threaded=True, ssl_context=self.tls)
+        self.server = QuickHttpServer(host="127.0.0.1", port=0, threaded=True, ssl_context=self.tls)
         self.server.expect_request(re.compile(".*")).respond_with_handler(self._handle)
 
     def start(self) -> str:
