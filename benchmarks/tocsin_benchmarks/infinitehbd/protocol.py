@@ -28,6 +28,7 @@ BARS = {ANY.name: {"roc_auc": 0.58}, GPU.name: {"roc_auc": 0.69}}
 CUT_DAY = 120
 INNER_FOLDS = 3
 FOLDS, QUICK_FOLDS = 5, 2
+QUICK_HAZARD: dict[str, object] = {"strengths": (0.01,), "max_quiet": 10_000}
 BUDGET = 0.01
 
 SOURCE = "InfiniteHBD-Trace, 400 GPU servers of an LLM cluster (Shou et al., SIGCOMM 2025), Apache-2.0"
@@ -147,17 +148,19 @@ def _test_rows(cluster: Cluster, target: Target, from_ms: int, nodes: Mask, teac
 
 def _scores(task: _Task, train: Examples, test: Examples) -> dict[str, Floats]:
     """Of the scorers fitted on `train`, and of predictors that need no model."""
-    scores = {name: _fitted(name, train, test, task.request.seed) for name in task.names}
+    scores = {name: _fitted(name, train, test, task.request) for name in task.names}
     scores[BASE_RATES] = base_rates(train, test, HORIZON_MS, "faults")
     days = test.column("repair_days").astype(np.float64)
     scores[RECENCY] = np.where(np.isnan(days), 0.0, 1.0 / (1.0 + np.nan_to_num(days)))
     return scores
 
 
-def _fitted(name: str, train: Examples, test: Examples, seed: int) -> Floats:
-    settings: dict[str, object] = {"horizons_ms": (24 * HOUR, HORIZON_MS), "seed": seed}
+def _fitted(name: str, train: Examples, test: Examples, request: Request) -> Floats:
+    settings: dict[str, object] = {"horizons_ms": (24 * HOUR, HORIZON_MS), "seed": request.seed}
     if name == HAZARD:
         settings["folds"] = INNER_FOLDS
+        if request.quick:
+            settings |= QUICK_HAZARD
     if name == BOOSTING:
         settings |= {
             "max_leaf_nodes": 4,
@@ -174,7 +177,7 @@ def _fitted(name: str, train: Examples, test: Examples, seed: int) -> Floats:
 def _section(
     title: str, task: _Task, train: Examples, test: Examples, scores: dict[str, Floats], bars: Mapping[str, float]
 ) -> ReportSection:
-    limit = budget_threshold(_fitted(RATE, train, train, task.request.seed), train.weight, BUDGET)
+    limit = budget_threshold(_fitted(RATE, train, train, task.request), train.weight, BUDGET)
     figures = standard(
         scores, test, HORIZON_MS, draws=task.request.draws, seed=task.request.seed, thresholds={RATE: limit},
         ranks=(RECENCY,), every_ms=DAY,
@@ -194,7 +197,7 @@ def _leak(task: _Task, whole: Examples) -> ReportSection:
     request = task.request
 
     def fit(train: Examples, test: Examples) -> Floats:
-        return _fitted(name, train, test, request.seed)
+        return _fitted(name, train, test, request)
 
     honest = [by_time(whole, CUT_DAY * DAY, HORIZON_MS)]
     section = leak_factor(fit, whole, honest, HORIZON_MS, seed=request.seed, draws=request.draws)

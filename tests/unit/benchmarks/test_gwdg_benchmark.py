@@ -16,6 +16,7 @@ from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident
 from tocsin.forecaster.features.examples import NEVER
 from tocsin.forecaster.hazard.scorer import NotEnoughData
+from tocsin_benchmarks.gwdg import onset
 from tocsin_benchmarks.gwdg import protocol as gwdg
 from tocsin_benchmarks.gwdg.onset import HORIZON_MS, examples_of, node_events, node_splits
 from tocsin_benchmarks.gwdg.ticket import UNIONS, choose, judged, nodes_of
@@ -114,7 +115,10 @@ def test_a_test_folder_is_judged_by_what_train_nodes_chose(tmp_path: Path) -> No
     assert again.sections == told.sections
 
 
-def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path, folder: Path) -> None:
+def test_a_node_without_gpu_metrics_has_no_rows(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onset, "FAMILIES", onset.QUICK_FAMILIES)
     bare = [line for line in lines("x", 3) if "DCGM" not in line]
     window(tmp_path, "x", bare)
     log(tmp_path, [("x", "03 Mar 2025")])
