@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tocsin_testing.quick_server import QuickHttpServer
 from werkzeug import Request, Response
 
 from tocsin.domain.clock import from_iso, to_iso
+from tocsin_testing.quick_server import QuickHttpServer
 
 Value = float | int | bool | str
 Tags = tuple[tuple[str, str], ...]

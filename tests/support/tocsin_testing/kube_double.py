@@ -15,11 +15,11 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 import yaml
-from tocsin_testing.quick_server import QuickHttpServer
 from werkzeug import Request, Response
 
 from tocsin_testing.kube_recorded import Answer, recorded
 from tocsin_testing.kube_state import KINDS, Json, State, conflict, merge, merge_strategic, wrong_uid
+from tocsin_testing.quick_server import QuickHttpServer
 
 ADMIN = "admin-token-of-the-double"
 TOCSIN = "tocsin-token-of-the-double"

@@ -6,7 +6,7 @@ from pytest_httpserver import HTTPServer
 
 
 class QuickHttpServer(HTTPServer):
-    """Looks 100 times a second whether it is to end; socketserver's own twice a second would cost every test half one."""
+    """Looks 100 times a second whether it is to end; with the usual twice a second every test would wait for it."""
 
     def thread_target(self) -> None:
         assert self.server is not None

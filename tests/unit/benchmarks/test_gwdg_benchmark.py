@@ -115,9 +115,7 @@ def test_a_test_folder_is_judged_by_what_train_nodes_chose(tmp_path: Path) -> No
     assert again.sections == told.sections
 
 
-def test_a_node_without_gpu_metrics_has_no_rows(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onset, "FAMILIES", onset.QUICK_FAMILIES)
     bare = [line for line in lines("x", 3) if "DCGM" not in line]
     window(tmp_path, "x", bare)
