@@ -56,7 +56,6 @@ class SlurmExecutor(ExecutorBase):
         self._slurm = Slurm(settings, runner, clock)
         self._power = CloudNodePower(self._slurm)
         self._indices: dict[str, int] = {}
-        self._begun: set[str] = set()
 
     def supports(self, action: ActionKind) -> bool:
         if action is ActionKind.REBOOT_NODE:
@@ -137,9 +136,7 @@ class SlurmExecutor(ExecutorBase):
         if decision.action is ActionKind.UNCORDON:
             return self._give_back(decision, slurm, node, seen)
         if decision.action is ActionKind.REBOOT_NODE:
-            result = nodes.reboot(slurm, node, decision, now_ms, begun=decision.key in self._begun)
-            (self._begun.add if result.pending else self._begun.discard)(decision.key)
-            return result
+            return nodes.reboot(slurm, node, decision, now_ms)
         if decision.action in _OF_ONE_GPU:
             return self._move(decision, slurm, node, seen)
         refused = nodes.take_out(slurm, node, decision, now_ms)
@@ -200,7 +197,7 @@ class SlurmExecutor(ExecutorBase):
 
     def _give_back(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
         drained = comments.find(node.comment, nodes.DRAIN)
-        result = nodes.give_back(slurm, node, self._clock.now_ms())
+        result = nodes.give_back(slurm, node, decision, self._clock.now_ms())
         released = JobMover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
         if not released:
             return result

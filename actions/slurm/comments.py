@@ -49,6 +49,13 @@ def drop(text: str, what: str) -> str:
     return " ".join(_MARK.sub(lambda match: "" if match[1] == what else match[0], text).split())
 
 
+def turn(text: str, what: str, into: str) -> str:
+    """`text` with its marks of `what` as marks of `into`: it has ended, and is still known to have been."""
+    for mark in sorted(_all(text, what), key=lambda one: one.at_ms):
+        text = put(text, CommentTag(into, mark.id, mark.at_ms))
+    return drop(text, what)
+
+
 def _all(text: str, what: str) -> list[CommentTag]:
     return [CommentTag(match[1], match[2], int(match[3])) for match in _MARK.finditer(text) if match[1] == what]
 

@@ -1,7 +1,8 @@
 """Nodes of Slurm: drained and given back, rebooted, and cloud nodes powered up and down.
 
 Only what nobody else took out of service is taken, and only what Tocsin took is given back. What was begun for a
-decision is marked in the node's comment, so that a restart finds it there and nothing is done twice.
+decision is marked in the node's comment and stays marked once it has ended, so that a restart finds it there, and a
+brain whose journal was restored too: nothing is done twice for one decision.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ TURNING_MS = 30 * SECOND
 """Slurm shows a node as powered down for a moment after it took the request to power it up (own choice)."""
 DRAIN: Final = "drain"
 REBOOT: Final = "reboot"
+DRAINED: Final = "drained"
+"""A drain that was given back."""
+RESUMED: Final = "resumed"
+ASKED: Final = "reboot_asked"
+"""Slurm took the reboot. `REBOOT` alone may be all that a process that was killed came to."""
 _LACK = (
     r"Low (RealMemory|TmpDisk)( \(reported:\d+ < [\d.]+% of configured:\d+\))?"
     r"|Low (socket\*core\*thread|socket\*core) count|Low CPUs"
@@ -64,6 +70,8 @@ def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> 
         return ExecutionResult(
             False, f"{node.name} was drained for this and someone resumed it; left as is", lasting=False
         )
+    if comments.find(node.comment, DRAINED, decision.id) is not None:
+        return ExecutionResult(False, f"{node.name} was drained for this and given back; left as is", lasting=False)
     comment = comments.put(node.comment, comments.CommentTag(DRAIN, decision.id, now_ms))
     slurm.drain(node.name, comments.reason(decision.sentence, decision.id), comment)
     return None
@@ -75,29 +83,34 @@ def drain_seconds(node: SlurmNode, now_ms: int) -> dict[str, float]:
     return {} if mark is None else {"drain_seconds": max(0, now_ms - mark.at_ms) / SECOND}
 
 
-def give_back(slurm: Slurm, node: SlurmNode, now_ms: int) -> ExecutionResult:
-    """Resume what Tocsin drained."""
+def give_back(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> ExecutionResult:
+    """Resume what Tocsin drained, once for each decision."""
+    ended = comments.turn(node.comment, DRAIN, DRAINED)
     if is_ours(node):
+        if comments.find(node.comment, RESUMED, decision.id) is not None:
+            again = f"{node.name} was given back for this and drained again since; left as is"
+            return ExecutionResult(False, again, lasting=False)
         effect = {f"out_of_service_{name}": value for name, value in drain_seconds(node, now_ms).items()}
-        slurm.resume(node.name, comments.drop(node.comment, DRAIN))
+        slurm.resume(node.name, comments.put(ended, comments.CommentTag(RESUMED, decision.id, now_ms)))
         return ExecutionResult(True, f"{node.name} is given back", effect=effect)
     if node.schedulable:
-        if comments.find(node.comment, DRAIN) is not None:
-            slurm.mark_node(node.name, comments.drop(node.comment, DRAIN))
+        if ended != node.comment:
+            slurm.mark_node(node.name, ended)
         return ExecutionResult(True, f"{node.name} was in service already", lasting=False)
     said = foreign(node) or f"{node.name} is {node.base.lower()} ({', '.join(sorted(node.flags)) or 'no flag'})"
     return ExecutionResult(False, f"{said}; it was not Tocsin that took it out", lasting=False)
 
 
-def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, begun: bool) -> ExecutionResult:
+def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> ExecutionResult:
     """Reboot it once the work on it has ended; pending until it has come back with a later boot time.
 
-    `begun` says that this process has asked for it already. What was drained stays out of service afterwards.
+    What was drained stays out of service afterwards.
     """
     other = foreign(node)
     if other:
         return ExecutionResult(False, other, lasting=False)
     mine = comments.find(node.comment, REBOOT, decision.id)
+    asked = comments.find(node.comment, ASKED, decision.id) is not None
     if mine is not None and node.boot_s * SECOND > mine.at_ms and _REBOOTING.isdisjoint(node.flags):
         if "NOT_RESPONDING" in node.flags:
             return ExecutionResult(True, f"{node.name} has booted and does not answer yet", pending=True)
@@ -106,12 +119,14 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int, *, be
         )
     if not _REBOOTING.isdisjoint(node.flags):
         return ExecutionResult(True, f"{node.name} waits for its reboot", pending=True)
-    if mine is not None and begun and node.ready:
+    if mine is not None and asked and node.ready:
         return ExecutionResult(False, f"someone cancelled the reboot of {node.name}", lasting=False)
-    if mine is None or not begun:
-        slurm.mark_node(node.name, comments.put(node.comment, comments.CommentTag(REBOOT, decision.id, now_ms)))
+    if not asked:
+        marked = comments.put(node.comment, comments.CommentTag(REBOOT, decision.id, now_ms))
+        slurm.mark_node(node.name, marked)
         why = comments.reason(decision.sentence, decision.id)
         slurm.reboot(node.name, why, give_back=not node.drained and node.base != "DOWN")
+        slurm.mark_node(node.name, comments.put(marked, comments.CommentTag(ASKED, decision.id, now_ms)))
     return ExecutionResult(True, f"{node.name} is to reboot once its work has ended", pending=True)
 
 

@@ -174,7 +174,8 @@ def test_only_what_tocsin_drained_is_given_back() -> None:
     assert undo is not None
     result = site.executor.execute(undo)
     node = site.cluster.nodes["node-0"]
-    assert (result.ok, node.flags, node.reason, node.comment) == (True, set(), "", "")
+    ended = f"tocsin/drained/{drain.id}/{T0} tocsin/resumed/{undo.id}/{T0 + 60 * SECOND}"
+    assert (result.ok, node.flags, node.reason, node.comment) == (True, set(), "", ended)
     assert result.effect == {"out_of_service_drain_seconds": 60.0}
     assert site.executor.verify(undo, World().view()) is True
     again = site.executor.execute(undo)
@@ -413,6 +414,53 @@ def test_a_drained_node_stays_out_after_its_reboot_and_a_cancelled_one_is_said()
     assert site.cluster.changes("nextstate=DOWN")
     site.cluster.nodes["node-0"].flags = {"DRAIN"}
     assert "cancelled" in site.executor.execute(reboot).detail
+
+
+def test_a_key_that_ran_does_not_run_again_for_a_brain_that_has_forgotten_it() -> None:
+    """As one whose journal was restored: what it did stands at the manager alone."""
+    site = Site(allow_reboot=True)
+    drain, reboot = decision(ActionKind.CORDON), decision(ActionKind.REBOOT_NODE)
+    undo = inverse_of(drain)
+    assert undo is not None
+    node = site.cluster.nodes["node-0"]
+    site.executor.execute(drain)
+    site.clock.advance(SECOND)
+    site.executor.execute(undo)
+    site.executor.execute(reboot)
+    node.flags, node.boot, node.reason = set(), T0 // 1000 + 30, ""
+    later = decision(ActionKind.CORDON, key="later")
+    site.clock.advance(60 * SECOND)
+    site.restart()
+    assert "has rebooted" in site.executor.execute(reboot).detail
+    again = site.executor.execute(drain)
+    assert (again.ok, again.lasting, node.flags) == (False, False, set())
+    assert "was drained for this and given back" in again.detail
+    assert site.executor.execute(later).ok
+    again = site.executor.execute(undo)
+    assert (again.ok, again.lasting, node.flags) == (False, False, {"DRAIN"})
+    assert "was given back for this and drained again since" in again.detail
+    assert len(site.cluster.changes("state=drain")) == 2
+    assert len(site.cluster.changes("state=resume")) == 1
+    assert len(site.cluster.changes("scontrol reboot")) == 1
+
+
+def test_a_cancelled_reboot_is_not_asked_for_again_by_the_next_process() -> None:
+    site = Site(allow_reboot=True)
+    reboot = decision(ActionKind.REBOOT_NODE)
+    site.executor.execute(reboot)
+    site.cluster.nodes["node-0"].flags = set()
+    site.restart()
+    assert "cancelled" in site.executor.execute(reboot).detail
+    assert len(site.cluster.changes("scontrol reboot")) == 1
+
+
+def test_a_reboot_that_was_marked_and_never_asked_for_is_asked_for() -> None:
+    """The process was killed between the two."""
+    site = Site(allow_reboot=True)
+    reboot = decision(ActionKind.REBOOT_NODE)
+    site.cluster.nodes["node-0"].comment = f"tocsin/reboot/{reboot.id}/{T0}"
+    assert site.executor.execute(reboot).pending
+    assert len(site.cluster.changes("scontrol reboot")) == 1
 
 
 def test_a_controller_that_is_down_holds_and_is_asked_once() -> None:
