@@ -20,12 +20,13 @@ from tocsin.domain.reading import MAX_FUTURE_MS, Gpu
 class GpuView:
     """One GPU as the brain knows it.
 
-    `last_reading_ms` is None where no reading has arrived. `healthy` is False while a hardware finding is active or the
-    GPU is lost. `under_action` is True where the world shows it out of service, a scheduler for example, whoever did
-    that. It must not be derived from decisions: the loop counts its own, and looks here for their effect. `values` are
-    those of the newest reading. `job` names the work on it, alike on all GPUs of one job; empty where none is known.
-    `job_known` is False where the manager of that work has not shown yet what else belongs to its job. `counted` is
-    False while the GPU is new and no manager knows its host: it adds nothing to what may be taken out of service.
+    `last_reading_ms` is None where no reading has arrived since the brain's start. `healthy` is False while a
+    hardware finding is active or the GPU is lost. `under_action` is True where the world shows it out of service, a
+    scheduler for example, whoever did that. It must not be derived from decisions: the loop counts its own, and looks
+    here for their effect. `values` are those of the newest reading. `job` names the work on it, alike on all GPUs of
+    one job; empty where none is known. `job_known` is False where the manager of that work has not shown yet what
+    else belongs to its job. `counted` is False while the GPU is new and no manager knows its host: it adds nothing to
+    what may be taken out of service.
     """
 
     gpu: Gpu

@@ -1,16 +1,27 @@
-"""A brain whose journal was restored from a copy: paused, with a reason, until a person resumes."""
+"""A brain whose journal was restored from a copy: paused, with a reason, until a person resumes. What a restored store
+says makes nothing run."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
 
 from tocsin.config.settings import Settings
-from tocsin.domain.clock import ManualClock
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import SECOND, ManualClock
+from tocsin.domain.decision import DecisionState
+from tocsin.domain.entry import EntryKind
 from tocsin.journal.backup import backup
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
-from tocsin_testing.builders import T0
+from tocsin_testing.builders import T0, gpu, reading
 
 
 def site(folder: Path) -> Settings:
@@ -89,3 +100,139 @@ def test_an_empty_journal_where_one_was_known_starts_paused(tmp_path: Path) -> N
     assert paused is not None
     assert "another journal is known" in paused.reason
     running.stop()
+
+
+RULES = """
+[[rules]]
+name = "hot"
+severity = "critical"
+category = "thermal"
+action = "throttle"
+mode = "act"
+alert = "{where}: {value}"
+all = [{kind = "threshold", metric = "gpu_temperature_celsius", above = 85}]
+"""
+HOT, COOL = 95.0, 40.0
+STEP_SECONDS = 5
+CONFIRMATIONS = 3
+warmths = st.lists(st.sampled_from([HOT, COOL]), min_size=2, max_size=8)
+
+
+class ActingSite:
+    """A brain that throttles one GPU once three evaluations have seen it hot; a copy of its files after each."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "rules.toml").write_text(RULES)
+        self.folder = folder
+        self.clock = ManualClock(T0)
+        ready = site(folder).model_dump()
+        ready["rules"] |= {"path": folder / "rules.toml", "evaluate_seconds": float(STEP_SECONDS)}
+        ready["actions"] |= {
+            "mode": "act",
+            "managed_pools": ["default"],
+            "confirmations": CONFIRMATIONS,
+            "boot_grace_seconds": 0.0,
+            "cooldown_seconds": 0.0,
+        }
+        ready["actions"]["limits"] |= {"max_concurrent_ratio": 1.0, "min_available_ratio": 0.0, "attempts_per_day": 100}
+        self.settings = Settings.model_validate(ready)
+        self.copies: list[Path] = []
+
+    def open(self) -> RunningBrain:
+        return open_brain(self.settings, self.clock)
+
+    def live(self, seen: list[float]) -> None:
+        """The first brain: a GPU as hot as that, one reading and one evaluation after the other."""
+        running = self.open()
+        running.brain.actions.operator.resume("ann")
+        for value in seen:
+            self.evaluate(running, value)
+            copy = self.folder / f"copy{len(self.copies)}"
+            copy.mkdir()
+            backup(self.settings.journal.path, copy / "journal.db")
+            self._copy_store(self.settings.store.path.parent, copy)
+            self.copies.append(copy)
+        running.stop()
+
+    def evaluate(self, running: RunningBrain, value: float | None) -> None:
+        """With a reading, or without one where `value` is None."""
+        self.clock.advance(STEP_SECONDS * SECOND)
+        if value is not None:
+            one = reading(gpu(), self.clock.now_ms(), temperature_celsius=value)
+            running.brain.accept(Batch(readings=[one]))
+        running.brain.tick()
+
+    def restore_store(self, copy: Path) -> None:
+        for old in self.settings.store.path.parent.glob("store.db*"):
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        self._copy_store(copy, self.settings.store.path.parent)
+
+    @staticmethod
+    def _copy_store(source: Path, target: Path) -> None:
+        for found in source.glob("store.db*"):
+            shutil.copytree(found, target / found.name) if found.is_dir() else shutil.copy(found, target / found.name)
+
+    @staticmethod
+    def executions(running: RunningBrain) -> int:
+        """Executions that this brain began."""
+        epoch = running.brain.journal.epoch
+        begun = running.brain.journal.entries(kinds=[EntryKind.EXECUTION_STARTED])
+        return sum(entry.epoch == epoch for entry in begun)
+
+
+@examples(max_examples=8, deadline=None)
+@given(seen=warmths, which=st.integers(0, 7), with_store=st.booleans())
+def test_a_journal_of_any_earlier_instant_starts_paused_and_does_nothing(
+    seen: list[float], which: int, with_store: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        acting = ActingSite(Path(folder))
+        acting.live(seen)
+        copy = acting.copies[which % len(acting.copies)]
+        restored(acting.settings, copy / "journal.db")
+        if with_store:
+            acting.restore_store(copy)
+        running = acting.open()
+        paused = running.brain.actions.controls().paused
+        assert paused is not None
+        assert "it was restored or cut" in paused.reason
+        for _ in range(CONFIRMATIONS + 1):
+            acting.evaluate(running, HOT)
+        assert acting.executions(running) == 0
+        running.stop()
+
+
+@examples(max_examples=8, deadline=None)
+@given(seen=warmths, which=st.integers(0, 7))
+def test_a_store_of_any_earlier_instant_makes_nothing_run_until_the_gpu_is_read_again(
+    seen: list[float], which: int
+) -> None:
+    with old_store([*seen, COOL], which) as (acting, running):
+        for value in [None] * (CONFIRMATIONS + 1) + [COOL]:
+            acting.evaluate(running, value)
+        assert acting.executions(running) == 0
+
+
+def test_a_heat_that_ended_before_it_was_throttled_is_not_throttled_by_an_old_store() -> None:
+    """The case that a journal cannot tell: the decision has expired there, and may be made anew."""
+    with old_store([COOL, HOT, COOL], 1) as (acting, running):
+        for _ in range(CONFIRMATIONS + 1):
+            acting.evaluate(running, None)
+        assert [status.decision.action for status in running.brain.statuses() if status.state is DecisionState.HELD]
+        assert acting.executions(running) == 0
+        # What is read hot now is throttled at once.
+        acting.evaluate(running, HOT)
+        assert acting.executions(running) == 1
+
+
+@contextmanager
+def old_store(seen: list[float], which: int) -> Iterator[tuple[ActingSite, RunningBrain]]:
+    """A brain that starts on an older store a moment later: its readings are as young as those of an ordinary start."""
+    with TemporaryDirectory() as folder:
+        acting = ActingSite(Path(folder))
+        acting.live(seen)
+        acting.restore_store(acting.copies[which % len(acting.copies)])
+        running = acting.open()
+        assert running.brain.actions.controls().paused is None
+        yield acting, running
+        running.stop()

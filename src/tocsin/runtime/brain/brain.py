@@ -71,6 +71,7 @@ class FleetMemory:
         self._lock = threading.Lock()
         self._latest: dict[str, Reading] = {}
         self._unknown: set[str] = set()
+        self._recalled: set[str] = set()
         self._events: dict[str, Event] = {}
         self._recent: dict[str, Event] = {}
         self._count = 0
@@ -81,13 +82,26 @@ class FleetMemory:
             self._count += len(batch.readings)
             self._drop_unknown(batch.readings)
             for reading in batch.readings:
-                uuid = reading.gpu.uuid
-                self._latest[uuid] = _newer(self._latest.get(uuid), reading)
+                uuid, known = reading.gpu.uuid, self._latest.get(reading.gpu.uuid)
+                if known is None or reading.at_ms > known.at_ms:
+                    self._recalled.discard(uuid)
+                self._latest[uuid] = _newer(known, reading)
             for event in batch.events:
                 # One that was taken already is not judged again when it comes a second time, or by another way.
                 if event.id in self._events or event.id not in self._recent:
                     self._events[event.id] = event
                 self._recent[event.id] = event
+
+    def recall(self, batch: Batch) -> None:
+        """Take in what the store has from before this start: it is known, and nobody has said it to this process."""
+        self.put(batch)
+        with self._lock:
+            self._recalled = set(self._latest)
+
+    def is_recalled(self, uuid: str) -> bool:
+        """Whether nothing newer than what was recalled has come of a GPU."""
+        with self._lock:
+            return uuid in self._recalled
 
     def _drop_unknown(self, readings: Sequence[Reading]) -> None:
         """A host that names its GPUs now has none any more that it could not name before."""
@@ -402,7 +416,7 @@ class Brain:
         )
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        self.memory.put(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
+        self.memory.recall(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
         first = next(self.journal.entries(limit=1)).at_ms
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         self._engine.warm(_history(self._past(now), round(self.settings.rules.evaluate_seconds * SECOND)))
@@ -554,7 +568,8 @@ class Brain:
         gpus = {
             reading.gpu.uuid: GpuView(
                 gpu=reading.gpu,
-                last_reading_ms=reading.at_ms,
+                # A store may have been restored: what it has may be long over, however young it says that it is.
+                last_reading_ms=None if self.memory.is_recalled(reading.gpu.uuid) else reading.at_ms,
                 healthy=healthy[reading.gpu.uuid],
                 under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
                 values=reading.values,
