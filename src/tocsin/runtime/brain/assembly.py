@@ -186,8 +186,7 @@ def open_brain(
     With `propose` every rule that would only observe proposes, as far as the service's own mode allows. Executor
     `simulated` acts on `fleet`. `pools` tells the state of the pools; without it those of the settings are elastic.
     """
-    metrics, site = OwnMetrics(), _site(settings)
-    ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
+    metrics, ruleset = OwnMetrics(), load_rules(settings.rules.path, settings.rules.xid_overrides)
     store = open_store(settings.store)
     store.init()
     journal, witnesses = _open_journal(settings, clock, metrics)
@@ -211,7 +210,7 @@ def open_brain(
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
         wake=threading.Event(),
         witnesses=witnesses,
-        site=site,
+        site=_site(settings),
     )
     return _running(parts, worker, sender)
 
