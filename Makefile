@@ -70,6 +70,9 @@ test: setup-servers setup lint wheel-test aws-test unit  ## Everything
 bench: setup  ## Print every measured figure in one table, and write it into docs/performance.md
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance.md
 
+storms: setup  ## Collapse 1,000 random storms of faults, beside simpler ways, and write the table of docs/topology.md (10 minutes at most)
+	PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.storm_run --write docs/topology.md
+
 docs: setup  ## Build the documentation site into build/site-docs; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

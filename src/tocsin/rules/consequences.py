@@ -381,7 +381,7 @@ def _work_of(symptoms: Symptoms, group: CauseGroup) -> Hashable:
 
 def _attach_words(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseGroup]:
     """Verdicts, frozen values and lost metrics belong to the newest fault before them on their GPU, however long ago it
-    was; a verdict without one to the nearest on its host."""
+    was; a verdict without one to the nearest on its host or in its domain."""
     found = _positions(symptoms, Symptom.VERDICT, Symptom.STALE)
     if not found:
         return groups
@@ -391,6 +391,7 @@ def _attach_words(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseGro
             if symptoms.gpu[i] and symptoms.kind[i] in _WORTH_A_WORD:
                 faults[symptoms.gpu[i]].append((symptoms.start(i), group))
     on_host = _by_host(one for one in groups if one.kind in _FAULTS)
+    in_domain = _by_domain(symptoms, [one for one in groups if one.kind in _REACHES_PEERS])
     lone: dict[str, list[int]] = defaultdict(list)
     for i in found:
         at_ms = symptoms.start(i)
@@ -398,6 +399,7 @@ def _attach_words(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseGro
         cause = max(before, key=lambda one: (one[0], -one[1].members[0]))[1] if before else None
         if cause is None and symptoms.kind[i] is Symptom.VERDICT:
             cause = best(at_ms, on_host.near(symptoms.host[i], at_ms, _FAULTS))
+            cause = cause or best(at_ms, in_domain.near(symptoms.domain(i), at_ms, _REACHES_PEERS))
         if cause is None:
             lone[symptoms.gpu[i] or symptoms.ordered[i].subject.key].append(i)
         else:
