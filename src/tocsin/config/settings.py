@@ -136,6 +136,10 @@ class SimulationSettings(Section):
     """Simulated time between two readings."""
     fault_rate_scale: float = Field(default=1.0, ge=0)
     """Multiplier on the published fault rates; a rehearsal wants more faults than a real fleet has."""
+    software_rate_scale: float | None = Field(default=None, ge=0)
+    """The same for crashes, leaks and fragmentation alone; unset: as `fault_rate_scale`."""
+    benign_rate_scale: float | None = Field(default=None, ge=0)
+    """The same for precursors that lead to nothing; unset: as `fault_rate_scale`."""
     scenario: Path | None = None
     """File of the numbers that decide how hard faults are to foresee (docs/simulation.md); default: the shipped one."""
 

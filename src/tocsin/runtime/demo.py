@@ -112,6 +112,8 @@ class Demo:
                 interval_ms=interval_ms,
                 fault_rate_scale=simulation.fault_rate_scale,
                 scenario=scenario_of(simulation.scenario),
+                software_rate_scale=simulation.software_rate_scale,
+                benign_rate_scale=simulation.benign_rate_scale,
             )
         )
         _past(settings, self.fleet)

@@ -16,7 +16,8 @@ from tocsin.domain.finding import ActionKind
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultKind, FaultRun, Stage
 from tocsin.sim.inventory import Floats, Inventory, Stream, generator
-from tocsin.sim.spec import Fault, FleetSpec
+from tocsin.sim.spec import Fault, FaultScales, FleetSpec, HardFault
+from tocsin.sim.thermal import ClockThrottle
 from tocsin.sim.world import SimWorld, StepWindow
 
 YEAR_MS = 365.25 * DAY
@@ -41,10 +42,10 @@ def shares(kind: FaultKind) -> tuple[float, float, float]:
 class FaultScheduler:
     """Draws the faults of a span of time; equal seed, step and span give equal faults."""
 
-    def __init__(self, inventory: Inventory, kinds: Mapping[str, FaultKind], seed: int, scale: float) -> None:
+    def __init__(self, inventory: Inventory, kinds: Mapping[str, FaultKind], seed: int, scales: FaultScales) -> None:
         self._kinds = kinds
         self._seed = seed
-        self._scale = scale
+        self._scales = scales
         self._rates: dict[str, Floats] = {name: kind.rates(inventory) for name, kind in kinds.items()}
 
     def draw(self, step: int, interval_ms: int) -> list[Draw]:
@@ -53,8 +54,10 @@ class FaultScheduler:
         found: list[Draw] = []
         for name, kind in self._kinds.items():
             rates = self._rates[name]
+            strikes = self._scales.hard if kind.hard else self._scales.software
             abrupt, warned, benign = shares(kind)
-            expected = float(rates.sum()) * (abrupt + warned + benign) * self._scale * interval_ms / YEAR_MS
+            abrupt, warned, benign = abrupt * strikes, warned * strikes, benign * self._scales.benign
+            expected = float(rates.sum()) * (abrupt + warned + benign) * interval_ms / YEAR_MS
             if not (count := int(rng.poisson(expected)) if expected > 0 else 0):
                 continue
             gpus = rng.choice(len(rates), size=count, p=rates / rates.sum())
@@ -80,12 +83,39 @@ class FaultLine:
         self._spec = spec
         self._world = world
         self._kinds = fault_kinds(spec.scenario)
-        self._scheduler = FaultScheduler(world.inventory, self._kinds, spec.seed, spec.fault_rate_scale)
+        self._scheduler = FaultScheduler(world.inventory, self._kinds, spec.seed, spec.scales)
         self._runs: list[FaultRun] = []
         self._active: list[FaultRun] = []
 
     def faults(self) -> list[Fault]:
         return [run.truth(self._world.inventory.gpus[run.gpu].uuid) for run in self._runs]
+
+    def hard_faults(self) -> list[HardFault]:
+        found = []
+        for run in self._runs:
+            kind = self._kinds[run.kind]
+            strikes = not run.benign and (run.onset_ms is not None or run.stage is not Stage.OVER)
+            onset_ms = run.slowed_ms if kind.heats else run.onset_at_ms if strikes else None
+            if kind.hard and onset_ms is not None:
+                found.append(self._hard_fault(kind, run, onset_ms))
+        return found
+
+    def _hard_fault(self, kind: FaultKind, run: FaultRun, onset_ms: int) -> HardFault:
+        inventory = self._world.inventory
+        hit = [inventory.gpus[number] for number in kind.touches(run, self._world).tolist()]
+        places = {gpu.uuid for gpu in hit} | {gpu.host for gpu in hit}
+        for rack in {gpu.rack for gpu in hit}:
+            if sum(gpu.rack == rack for gpu in hit) == sum(gpu.rack == rack for gpu in inventory.gpus):
+                places.add(rack)
+        uuid = inventory.gpus[run.gpu].uuid
+        return HardFault(
+            run.kind, uuid, frozenset(places), run.started_ms, onset_ms, run.shown_ms, precursor=not run.abrupt
+        )
+
+    def show(self, throttle: ClockThrottle, window: StepWindow) -> None:
+        """Note what the readings at the end of `window` show of the faults."""
+        for run in self._active:
+            self._kinds[run.kind].show(run, self._world, throttle, window)
 
     def inject(self, kind: FaultKind, gpu: int, now_ms: int) -> Fault:
         """Begin a rehearsal: the precursor (or, for a kind without one, the onset) starts right after `now_ms`.

@@ -24,7 +24,7 @@ from tocsin.sim.background import Background
 from tocsin.sim.faultline import FaultLine, kind_named
 from tocsin.sim.inventory import Stream, generator
 from tocsin.sim.render import Moment, ReadingRenderer, TableMaker
-from tocsin.sim.spec import Fault, FleetSpec
+from tocsin.sim.spec import Fault, FleetSpec, HardFault
 from tocsin.sim.world import SimWorld, StepWindow
 from tocsin.store.port import Columns
 
@@ -78,6 +78,12 @@ class SimulatedFleet:
         """Ground truth of every fault so far, oldest first."""
         with self._lock:
             return self._faults.faults()
+
+    @property
+    def hard_faults(self) -> list[HardFault]:
+        """Ground truth of what a person must be called for, oldest first; also what has begun and not struck yet."""
+        with self._lock:
+            return self._faults.hard_faults()
 
     def pools(self) -> list[PoolState]:
         """What each pool's scheduler says now."""
@@ -139,11 +145,12 @@ class SimulatedFleet:
             thermal.settle(world, inv, self._limits, asked, now)
         ambient = thermal.inlet(inv, now) + hot_air_c
         throttle = thermal.advance(world, inv, self._limits, asked, noise[0], ambient, window.seconds)
+        self._faults.show(throttle, window)
         curve = self.spec.scenario.power.throughput
         speed = load.throughput(curve, inv, world.power_limit / self._limits.max_w)
         moved = traffic.advance(world, inv, self._roads, asked, speed, window.seconds)
         total = self._static["gpu_memory_total_bytes"]
-        measured = memory.measure(world, inv, total, asked, normal.memory, noise[3:])
+        measured = memory.measure(world, inv, total, asked, normal, noise[3:])
         table = {
             **self._static,
             **columns.utilisation(world, asked, normal.sensors, noise[1]),

@@ -8,9 +8,9 @@ import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.fragmentation import SEVEN_SLICE, Placement
-from tocsin.sim.inventory import Floats, Inventory
+from tocsin.sim.inventory import Bools, Floats, Inventory
 from tocsin.sim.load import LoadDemand
-from tocsin.sim.scenario import MemoryNoise
+from tocsin.sim.scenario import POOLS, MemoryNoise, Normal, Plateaus
 from tocsin.sim.state import SimState
 
 DEMAND = {"1g": 0.40, "1g.double": 0.05, "2g": 0.25, "3g": 0.20, "4g": 0.05, "7g": 0.05}
@@ -64,6 +64,8 @@ FULL = 0.995
 """Share of the usable memory at which the next allocation fails."""
 
 
+_STEPS = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
+"""Powers of 1 / g with g**4 = g + 1: what the golden ratio is on a line, for a cube."""
 RIPPLE_MINUTES, HOLES_MINUTES = 41.0, 53.0
 """Periods in which evaluation and changing batches move memory and the allocator's holes (own choices)."""
 
@@ -92,12 +94,49 @@ def job_fraction(inventory: Inventory, load: LoadDemand) -> Floats:
     return np.asarray((load.pid * 0.6180339887 + inventory.phase) % 1.0)
 
 
+@dataclass(frozen=True)
+class PlateauJobs:
+    """Which jobs fill their memory and stay there; each GPU's own number in [0, 1) decides, as `job_fraction` does."""
+
+    reserved: Bools
+    filled: Bools
+    level: Floats
+    fill_minutes: Floats
+
+
+def plateau_jobs(inventory: Inventory, load: LoadDemand, numbers: Plateaus) -> PlateauJobs:
+    """Which jobs, how high and how long do not depend on each other, nor on `job_fraction`."""
+    which, height, time = ((load.pid * step + (2 + k) * inventory.phase) % 1.0 for k, step in enumerate(_STEPS))
+    masks = (inventory.training, inventory.inference, inventory.batch)
+    reserved = np.select(masks, [getattr(numbers.reserved, pool) for pool in POOLS])
+    filled = reserved + np.select(masks, [getattr(numbers.filled, pool) for pool in POOLS])
+    shortest, longest = numbers.fill_hours
+    return PlateauJobs(
+        reserved=which < reserved,
+        filled=(which >= reserved) & (which < filled),
+        level=numbers.level_from + (numbers.level_to - numbers.level_from) * height,
+        fill_minutes=60.0 * (shortest + (longest - shortest) * time),
+    )
+
+
+def _plateaus(usual: Floats, jobs: PlateauJobs, numbers: Plateaus, minutes: Floats, noise: Floats) -> Floats:
+    """`usual`, with the jobs that fill their memory in its place."""
+    grown = np.minimum(minutes / jobs.fill_minutes, 1.0)
+    filling = jobs.level * (numbers.fill_from + (1.0 - numbers.fill_from) * grown)
+    held = np.where(jobs.reserved, jobs.level, filling) + numbers.noise * noise.clip(-3, 3)
+    return np.where(jobs.reserved | jobs.filled, held, usual)
+
+
 def _usual(state: SimState, inventory: Inventory, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
     """Share of the memory that a sound job holds: its level, still warming up, with ripples."""
-    minutes = np.maximum(state.now_ms - state.work.since_ms[inventory.gang], 0.0) / MINUTE
+    minutes = _age_minutes(state, inventory)
     warm = 1.0 - numbers.warm_up * np.exp(-minutes / numbers.warm_up_minutes)
     wave = np.sin(2.0 * np.pi * (state.now_ms / MINUTE / RIPPLE_MINUTES + fraction))
     return np.asarray((0.55 + 0.27 * fraction) * warm + numbers.ripple * wave + numbers.noise * noise.clip(-3, 3))
+
+
+def _age_minutes(state: SimState, inventory: Inventory) -> Floats:
+    return np.asarray(np.maximum(state.now_ms - state.work.since_ms[inventory.gang], 0.0) / MINUTE)
 
 
 def _holes(state: SimState, numbers: MemoryNoise, fraction: Floats, noise: Floats) -> Floats:
@@ -108,12 +147,15 @@ def _holes(state: SimState, numbers: MemoryNoise, fraction: Floats, noise: Float
 
 
 def measure(
-    state: SimState, inventory: Inventory, total: Floats, load: LoadDemand, numbers: MemoryNoise, noise: Floats
+    state: SimState, inventory: Inventory, total: Floats, load: LoadDemand, healthy: Normal, noise: Floats
 ) -> Memory:
     """Memory of each GPU under its present work and faults; `noise` is standard normal, [2, n]."""
-    fraction = job_fraction(inventory, load)
+    fraction, numbers = job_fraction(inventory, load), healthy.memory
     leak = state.effects.leak
     normal = _usual(state, inventory, numbers, fraction, noise[0])
+    if healthy.plateaus is not None:
+        jobs = plateau_jobs(inventory, load, healthy.plateaus)
+        normal = _plateaus(normal, jobs, healthy.plateaus, _age_minutes(state, inventory), noise[0])
     ratio = np.where(load.busy, (normal + leak * (FULL - normal)).clip(0.0, FULL), 0.004)
     instances: list[tuple[float, ...]] = [()] * len(inventory)
     for gpu in np.flatnonzero(inventory.mig):

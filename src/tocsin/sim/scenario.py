@@ -144,6 +144,37 @@ class MemoryNoise(_Sourced):
     fragmentation_noise: NotNegative
 
 
+class PoolShares(_ScenarioTable):
+    """A share of the jobs of each pool."""
+
+    training: Share
+    inference: Share
+    batch: Share
+
+
+class Plateaus(_Sourced):
+    """Jobs whose memory fills and stays there, sound as it is: at a level between `level_from` and `level_to` of the
+    memory. A `reserved` job takes it at its start, a `filled` one over `fill_hours` (shortest and longest), evenly,
+    from `fill_from` of its level on. `noise` is a share of the whole."""
+
+    reserved: PoolShares
+    filled: PoolShares
+    level_from: Share
+    level_to: Share
+    fill_from: Share
+    fill_hours: tuple[Positive, Positive]
+    noise: NotNegative
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _rising("fill_hours", self.fill_hours)
+        _rising("level_from and level_to", (self.level_from, self.level_to))
+        for pool in POOLS:
+            if getattr(self.reserved, pool) + getattr(self.filled, pool) > 1.0:
+                raise ValueError(f"reserved and filled jobs of {pool} must not be more than all")
+        return self
+
+
 class Throughput(_Sourced):
     """Share of the throughput that is left at a share of the default power limit, by pool; straight between points."""
 
@@ -184,6 +215,7 @@ class Normal(_ScenarioTable):
     load: Load
     heat: InletHeat
     memory: MemoryNoise
+    plateaus: Plateaus | None = None
 
 
 class Rise(_ScenarioTable):
@@ -221,6 +253,7 @@ class PrecursorCourse(_Sourced):
 class FaultNumbers(_Sourced):
     """One kind: how often, how, for how long. Either `per_gpu_year`, or `interruptions` of the study times `share`.
 
+    `benign_holds_share` of the benign ones keep what they took until they end, where the kind can; the others fade.
     `precursor` is that of spontaneous faults, `rehearsal` that of injected ones; kinds that always strike without a
     warning have neither.
     """
@@ -230,6 +263,7 @@ class FaultNumbers(_Sourced):
     share: Share = 1.0
     abrupt_share: Share = 1.0
     benign_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    benign_holds_share: Share = 0.0
     repair_hours: tuple[NotNegative, NotNegative]
     rehearsal_repair_hours: Positive
     numbers: dict[str, NotNegative] = Field(default_factory=dict)

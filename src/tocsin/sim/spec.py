@@ -13,12 +13,22 @@ MAX_GPUS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class FaultScales:
+    """Multipliers on the rates of spontaneous faults: of those that strike, hard ones and those of software, and of
+    benign precursors of any kind."""
+
+    hard: float
+    software: float
+    benign: float
+
+
+@dataclass(frozen=True, slots=True)
 class FleetSpec:
     """A fleet of `gpus` GPUs whose first reading is one interval after `start_ms`.
 
     `fault_rate_scale` multiplies the rates of spontaneous faults; 0 leaves only what is injected. `scenario` decides
-    how hard the fleet is to predict. Raises InputError
-    for a value outside its range.
+    how hard the fleet is to predict. `software_rate_scale` and `benign_rate_scale` multiply those of software and of
+    benign precursors in its place, None: as the rest. Raises InputError for a value outside its range.
     """
 
     gpus: int = 64
@@ -27,16 +37,43 @@ class FleetSpec:
     interval_ms: int = MINUTE
     fault_rate_scale: float = 1.0
     scenario: Scenario = field(default_factory=default_scenario, repr=False)
+    software_rate_scale: float | None = None
+    benign_rate_scale: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpus <= MAX_GPUS:
             raise InputError("gpus", self.gpus, f"a fleet has 1 to {MAX_GPUS} GPUs", "give a number in that range")
         if self.interval_ms < 1:
             raise InputError("interval_ms", self.interval_ms, "time must move forward", "give at least 1 ms")
-        if not (math.isfinite(self.fault_rate_scale) and self.fault_rate_scale >= 0):
-            raise InputError(
-                "fault_rate_scale", self.fault_rate_scale, "not a finite number from 0 up", "give 0, 1 or a factor"
-            )
+        for name in ("fault_rate_scale", "software_rate_scale", "benign_rate_scale"):
+            scale = getattr(self, name)
+            if scale is not None and not (math.isfinite(scale) and scale >= 0):
+                raise InputError(name, scale, "not a finite number from 0 up", "give 0, 1 or a factor")
+
+    @property
+    def scales(self) -> FaultScales:
+        """What multiplies the rates of each group of faults."""
+        every = self.fault_rate_scale
+        software, benign = self.software_rate_scale, self.benign_rate_scale
+        return FaultScales(every, every if software is None else software, every if benign is None else benign)
+
+
+@dataclass(frozen=True, slots=True)
+class HardFault:
+    """Ground truth of a fault that a person must see to: of hardware or power, a hang, or heat that slows a GPU down.
+
+    `places` are the UUIDs of the GPUs that show it, their hosts, and their racks where all of a rack do. `first_ms` is
+    its first symptom, `onset_ms` when it strikes or, of heat, first slows a GPU, maybe after the last step. `shown_ms`
+    is the first event line or reading that shows it: of heat, hardware slowdown; None while there is none.
+    """
+
+    kind: str
+    gpu: str
+    places: frozenset[str]
+    first_ms: int
+    onset_ms: int
+    shown_ms: int | None
+    precursor: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultClass
 from tocsin.sim.inventory import Stream, build, generator
 from tocsin.sim.scenario import default_scenario
-from tocsin.sim.spec import FleetSpec
+from tocsin.sim.spec import FaultScales, FleetSpec
 from tocsin_testing.builders import T0
 from tocsin_testing.simulated import fleet
 
@@ -21,8 +21,12 @@ KINDS = fault_kinds()
 GPU_YEARS = default_scenario().study.gpu_years
 
 
+def drawn(scales: FaultScales, years: float, seed: int = 3) -> list[Draw]:
+    return FaultScheduler(INVENTORY, KINDS, seed, scales).draw(1, int(years * YEAR_MS))
+
+
 def draws(years: float, scale: float = 1.0, seed: int = 3) -> list[Draw]:
-    return FaultScheduler(INVENTORY, KINDS, seed, scale).draw(1, int(years * YEAR_MS))
+    return drawn(FaultScales(scale, scale, scale), years, seed)
 
 
 def hardware(found: list[Draw]) -> list[Draw]:
@@ -63,6 +67,17 @@ def test_shares_add_up_to_one_fault_that_strikes(kind: str) -> None:
 def test_scale_multiplies_and_zero_silences() -> None:
     assert not draws(100, scale=0.0)
     assert len(draws(1, scale=50.0)) == pytest.approx(len(draws(50)), rel=0.1)
+
+
+def test_groups_of_faults_have_rates_of_their_own() -> None:
+    life = drawn(FaultScales(hard=0.0, software=1.0, benign=30.0), 10)
+    struck = [draw for draw in life if not draw.benign]
+    assert {draw.kind for draw in struck} == {kind for kind, one in KINDS.items() if not one.hard}
+    assert {"row_remap", "fallen_off_bus", "nvlink_recovery"} <= {draw.kind for draw in life if draw.benign}
+    benign = [draw.kind for draw in life if draw.benign].count("memory_leak")
+    # Of 0.5 leaks a GPU and year three in seven more are benign.
+    assert benign == pytest.approx(30 * 10 * 1024 * 0.5 * 3 / 7, rel=0.1)
+    assert not [draw for draw in drawn(FaultScales(hard=1.0, software=0.0, benign=0.0), 10) if draw.benign]
 
 
 def test_faults_befall_only_what_they_can() -> None:

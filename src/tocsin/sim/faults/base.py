@@ -15,9 +15,10 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR, SECOND
 from tocsin.domain.finding import ActionKind
-from tocsin.sim.inventory import Floats, GpuModel, Inventory
+from tocsin.sim.inventory import Floats, GpuModel, Ints, Inventory
 from tocsin.sim.scenario import PrecursorCourse, Scenario, Span
 from tocsin.sim.spec import Fault
+from tocsin.sim.thermal import ClockThrottle
 from tocsin.sim.world import SimWorld, StepWindow
 
 
@@ -32,6 +33,10 @@ class FaultClass(StrEnum):
 RESETS = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
 LEAVES = RESETS | {ActionKind.MIGRATE, ActionKind.DRAIN}
 """Actions after which no process of before is left on the GPU."""
+
+
+BENIGN_PEAK = 0.5
+"""Strength that a benign precursor reaches, half way through its time."""
 
 
 class Stage(StrEnum):
@@ -62,12 +67,20 @@ class FaultRun:
     base: dict[str, float] = field(default_factory=dict)
     loudness: float = 1.0
     """Factor on what its precursor raises."""
+    slowed_ms: int | None = None
+    """First instant at which heat slowed a GPU that it touches."""
+    shown_ms: int | None = None
+    """First instant at which an event line or a reading shows that it struck."""
 
     def strength(self, at_ms: int) -> float:
-        """How far the precursor has come, 0 to 1. A benign one rises to a half and fades."""
-        lead = max(1, self.onset_at_ms - self.started_ms)
-        grown = min(1.0, max(0.0, (at_ms - self.started_ms) / lead))
+        """How far the precursor has come, 0 to 1. A benign one rises to `BENIGN_PEAK` and fades."""
+        grown = self.grown(at_ms)
         return min(grown, 1.0 - grown) if self.benign else grown
+
+    def grown(self, at_ms: int) -> float:
+        """Share of the precursor's time that has passed, 0 to 1."""
+        lead = max(1, self.onset_at_ms - self.started_ms)
+        return min(1.0, max(0.0, (at_ms - self.started_ms) / lead))
 
     def once(self, mark: str) -> bool:
         """True the first time that it is asked for `mark`."""
@@ -88,13 +101,18 @@ class FaultKind:
     `lead` is the length of a spontaneous precursor, `rehearsal_lead` that of an injected one; `repair` is how long
     the fault lasts after it struck when nobody acts. `abrupt_share` of the faults strike without a precursor;
     `benign_share` of the precursors lead to nothing. `cured_by` are the actions that end a fault that struck; one of
-    software ends with its process, struck or not. `rises`, `marks` and `named` are the keys that the kind's tables of
-    the scenario must have.
+    software ends with its process, struck or not. A `hard` one stops work until somebody sees to the machine: it is
+    worth waking a person for. The onset of an `announced` one gives an event line; one that `heats` is hard once it
+    slows a GPU down, not before. `rises`, `marks` and `named` are the keys that the kind's tables of the scenario must
+    have.
     """
 
     kind: ClassVar[str]
     help: ClassVar[str]
     fault_class: ClassVar[FaultClass] = FaultClass.HARDWARE
+    hard: ClassVar[bool] = True
+    announced: ClassVar[bool] = True
+    heats: ClassVar[bool] = False
     cured_by: ClassVar[frozenset[ActionKind]] = frozenset()
     rises: ClassVar[frozenset[str]] = frozenset()
     marks: ClassVar[frozenset[str]] = frozenset()
@@ -104,6 +122,7 @@ class FaultKind:
         found = scenario.fault[self.kind]
         self.per_gpu_year = scenario.per_gpu_year(self.kind)
         self.abrupt_share, self.benign_share = found.abrupt_share, found.benign_share
+        self.benign_holds_share = found.benign_holds_share
         self.numbers: Mapping[str, float] = found.numbers
         self.repair: Span = (found.repair_hours[0] * HOUR, found.repair_hours[1] * HOUR)
         self.rehearsal_repair = found.rehearsal_repair_hours * HOUR
@@ -186,6 +205,21 @@ class FaultKind:
         run.stage = Stage.STRUCK
         run.onset_ms = run.onset_at_ms
         self.strike(run, world, run.onset_at_ms)
+
+    def touches(self, run: FaultRun, world: SimWorld) -> Ints:
+        """Numbers of the GPUs that show it."""
+        return np.array([run.gpu])
+
+    def show(self, run: FaultRun, world: SimWorld, throttle: ClockThrottle, window: StepWindow) -> None:
+        """Note on `run` what the readings at the end of `window` show of it."""
+        if self.heats:
+            hit = self.touches(run, world)
+            if run.slowed_ms is None and (throttle.sw_thermal[hit] | throttle.hw_thermal[hit]).any():
+                run.slowed_ms = window.end_ms
+            if run.shown_ms is None and throttle.hw_thermal[hit].any():
+                run.shown_ms = window.end_ms
+        elif run.stage is Stage.STRUCK and run.shown_ms is None:
+            run.shown_ms = run.onset_ms if self.announced else window.end_ms
 
     def cures(self, run: FaultRun, action: ActionKind) -> bool:
         """Whether `action` on its GPU ends the fault as it stands now."""

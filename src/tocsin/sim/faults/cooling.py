@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.sim.faults.base import FaultClass, FaultKind, FaultRun
-from tocsin.sim.inventory import INLET_C
+from tocsin.sim.inventory import INLET_C, Ints
 from tocsin.sim.world import SimWorld, StepWindow
 
 
@@ -12,6 +12,7 @@ class ThermalDrift(FaultKind):
 
     kind = "thermal_drift"
     help = "thermal resistance of one GPU rises until it slows down from heat"
+    heats = True
     rises = frozenset({"resistance"})
     named = frozenset({"overshoot_c", "least_factor"})
 
@@ -41,10 +42,14 @@ class FanFailure(FaultKind):
     kind = "fan_failure"
     help = "fans or pump of a host stop: all its GPUs heat up within minutes"
     fault_class = FaultClass.FACILITY
+    heats = True
     named = frozenset({"resistance_factor"})
+
+    def touches(self, run: FaultRun, world: SimWorld) -> Ints:
+        return world.host_mates(run.gpu)
 
     def hold(self, run: FaultRun, world: SimWorld, window: StepWindow) -> None:
         effects = world.state.effects
-        for mate in world.host_mates(run.gpu):
+        for mate in self.touches(run, world):
             effects.resistance[mate] = max(effects.resistance[mate], self.numbers["resistance_factor"])
             effects.pinned[mate] |= run.injected

@@ -15,6 +15,7 @@ class MigFragmentation(FaultKind):
     kind = "mig_fragmentation"
     help = "churn of MIG instances leaves a layout in which larger instances no longer fit"
     fault_class = FaultClass.SOFTWARE
+    hard = False
     marks = frozenset({"first_stage"})
     cured_by = frozenset({ActionKind.DEFRAGMENT})
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tocsin.domain.clock import SECOND
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
 from tocsin.sim.faults.base import RESETS, FaultKind, FaultRun
-from tocsin.sim.inventory import Inventory
+from tocsin.sim.inventory import Ints, Inventory
 from tocsin.sim.world import SimWorld, StepWindow
 
 
@@ -20,6 +22,10 @@ class NvlinkRecovery(FaultKind):
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
         return "" if inventory.model_of[gpu].nvlink_version else "the model has no NVLink; choose an SXM GPU"
+
+    def touches(self, run: FaultRun, world: SimWorld) -> Ints:
+        inventory = world.inventory
+        return np.flatnonzero(inventory.domain == inventory.domain[run.gpu])
 
     def _link(self, run: FaultRun, world: SimWorld) -> int:
         if "link" not in run.base:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from tocsin.domain.finding import ActionKind
-from tocsin.sim.faults.base import LEAVES, FaultClass, FaultKind, FaultRun
+from tocsin.sim.faults.base import BENIGN_PEAK, LEAVES, FaultClass, FaultKind, FaultRun
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import SimWorld, StepWindow
 
 
 class MemoryLeak(FaultKind):
-    """A process keeps what it should free; a benign one is a cache that fills to its bound and shrinks."""
+    """A process keeps what it should free; a benign one is a cache that fills to its bound and shrinks, or a leak that
+    stops by itself: what it took stays taken until the process ends."""
 
     kind = "memory_leak"
     help = "a process leaks device memory until an allocation fails and the job dies"
     fault_class = FaultClass.SOFTWARE
+    hard = False
     rises = frozenset({"memory"})
     cured_by = LEAVES
 
@@ -21,7 +23,15 @@ class MemoryLeak(FaultKind):
         world.state.effects.leak[run.gpu] = max(world.state.effects.leak[run.gpu], strength)
         world.state.effects.pinned[run.gpu] = True
 
+    def _stops(self, run: FaultRun) -> bool:
+        """Whether a benign one holds what it took; drawn once."""
+        if "stops" not in run.base:
+            run.base["stops"] = float(run.benign and run.rng.uniform() < self.benign_holds_share)
+        return bool(run.base["stops"])
+
     def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
+        if self._stops(run):
+            strength = min(run.grown(window.end_ms), BENIGN_PEAK)
         self._set(run, world, strength ** self.course(run).rises["memory"].shape)
 
     def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
@@ -32,7 +42,7 @@ class MemoryLeak(FaultKind):
         self._set(run, world, 1.0)
 
     def clear(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
-        if run.onset_ms is not None:
+        if run.onset_ms is not None or run.base.get("stops"):
             world.kill_job(run.gpu, at_ms)
 
 
@@ -42,6 +52,7 @@ class AllocatorFragmentation(FaultKind):
     kind = "allocator_fragmentation"
     help = "external fragmentation of a process's caching allocator grows past one half; allocations retry"
     fault_class = FaultClass.SOFTWARE
+    hard = False
     rises = frozenset({"fragmentation"})
     named = frozenset({"worst", "retries_per_minute"})
     cured_by = LEAVES | {ActionKind.DEFRAGMENT}
@@ -74,6 +85,7 @@ class Hang(FaultKind):
     kind = "hang"
     help = "utilisation 100 % at idle power with no SM active, and no XID"
     fault_class = FaultClass.SOFTWARE
+    announced = False
     cured_by = LEAVES
 
     def objection(self, inventory: Inventory, gpu: int) -> str:
@@ -93,6 +105,7 @@ class AppCrash(FaultKind):
     kind = "app_crash"
     help = "a program's own fault: XID 31 or 13, then 45 and 43; the GPU is sound"
     fault_class = FaultClass.SOFTWARE
+    hard = False
     named = frozenset({"mmu_share"})
 
     def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
