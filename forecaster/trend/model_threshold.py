@@ -323,9 +323,12 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
     span = int(past.at_ms[-1] - past.at_ms[0])
     for part in PARTS:
         recent = past.at_ms >= past.at_ms[-1] - span // part
-        if recent.sum() < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
+        values = past.values[recent]
+        if values.size < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
             break
-        grid = resample(past.at_ms[recent], past.values[recent])
+        if whole is not None and values.min() == values.max():
+            break  # what stands still does not rise in any shorter part either
+        grid = resample(past.at_ms[recent], values)
         if grid.values.size < MIN_POINTS:
             break
         if whole is not None and not may_rise(grid.values):

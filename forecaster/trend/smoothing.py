@@ -6,11 +6,12 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
-from tocsin.forecaster.trend.resample import Floats
+from tocsin.forecaster.trend.resample import Floats, Instants, median
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +130,33 @@ class Trend:
 
 def theil_sen(values: Floats) -> float:
     """Median slope over all pairs of points, per step (Sen 1968): up to 29 % of wild points do not move it."""
-    first, second = np.triu_indices(values.size, 1)
-    return float(np.median((values[second] - values[first]) / (second - first)))
+    if values.min() == values.max():
+        return 0.0
+    first, second, apart = _pairs(values.size)
+    return median((values[second] - values[first]) / apart)
+
+
+@lru_cache(maxsize=64)
+def _pairs(count: int) -> tuple[Instants, Instants, Instants]:
+    """First and second point of every pair of `count`, and how far they are apart; never written to."""
+    first, second = np.triu_indices(count, 1)
+    return first, second, second - first
 
 
 def _gains(values: Floats) -> Floats:
-    return np.diff([float(np.median(part)) for part in np.array_split(values, BLOCKS)])
+    size, longer = divmod(values.size, BLOCKS)
+    border = longer * (size + 1)
+    parts = (values[:border].reshape(longer, size + 1), values[border:].reshape(BLOCKS - longer, size))
+    return np.diff(np.concatenate([_medians(part) for part in parts]))
+
+
+def _medians(rows: Floats) -> Floats:
+    """`numpy.median` of each row, without NaN."""
+    half = rows.shape[1] // 2
+    if rows.shape[1] % 2:
+        return np.asarray(np.partition(rows, half, axis=1)[:, half])
+    middle = np.partition(rows, (half - 1, half), axis=1)[:, half - 1 : half + 1]
+    return np.asarray((middle[:, 0] + middle[:, 1]) / 2)
 
 
 def may_rise(values: Floats) -> bool:
@@ -157,13 +179,13 @@ def look(values: Floats) -> Trend:
     n = values.size
     slope = theil_sen(values)
     places = np.arange(n) - (n - 1)
-    level = float(np.median(values - slope * places))
+    level = median(values - slope * places)
     rest = values - level - slope * places
     noise = float(rest.std())
     denominator = float((rest**2).sum())
     r = float((rest[1:] * rest[:-1]).sum()) / denominator if denominator > 0 else 0.0
     effective = max(3.0, n * (1 - r) / (1 + r)) if r > 0 else float(n)
     error = noise * math.sqrt(12 / (effective * n**2))
-    recent = float(np.median(values[-max(1, n // BLOCKS) :]))
+    recent = median(values[-max(1, n // BLOCKS) :])
     steady = slope > SIGNIFICANCE * error and _steady(values, slope)
     return Trend(level, slope, error, noise, n, effective, recent, float(values.std()), steady)
