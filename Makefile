@@ -13,7 +13,9 @@ export PYTHONPATH :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo setup setup-servers lint quick unit walk attack kills chaos wheel-test aws-test test bench docs prior backtest grafana clean
+REHEARSALS ?= build/rehearsals
+.PHONY: help demo setup setup-servers lint quick unit walk attack kills chaos wheel-test aws-test test bench docs prior backtest \
+	rehearsals grafana clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -81,6 +83,9 @@ prior: setup  ## Train the model that ships with the package (10 minutes)
 
 backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin
+
+rehearsals: setup  ## Rehearse the pager over five seeds of three lives (hours); goes on where it stopped, writes docs/rehearsals.md
+	nice $(BIN)/tocsin rehearse set $(REHEARSALS) --page docs/rehearsals.md
 
 grafana: setup  ## Write dashboards, alerts, docs/alerts.md and the tables of docs/rules.md anew
 	PYTHONPATH=grafana $(BIN)/python -m tocsin_grafana

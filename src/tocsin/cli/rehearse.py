@@ -1,4 +1,4 @@
-"""`tocsin rehearse`: what an action would do, tried on the simulated fleet."""
+"""`tocsin rehearse`: what an action would do, and whom the pager would wake, tried on the simulated fleet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from tocsin.domain.progress import work
 from tocsin.telemetry.log import configure_logging
 
 if TYPE_CHECKING:
+    from tocsin.client.models_pager import PagerReport, StatementScore
     from tocsin.offline.rehearsal import ArmResult, Rehearsal
 
 
 @click.group()
 def rehearse() -> None:
-    """Try an action on the simulated fleet and compare it with doing nothing."""
+    """Try an action, or the pager itself, on the simulated fleet and compare it with what knows nothing."""
 
 
 @rehearse.command()
@@ -85,6 +86,118 @@ def _row(arm: ArmResult) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
+
+
+@rehearse.command()
+@click.option("--gpus", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Size of the fleet.")
+@click.option("--days", type=click.FloatRange(0.01, 366), default=2.0, show_default=True, help="Length of the run.")
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same report.")
+@click.option(
+    "--fault-scale",
+    type=click.FloatRange(0, 1000),
+    default=30.0,
+    show_default=True,
+    help="Multiplier on the published fault rates; 0: a quiet fleet.",
+)
+@click.option(
+    "--life",
+    type=click.Choice(["software"]),
+    help="Software crashes, leaks and fragmentation at their own rates and benign precursors at 30 times theirs, "
+    "whatever --fault-scale says of hard faults.",
+)
+@click.option(
+    "--scenario", type=click.Path(path_type=Path), help="Scenario file of the simulator; default: the shipped one."
+)
+@json_option
+@pass_context
+@with_bars
+def fleet(
+    context: CliContext,
+    gpus: int,
+    days: float,
+    seed: int,
+    fault_scale: float,
+    life: str | None,
+    scenario: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the whole service over a simulated fleet at live cadences, and judge every page, warning and forecast."""
+    from tocsin.forecaster.live.worker_process import one_thread
+
+    one_thread()
+    from tocsin.runtime.fleet_rehearsal import STEPS_PER_DAY, RehearsalPlan, rehearse_fleet
+
+    configure_logging("error", context.settings.log.format)
+    plan = RehearsalPlan(gpus, days, seed, fault_scale, life == "software", scenario)
+    with work("rehearsal", days * STEPS_PER_DAY) as bar:
+        report = rehearse_fleet(plan, context.settings, bar.advance)
+    show(as_json, report.model_dump(mode="json"), pager_lines(report, plan.life))
+
+
+@rehearse.command("set")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--gpus", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Size of each fleet.")
+@click.option("--days", type=click.FloatRange(0.01, 366), default=14.0, show_default=True, help="Length of each run.")
+@click.option("--seed", "seeds", type=int, multiple=True, help="Seed of a run; may be repeated. Default: five of them.")
+@click.option(
+    "--life",
+    "lives",
+    type=click.Choice(["quiet", "software", "faults"]),
+    multiple=True,
+    help="What the fleets live through; may be repeated. Default: all three.",
+)
+@click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Also write this page from the reports.")
+@click.option("--only-page", is_flag=True, help="Run nothing; write the page from the reports that are finished.")
+@pass_context
+def whole_set(
+    context: CliContext,
+    folder: Path,
+    gpus: int,
+    days: float,
+    seeds: tuple[int, ...],
+    lives: tuple[str, ...],
+    page: Path | None,
+    only_page: bool,
+) -> None:
+    """Rehearse each life and seed whose report is not in FOLDER yet, one at a time; finished reports stay there."""
+    from tocsin.forecaster.live.worker_process import one_thread
+
+    one_thread()
+    from tocsin.domain.atomic_file import write_atomically
+    from tocsin.queries.pager_score import LIVES
+    from tocsin.runtime import rehearsal_set
+
+    configure_logging("error", context.settings.log.format)
+    plans = rehearsal_set.plans_of(lives or LIVES, seeds or rehearsal_set.SEEDS, gpus, days)
+    for path in () if only_page else rehearsal_set.run_set(folder, plans, context.settings):
+        click.echo(f"finished: {path}")
+    if page is not None:
+        write_atomically(page, rehearsal_set.page(rehearsal_set.kept(folder)), 0o644)
+        click.echo(f"written: {page}")
+
+
+def pager_lines(report: PagerReport, life: str) -> list[str]:
+    """The report as text: bars first, then what was wrong, then the kinds of statement."""
+    from tocsin.queries.pager_score import bars
+
+    lines = [
+        f"{report.gpus} simulated GPUs, {report.days:g} days, {life}: {report.hard_faults} hard faults, "
+        f"{report.pages} pages, {report.warnings} warnings, {report.notes} notes, {report.decisions} decisions, "
+        f"{report.breaker_trips} trips of the breaker ({report.breaker_trips_by_forecast} by a forecast)",
+        "",
+    ]
+    for bar in bars(report, life, report.days, report.breaker_trips_by_forecast):
+        figure = "not known" if bar.figure is None else f"{bar.figure:.3g}"
+        lines.append(f"{'ok' if bar.reached else 'MISSED':<8}{bar.name}: {figure} ({bar.wanted})")
+    wrong = [f"  {one.count:>5} {one.level} {one.rule}: {one.reason}" for one in report.wrong]
+    lines += ["", "wrong pages and warnings:", *(wrong or ["  none"]), "", "kinds of statement:"]
+    return [*lines, *map(_statement, report.statements)]
+
+
+def _statement(one: StatementScore) -> str:
+    told = "" if one.stated is None else f", stated {one.stated:.2f}, observed {one.observed or 0.0:.2f}"
+    skill = "" if one.brier_skill is None else f", Brier skill {one.brier_skill:.2f}"
+    return f"  {one.kind}: {one.right} of {one.settled} right, {one.pending} not over{told}{skill}"
 
 
 COMMANDS = [rehearse]

@@ -13,7 +13,7 @@ from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.notifications.fanout import build_notifier
+from tocsin.actions.notifications.fanout import FanOut, build_notifier
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.api.app import create_app
@@ -77,7 +77,7 @@ class Periodic:
     ) -> None:
         self.name = name
         self._work = work
-        self._seconds = seconds
+        self.seconds = seconds
         self._clock = clock
         self._on_failure = on_failure
         self._stop = threading.Event()
@@ -108,7 +108,7 @@ class Periodic:
                 continue
             self._wake.clear()
             if wait <= 0:
-                due = max(due + self._seconds, self._clock.monotonic())
+                due = max(due + self.seconds, self._clock.monotonic())
             if not self._stop.is_set():
                 self.once()
 
@@ -180,11 +180,13 @@ def open_brain(
     propose: bool = False,
     fleet: SimulatedPort | None = None,
     pools: Callable[[], Sequence[PoolState]] | None = None,
+    notifier: FanOut | None = None,
 ) -> RunningBrain:
     """A brain over the store and the journal that `settings` name; nothing runs yet.
 
     With `propose` every rule that would only observe proposes, as far as the service's own mode allows. Executor
     `simulated` acts on `fleet`. `pools` tells the state of the pools; without it those of the settings are elastic.
+    `notifier` sends notifications in place of the channels of the settings.
     """
     metrics, ruleset = OwnMetrics(), load_rules(settings.rules.path, settings.rules.xid_overrides)
     store = open_store(settings.store)
@@ -193,7 +195,7 @@ def open_brain(
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     queue = open_queue(settings.node, clock)
     routing = _routing(Dependencies(sender, settings, clock, queue, fleet, metrics))
-    notifier = build_notifier(settings, sender, clock, metrics)
+    notifier = notifier or build_notifier(settings, sender, clock, metrics)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     parts = BrainParts(
         settings=settings,

@@ -397,6 +397,7 @@ class Brain:
         self.incidents: list[Incident] = []
         self.evaluations = 0
         self.evaluated_at = clock.monotonic()
+        self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))

@@ -1,0 +1,130 @@
+"""Wire models of the pager's report: what was said, at which level, and what came of it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tocsin.client.wire import Count, Ratio, Wire
+
+
+class StatedBin(Wire):
+    """Cases whose stated probability lies in one range; one GPU and one cause is one case."""
+
+    low: Ratio
+    high: Ratio
+    cases: Count
+    stated: Ratio
+    """Mean stated probability."""
+    observed: Ratio
+    """Share of the cases that came true."""
+
+
+class StatementScore(Wire):
+    """One kind of statement: a rule's alerts, or a target of one model.
+
+    Only cases whose window is over are settled. Figures that nothing settled can show are null.
+    """
+
+    kind: str
+    settled: Count = 0
+    pending: Count = 0
+    right: Count = 0
+    stated: Ratio | None = None
+    """Mean stated probability of the settled cases that stated one."""
+    observed: Ratio | None = None
+    """Share of those that came true."""
+    brier_skill: float | None = None
+    """Brier score against always saying the observed share: 1 is perfect, 0 no better."""
+    coverage: Ratio | None = None
+    """Share of the crossings with a finite interval that came within it."""
+    nominal_coverage: Ratio | None = None
+    open_intervals: Ratio | None = None
+    """Share of the forecast crossings whose interval has no finite end."""
+    muted_share: Ratio | None = None
+    """Share of the time for which the kind was muted."""
+    bins: list[StatedBin] = Field(default_factory=list)
+
+
+class FaultKindScore(Wire):
+    """Hard faults of one kind: how many came, were paged, and were paged in time."""
+
+    kind: str
+    faults: Count
+    paged: Count
+    prompt: Count
+    """Paged within two minutes of the event line or reading that first showed them."""
+
+
+class WrongStatement(Wire):
+    """Alerts of one rule and level that were wrong for one reason."""
+
+    level: str
+    rule: str
+    reason: str
+    """What the place that they name had, or had not."""
+    count: Count
+
+
+class WarningPolicy(Wire):
+    """How one way of warning of a family of faults did; shares are null where there was nothing to share."""
+
+    name: str
+    warnings: Count = 0
+    right: Count = 0
+    precision: Ratio | None = None
+    faults: Count = 0
+    """Faults with a precursor whose time to warn was over."""
+    warned: Count = 0
+    """Those that were warned of with half their possible lead at least."""
+    recall: Ratio | None = None
+
+
+class EarlyWarnings(Wire):
+    """The service's warnings of one family of faults, and simple ways of warning beside them.
+
+    `better_precision` and `better_recall` are the 95 % interval of the service's figure less that of each simple way,
+    by a bootstrap over warnings and over faults.
+    """
+
+    family: str
+    service: WarningPolicy
+    policies: list[WarningPolicy] = Field(default_factory=list)
+    better_precision: dict[str, tuple[float, float] | None] = Field(default_factory=dict)
+    better_recall: dict[str, tuple[float, float] | None] = Field(default_factory=dict)
+
+
+class PagerScore(Wire):
+    """How one set of alerts did against the hard faults that came."""
+
+    pages: Count = 0
+    warnings: Count = 0
+    notes: Count = 0
+    pages_right: Count = 0
+    recall: Ratio | None = None
+    """Share of the hard faults that were paged."""
+    prompt_recall: Ratio | None = None
+    """Share paged within two minutes of what first showed them."""
+    precision: Ratio | None = None
+    """Share of the pages that name a place of a hard fault between its first symptom and 10 minutes after its onset."""
+    pages_per_cause: float | None = None
+    """Right pages for each hard fault that was paged."""
+
+
+class PagerReport(PagerScore):
+    """What the pager said over a span, against what came; `unknown` says why a figure is null."""
+
+    simulated: bool
+    days: float
+    gpus: Count
+    hard_faults: Count | None = None
+    decisions: Count = 0
+    breaker_trips: Count = 0
+    breaker_trips_by_forecast: Count = 0
+    statements: list[StatementScore] = Field(default_factory=list)
+    faults: list[FaultKindScore] = Field(default_factory=list)
+    wrong: list[WrongStatement] = Field(default_factory=list)
+    """The most frequent first."""
+    early: list[EarlyWarnings] = Field(default_factory=list)
+    nulls: dict[str, PagerScore] = Field(default_factory=dict)
+    """The same figures for ways of paging that know nothing."""
+    unknown: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,159 @@
+"""What became of each kind of statement: stated against observed, intervals, by rule and by model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.client.models_pager import StatedBin, StatementScore
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import DAY
+from tocsin.domain.finding import SubjectKind
+from tocsin.domain.grouping import grouped
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.queries.pager_score import LATE_MS, Alert, Truth
+from tocsin.queries.scoreboard import SeriesOf
+
+Numbers = npt.NDArray[np.float64]
+
+EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
+"""Ends of the ranges of stated probability (own choice)."""
+_SPOKEN = frozenset({PredictionStatus.CROSSING, PredictionStatus.NO_CROSSING})
+_EVENTS = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
+
+
+@dataclass(frozen=True, slots=True)
+class StatedCase:
+    """One statement that opened a window, and what came: `came_ms` is None where nothing did within it.
+
+    It is settled once its window is over, whatever came before: what comes soon must not be counted sooner.
+    """
+
+    said: Prediction
+    came_ms: int | None
+    settled: bool
+
+
+def kind_of(prediction: Prediction) -> str:
+    """The kind of statement: its target and the model that says it."""
+    return f"{prediction.target} by {prediction.model}"
+
+
+def cases_of(
+    predictions: Sequence[Prediction], series_of: SeriesOf, now_ms: int, truth: Truth | None = None
+) -> list[StatedCase]:
+    """One case for each window of a subject and target: what is said again within it repeats it.
+
+    A crossing is settled by the metric's own series, a fault by the onsets of `truth`, where there is one; what neither
+    can settle, such as the load of a pool, is left out.
+    """
+    ends: dict[tuple[str, str, bool], int] = {}
+    found = []
+    for said in sorted(predictions, key=lambda one: (one.at_ms, one.subject.key, one.target)):
+        if said.subject.kind is not SubjectKind.GPU or not _speaks(said, truth):
+            continue
+        key = (said.subject.key, said.target, said.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY))
+        end_ms = said.at_ms + said.horizon_ms
+        if said.at_ms < ends.get(key, 0):
+            continue
+        ends[key] = end_ms
+        came = _crossed(said, series_of, min(end_ms, now_ms)) if said.metric else _struck(said, truth, end_ms)
+        found.append(StatedCase(said, came, end_ms <= now_ms))
+    return found
+
+
+def _speaks(said: Prediction, truth: Truth | None) -> bool:
+    if said.metric:
+        return said.status in _SPOKEN and said.threshold is not None and (said.lead_ms is None or said.lead_ms > 0)
+    return said.status in _EVENTS and truth is not None
+
+
+def _crossed(said: Prediction, series_of: SeriesOf, end_ms: int) -> int | None:
+    assert said.threshold is not None
+    series = series_of(said.subject.name, said.metric, said.at_ms + 1, end_ms + 1)
+    if not series.values.size:
+        return None
+    falling = said.value is not None and said.value > said.threshold
+    column = series.values[:, 0]
+    beyond = np.flatnonzero(column <= said.threshold if falling else column >= said.threshold)
+    return int(series.at_ms[beyond[0]]) if beyond.size else None
+
+
+def _struck(said: Prediction, truth: Truth | None, end_ms: int) -> int | None:
+    around = truth.at({said.subject.name}) if truth is not None else []
+    onsets = [one.onset_ms for one in around if one.hard and not one.benign and said.at_ms < one.onset_ms <= end_ms]
+    return min(onsets, default=None)
+
+
+def score_statements(cases: Sequence[StatedCase], muted: Mapping[str, float]) -> list[StatementScore]:
+    """A score for each kind; `muted` has the share of the time for which a kind was muted, where that is known."""
+    groups = grouped((kind_of(case.said), case) for case in cases)
+    return [_score(kind, groups[kind], muted.get(kind)) for kind in sorted(groups)]
+
+
+def _score(kind: str, cases: Sequence[StatedCase], muted: float | None) -> StatementScore:
+    settled = [case for case in cases if case.settled]
+    # What a kind claims are its crossings and its warnings; that nothing is to come is claimed at a low probability.
+    claims = [case for case in settled if case.said.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
+    with_chance = [case for case in settled if case.said.probability is not None]
+    stated = np.array([case.said.probability for case in with_chance], dtype=np.float64)
+    came = np.array([case.came_ms is not None for case in with_chance], dtype=np.float64)
+    closed = [case for case in claims if case.came_ms is not None and case.said.eta_high_ms is not None]
+    within = [(case.said.eta_low_ms or 0) <= (case.came_ms or 0) <= (case.said.eta_high_ms or 0) for case in closed]
+    with_interval = [case for case in claims if case.said.eta_low_ms is not None]
+    return StatementScore(
+        kind=kind,
+        settled=len(claims),
+        pending=len(cases) - len(settled),
+        right=sum(case.came_ms is not None for case in claims),
+        stated=float(stated.mean()) if stated.size else None,
+        observed=float(came.mean()) if came.size else None,
+        brier_skill=_skill(stated, came),
+        coverage=float(np.mean(within)) if within else None,
+        nominal_coverage=next((case.said.coverage for case in with_interval), None),
+        open_intervals=float(np.mean([c.said.eta_high_ms is None for c in with_interval])) if with_interval else None,
+        muted_share=muted,
+        bins=_bins(stated, came),
+    )
+
+
+def _skill(stated: Numbers, came: Numbers) -> float | None:
+    """1 - Brier / Brier of the observed share; None where everything ended alike."""
+    if not stated.size or not 0.0 < came.mean() < 1.0:
+        return None
+    return float(1.0 - np.mean((stated - came) ** 2) / (came.mean() * (1.0 - came.mean())))
+
+
+def _bins(stated: Numbers, came: Numbers) -> list[StatedBin]:
+    place = np.clip(np.searchsorted(EDGES, stated, side="right") - 1, 0, len(EDGES) - 2)
+    return [
+        StatedBin(
+            low=EDGES[index],
+            high=EDGES[index + 1],
+            cases=int((place == index).sum()),
+            stated=float(stated[place == index].mean()),
+            observed=float(came[place == index].mean()),
+        )
+        for index in np.unique(place).tolist()
+    ]
+
+
+def score_rules(alerts: Sequence[Alert], truth: Truth) -> list[StatementScore]:
+    """The alerts of each rule as statements: settled ones and how many of them were right."""
+    groups = grouped((f"rule {alert.rule}", alert) for alert in alerts if alert.level is not AlertLevel.NOTE)
+    found = []
+    for kind, mine in sorted(groups.items()):
+        settled = [
+            alert
+            for alert in mine
+            if alert.at_ms + (LATE_MS if alert.level is AlertLevel.PAGE else DAY) <= truth.end_ms
+        ]
+        rights = Counter(truth.is_right(alert) for alert in settled)
+        found.append(
+            StatementScore(kind=kind, settled=len(settled), pending=len(mine) - len(settled), right=rights[True])
+        )
+    return found

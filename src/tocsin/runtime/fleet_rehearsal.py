@@ -1,0 +1,371 @@
+"""`tocsin rehearse fleet`: the service over a simulated fleet, and whether what it said was right.
+
+It is the service's own path: readings to the store, rules, incidents, forecasts, decisions, guards and notifications of
+a brain that `open_brain` builds, in step with the fleet's time. Only two things differ from a brain in the field. All
+its work is done in one thread, one piece after another, and messages end in a list instead of at a receiver.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from tocsin.actions.notifications.channel import Delivery, Message
+from tocsin.actions.notifications.fanout import ChannelQueue, FanOut
+from tocsin.client.models_pager import EarlyWarnings, PagerReport, PagerScore, StatementScore
+from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
+from tocsin.config.grafana import GrafanaSettings
+from tocsin.config.kubernetes import KubernetesSettings
+from tocsin.config.notify import ChannelSettings
+from tocsin.config.settings import Settings, StoreKind, WebhookSettings
+from tocsin.config.slurm import SlurmSettings
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import DAY, MINUTE, Clock, ManualClock, from_iso
+from tocsin.domain.decision import Mode
+from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.finding import ActionKind, Category, Subject
+from tocsin.domain.reading import Reading
+from tocsin.queries.early_warnings import SignalTable, Warned, score_early
+from tocsin.queries.pager_score import (
+    FAULTS,
+    QUIET,
+    SOFTWARE,
+    Alert,
+    Cause,
+    Truth,
+    by_fault_kind,
+    page_at_random,
+    page_every_finding,
+    page_nothing,
+    score_alerts,
+    wrong_alerts,
+)
+from tocsin.queries.statement_score import cases_of, score_rules, score_statements
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
+from tocsin.runtime.brain.brain import Brain
+from tocsin.runtime.lockstep import Lockstep
+from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.jobs import POOLS
+from tocsin.sim.scenarios import scenario_of
+from tocsin.sim.spec import FleetSpec
+from tocsin.store.port import Series
+
+START_MS = from_iso("2026-01-05T00:00:00Z")
+"""A Monday; every rehearsal begins then."""
+INTERVAL_MS = MINUTE
+STEPS_PER_DAY = DAY // INTERVAL_MS
+SOFTWARE_SCALE, BENIGN_SCALE = 1.0, 30.0
+"""Rates of software life: crashes, leaks and fragmentation as published, signs that lead to nothing thirty times."""
+RESET_MS = 60 * MINUTE
+"""A person closes a breaker that has tripped after this long, so that the next trip counts."""
+PERSON = "rehearsal"
+
+USED = "gpu_memory_used_ratio"
+COUNTED = (
+    "gpu_pcie_replay_total",
+    "gpu_ecc_corrected_volatile_total",
+    "gpu_nvlink_crc_flit_errors_total",
+    "gpu_nvlink_crc_data_errors_total",
+)
+"""Errors whose sum within the hour is the signal of links, bus and memory."""
+LEAKS = frozenset({"memory_leak"})
+LINKS = frozenset({"nvlink_recovery", "fallen_off_bus", "row_remap", "row_remap_failure"})
+USED_RISE, COUNTED_RISE = 0.01, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalPlan:
+    """What is rehearsed. `software` adds software life to a fleet; without it all faults go by `fault_scale`."""
+
+    gpus: int
+    days: float
+    seed: int
+    fault_scale: float
+    software: bool = False
+    scenario: Path | None = None
+
+    @property
+    def life(self) -> str:
+        """What the fleet lives through, by which the bars go."""
+        if self.fault_scale > 0:
+            return FAULTS
+        return SOFTWARE if self.software else QUIET
+
+    def spec(self) -> FleetSpec:
+        return FleetSpec(
+            gpus=self.gpus,
+            seed=self.seed,
+            start_ms=START_MS,
+            interval_ms=INTERVAL_MS,
+            fault_rate_scale=self.fault_scale,
+            scenario=scenario_of(self.scenario),
+            software_rate_scale=SOFTWARE_SCALE if self.software else None,
+            benign_rate_scale=BENIGN_SCALE if self.software else None,
+        )
+
+
+def rehearsal_settings(settings: Settings, folder: Path) -> Settings:
+    """`settings` with everything below `folder` and nobody outside: every rule proposes, so that the breaker counts,
+    and nobody approves. Rules, forecasts, planning and the budget of pages are those of `settings`."""
+    store = settings.store.model_copy(update={"kind": StoreKind.SQLITE, "path": folder / "store.db"})
+    journal = settings.journal.model_copy(
+        update={"path": folder / "journal.db", "witness": None, "key_file": None, "by_hand": folder / "by-hand.db"}
+    )
+    alone: dict[str, object] = {
+        "mode": Mode.PROPOSE,
+        "executors": ["journal_only"],
+        "pool_executors": {},
+        "lease_file": None,
+    }
+    actions = settings.actions.model_copy(update={**alone, "managed_pools": list(POOLS)})
+    forecast = settings.forecast.model_copy(update={"worker": False, "models": folder / "models", "retrain_hours": 0.0})
+    outside = {
+        "webhook": WebhookSettings(),
+        "grafana": GrafanaSettings(),
+        "kubernetes": KubernetesSettings(),
+        "slurm": SlurmSettings(),
+        "cloud": CloudSettings(),
+        "scale_webhook": ScaleWebhookSettings(),
+        "aws": AwsSettings(),
+    }
+    mine = {"store": store, "journal": journal, "actions": actions, "forecast": forecast}
+    return settings.model_copy(update={**mine, **outside})
+
+
+class AlertLog:
+    """A channel that keeps what a receiver would have got, at the instant at which it would."""
+
+    name = "rehearsal"
+    batch = 1
+    keyed = False
+    refresh_seconds: float | None = None
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.alerts: list[Alert] = []
+        self.warned: list[tuple[Category, Subject, int]] = []
+        """Category, subject and instant of each notification in a message that is more than a note."""
+
+    def send(self, messages: Sequence[Message]) -> Delivery:
+        for message in messages:
+            if not message.resolved:
+                self._take(message)
+        return Delivery(True, "kept", 1)
+
+    def _take(self, message: Message) -> None:
+        at_ms = self._clock.now_ms()
+        level = max((decision.alert_level for decision in message.decisions), key=lambda one: one.rank)
+        places = frozenset(decision.subject.name for decision in message.decisions)
+        self.alerts.append(Alert(at_ms, level, message.first.rule, places, message.summary))
+        self.warned += [(decision.category, decision.subject, at_ms) for decision in message.decisions]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Signals:
+    """What simple ways of warning look at, kept from the readings as they come."""
+
+    gpus: tuple[str, ...]
+    at_ms: list[int] = field(default_factory=list)
+    used: list[list[float]] = field(default_factory=list)
+    counted: list[list[float]] = field(default_factory=list)
+
+    def take(self, readings: Sequence[Reading], at_ms: int) -> None:
+        self.at_ms.append(at_ms)
+        self.used.append([reading.values.get(USED, np.nan) for reading in readings])
+        self.counted.append([sum(reading.values.get(name, 0.0) for name in COUNTED) for reading in readings])
+
+    def memory(self) -> SignalTable:
+        return SignalTable(np.array(self.at_ms), self.gpus, np.array(self.used), USED_RISE)
+
+    def errors(self) -> SignalTable:
+        """Errors within the hour before; counters that began again count from zero."""
+        counted = np.array(self.counted)
+        grown = np.diff(counted, axis=0, prepend=counted[:1]).clip(0.0, None).cumsum(axis=0)
+        back = int(60 * MINUTE // INTERVAL_MS)
+        hourly = grown.copy()
+        hourly[back:] -= grown[:-back] if back < len(grown) else 0.0
+        return SignalTable(np.array(self.at_ms), self.gpus, hourly, COUNTED_RISE)
+
+
+class FleetRehearsal:
+    """One rehearsal; `folder` takes its store and journal."""
+
+    def __init__(self, plan: RehearsalPlan, settings: Settings, folder: Path) -> None:
+        self.plan = plan
+        self.fleet = SimulatedFleet(plan.spec())
+        self.clock = ManualClock(self.fleet.now_ms)
+        self.log = AlertLog(self.clock)
+        mine = rehearsal_settings(settings, folder)
+        receiver = ChannelSettings(name=self.log.name, kind="slack")
+        notifier = FanOut([ChannelQueue(self.log, self.clock, receiver)], threads=False)
+        self.running: RunningBrain = open_brain(
+            mine, self.clock, propose=True, pools=self.fleet.pools, notifier=notifier
+        )
+        self.brain: Brain = self.running.brain
+        self.lockstep = Lockstep(self.running, self.clock, without={"evaluate"})
+        self.signals = Signals(tuple(gpu.uuid for gpu in self.fleet.gpus))
+        self.notes: dict[str, Alert] = {}
+        self._tripped_ms: int | None = None
+
+    def step(self) -> None:
+        """One interval: read, keep, evaluate, and do what else is due."""
+        batch = self.fleet.step()
+        self.clock.advance(self.fleet.now_ms - self.clock.now_ms())
+        self.signals.take(batch.readings, self.clock.now_ms())
+        self.brain.accept(batch)
+        self.brain.tick()
+        self._note()
+        self._close_breaker()
+        self.lockstep.catch_up()
+
+    def _note(self) -> None:
+        for incident in self.brain.incidents:
+            if incident.alert_level is AlertLevel.NOTE and incident.id not in self.notes:
+                places = frozenset(member.subject.name for member in incident.members)
+                alert = Alert(self.clock.now_ms(), AlertLevel.NOTE, incident.root.rule, places)
+                self.notes[incident.id] = alert
+
+    def _close_breaker(self) -> None:
+        controls, now_ms = self.brain.actions.controls(), self.clock.now_ms()
+        if controls.breaker is None:
+            self._tripped_ms = None
+        elif self._tripped_ms is None:
+            self._tripped_ms = now_ms
+        elif now_ms - self._tripped_ms >= RESET_MS:
+            self.brain.actions.operator.reset_breaker(PERSON)
+
+    def run(self, progress: Callable[[float], None] = lambda _steps: None) -> PagerReport:
+        """All of it; deterministic for a plan and settings. Raises Unavailable where a part of the service fails."""
+        for _ in range(round(self.plan.days * STEPS_PER_DAY)):
+            self.step()
+            progress(1.0)
+        return self.report()
+
+    # ------------------------------------------------------------------ what came of it
+
+    def truth(self) -> Truth:
+        """The simulator's own account of what was wrong, as causes."""
+        hard = {(one.kind, one.gpu, one.first_ms): one for one in self.fleet.hard_faults}
+        hosts = {gpu.uuid: gpu.host for gpu in self.fleet.gpus}
+        causes = []
+        for fault in self.fleet.faults:
+            one = hard.get((fault.kind, fault.gpu, fault.started_ms))
+            causes.append(
+                Cause(
+                    kind=fault.kind,
+                    places=frozenset({fault.gpu, hosts[fault.gpu]}) if one is None else one.places,
+                    first_ms=fault.started_ms,
+                    onset_ms=one.onset_ms if one is not None else fault.onset_ms or self.clock.now_ms() + DAY,
+                    shown_ms=None if one is None else one.shown_ms,
+                    ended_ms=fault.ended_ms,
+                    hard=one is not None,
+                    # Heat that slows a GPU down is there, whatever it would have come to.
+                    benign=fault.benign and one is None,
+                    precursor=not fault.abrupt,
+                )
+            )
+        return Truth(causes, self.clock.now_ms())
+
+    def findings(self) -> list[Alert]:
+        """Every finding that opened."""
+        found = []
+        for entry in self.brain.journal.entries(kinds={EntryKind.FINDING_OPENED}):
+            finding = entry.payload["finding"]
+            assert isinstance(finding, dict)
+            places = frozenset({str(finding["subject"]["name"])})
+            found.append(Alert(entry.at_ms, AlertLevel.NOTE, str(finding["rule"]), places))
+        return found
+
+    def report(self) -> PagerReport:
+        """What was said up to now against what came."""
+        truth, alerts = self.truth(), [*self.log.alerts, *self.notes.values()]
+        score = score_alerts(alerts, truth)
+        tripped = [entry.payload["causes"] for entry in self._entries(EntryKind.BREAKER_TRIPPED)]
+        decided = [entry.payload for entry in self._entries(EntryKind.DECISION)]
+        return PagerReport(
+            **score.model_dump(),
+            simulated=True,
+            days=self.plan.days,
+            gpus=self.plan.gpus,
+            hard_faults=len(truth.due()),
+            decisions=len({str(one["id"]) for one in decided if one["action"] != ActionKind.NOTIFY}),
+            breaker_trips=len(tripped),
+            breaker_trips_by_forecast=sum(self._by_forecast(causes) for causes in tripped),
+            statements=[*score_rules(alerts, truth), *self._statements(truth)],
+            faults=by_fault_kind(alerts, truth),
+            wrong=wrong_alerts(alerts, truth),
+            early=self._early(truth),
+            nulls=self._nulls(truth, score.pages),
+        )
+
+    def _entries(self, kind: EntryKind) -> list[Entry]:
+        return list(self.brain.journal.entries(kinds={kind}))
+
+    def _by_forecast(self, causes: object) -> bool:
+        """Whether a forecast is among the causes that tripped the breaker."""
+        expects = {rule.name for rule in self.brain.ruleset if rule.expects}
+        return isinstance(causes, list) and any(str(cause).split("|")[0] in expects for cause in causes)
+
+    def _statements(self, truth: Truth) -> list[StatementScore]:
+        series = _SeriesCache(self.brain, truth.end_ms)
+        made = self.brain.store.predictions(START_MS, truth.end_ms + 1)
+        return score_statements(cases_of(made, series.between, truth.end_ms, truth), {})
+
+    def _early(self, truth: Truth) -> list[EarlyWarnings]:
+        seed = self.plan.seed
+        memory = [Warned(at, who.name) for kind, who, at in self.log.warned if kind is Category.MEMORY]
+        struck = {cause for cause in truth.causes if cause.hard and not cause.benign}
+        hardware = [
+            Warned(at, who.name)
+            for kind, who, at in self.log.warned
+            if kind is Category.HARDWARE and not any(who.name in one.places and one.onset_ms <= at for one in struck)
+        ]
+        return [
+            score_early("memory leaks", memory, LEAKS, truth, self.signals.memory(), seed),
+            score_early("links, bus and remaps", hardware, LINKS, truth, self.signals.errors(), seed),
+        ]
+
+    def _nulls(self, truth: Truth, pages: int) -> dict[str, PagerScore]:
+        findings = self.findings()
+        random = page_at_random(pages, self.signals.gpus, START_MS, truth.end_ms, self.plan.seed)
+        ways = {
+            "page every finding": page_every_finding(findings),
+            "page nothing": page_nothing(findings),
+            "page at random as often": random,
+        }
+        return {name: score_alerts(alerts, truth) for name, alerts in ways.items()}
+
+
+class _SeriesCache:
+    """Series of single metrics over the whole run: many statements ask for the same."""
+
+    def __init__(self, brain: Brain, end_ms: int) -> None:
+        self._brain, self._end_ms = brain, end_ms
+        self._known: dict[tuple[str, str], Series] = {}
+
+    def between(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
+        key = (gpu, metric)
+        if key not in self._known:
+            self._known[key] = self._brain.store.series(gpu, [metric], START_MS, self._end_ms + 1)
+        whole = self._known[key]
+        first, last = np.searchsorted(whole.at_ms, [start_ms, end_ms])
+        return replace(whole, at_ms=whole.at_ms[first:last], values=whole.values[first:last])
+
+
+def rehearse_fleet(
+    plan: RehearsalPlan, settings: Settings, progress: Callable[[float], None] = lambda _steps: None
+) -> PagerReport:
+    """One rehearsal from start to end; nothing of it stays but the report. The same plan gives the same report."""
+    with tempfile.TemporaryDirectory(prefix="tocsin-rehearsal-") as folder:
+        rehearsal = FleetRehearsal(plan, settings, Path(folder))
+        try:
+            return rehearsal.run(progress)
+        finally:
+            rehearsal.running.stop()

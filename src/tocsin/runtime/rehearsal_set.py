@@ -1,0 +1,190 @@
+"""The full set of rehearsals: one life and seed at a time, each finished report kept, and a page made from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from pydantic import ValidationError
+
+from tocsin.client.models_pager import EarlyWarnings, PagerReport, WarningPolicy
+from tocsin.config.settings import Settings
+from tocsin.domain.atomic_file import write_atomically
+from tocsin.domain.errors import InputError
+from tocsin.queries.pager_score import FAULTS, LIVES, QUIET, SOFTWARE, bars, passes
+from tocsin.runtime.fleet_rehearsal import RehearsalPlan, rehearse_fleet
+
+FAULT_SCALE = 30.0
+"""Times the published rates, so that a fortnight has enough hard faults to count."""
+SEEDS = (101, 102, 103, 104, 105)
+_NAME = re.compile(r"(?P<life>[a-z]+)-(?P<seed>\d+)-(?P<gpus>\d+)x(?P<days>\d+(?:\.\d+)?)\.json")
+
+Run = Callable[[RehearsalPlan, Settings], PagerReport]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptReport:
+    """A finished rehearsal, as its file has it."""
+
+    life: str
+    seed: int
+    report: PagerReport
+
+
+def plan_of(life: str, seed: int, gpus: int, days: float) -> RehearsalPlan:
+    """The rehearsal of one life."""
+    return RehearsalPlan(gpus, days, seed, FAULT_SCALE if life == FAULTS else 0.0, software=life == SOFTWARE)
+
+
+def file_of(folder: Path, plan: RehearsalPlan) -> Path:
+    """Where the report of `plan` is kept."""
+    return folder / f"{plan.life}-{plan.seed}-{plan.gpus}x{plan.days:g}.json"
+
+
+def plans_of(lives: Iterable[str], seeds: Iterable[int], gpus: int, days: float) -> list[RehearsalPlan]:
+    """Each life with each seed, all lives of a seed together."""
+    chosen = list(lives)
+    return [plan_of(life, seed, gpus, days) for seed in seeds for life in chosen]
+
+
+def run_set(
+    folder: Path, plans: Iterable[RehearsalPlan], settings: Settings, run: Run = rehearse_fleet
+) -> Iterator[Path]:
+    """Rehearse each plan whose report is not in `folder` yet; gives each file as it is finished."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for plan in plans:
+        path = file_of(folder, plan)
+        if not path.exists():
+            report = run(plan, settings)
+            write_atomically(path, json.dumps(report.model_dump(mode="json"), indent=1) + "\n", 0o644)
+            yield path
+
+
+def kept(folder: Path) -> list[KeptReport]:
+    """The finished reports of `folder`. Raises InputError for a file that is none."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        named = _NAME.fullmatch(path.name)
+        if named is None or named["life"] not in LIVES:
+            continue
+        try:
+            report = PagerReport.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            why = f"is no report of a rehearsal: {error.errors()[0]['msg']}"
+            raise InputError("report", str(path), why, "remove it; the next run makes it anew") from None
+        found.append(KeptReport(named["life"], int(named["seed"]), report))
+    return found
+
+
+# The page.
+
+_INTRO = """# Rehearsals of the pager
+
+Made by `make rehearsals` from finished reports alone; do not edit. Each rehearsal is the whole service over a simulated
+fleet: readings every 60 s, forecasts every `forecast.every_seconds`, rules, incidents, decisions and notifications in
+step with the fleet's time ([simulation.md](simulation.md)). *Quiet*: nothing fails. *Software*: crashes, leaks and
+fragmentation at their own rates, benign precursors at 30 times theirs, no hard fault. *Faults*: all rates times 30.
+
+A page is right if it names a GPU, host or rack of a hard fault between its first symptom and 10 minutes after its
+onset. Levels are those at which a receiver with the default settings hears of it.
+"""
+
+
+def page(reports: Sequence[KeptReport]) -> str:
+    """The page in Markdown; lives without a finished report have no section."""
+    lines = [_INTRO]
+    for life in LIVES:
+        mine = [one for one in reports if one.life == life]
+        if mine:
+            lines += [f"## {life.capitalize()}", "", *_bars(life, mine), *_nulls(life, mine)]
+            lines += [*_wrong(mine), *_statements(mine), *_early(life, mine)]
+    if not reports:
+        lines.append("No rehearsal is finished yet.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _bars(life: str, mine: Sequence[KeptReport]) -> list[str]:
+    tables = [bars(one.report, life, one.report.days, one.report.breaker_trips_by_forecast) for one in mine]
+    head = [f"{bar.name} ({bar.wanted})" for bar in tables[0]]
+    rows = ["| seed | fleet | hard faults | pages | " + " | ".join(head) + " |", "|---" * (4 + len(head)) + "|"]
+    for one, table in zip(mine, tables, strict=True):
+        figures = [f"{_number(bar.figure)}{'' if bar.reached else ' **missed**'}" for bar in table]
+        report = one.report
+        size = f"{report.gpus} GPUs, {report.days:g} days"
+        rows.append(f"| {one.seed} | {size} | {report.hard_faults} | {report.pages} | " + " | ".join(figures) + " |")
+    return [*rows, ""]
+
+
+def _nulls(life: str, mine: Sequence[KeptReport]) -> list[str]:
+    names = dict.fromkeys(name for one in mine for name in one.report.nulls)
+    lines = ["The same scorer on ways of paging that know nothing:", ""]
+    for name in names:
+        passed = sum(passes(one.report.nulls[name], life, one.report.days) for one in mine if name in one.report.nulls)
+        lines.append(f"- *{name}* reaches all bars in {passed} of {len(mine)} runs.")
+    return [*lines, ""]
+
+
+def _wrong(mine: Sequence[KeptReport]) -> list[str]:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for one in mine:
+        for wrong in one.report.wrong:
+            counts[wrong.level, wrong.rule, wrong.reason] += wrong.count
+    if not counts:
+        return []
+    rows = ["| wrong | level | rule | what was there |", "|---|---|---|---|"]
+    rows += [f"| {count} | {level} | `{rule}` | {why} |" for (level, rule, why), count in counts.most_common()]
+    return [*rows, ""]
+
+
+def _statements(mine: Sequence[KeptReport]) -> list[str]:
+    kinds = sorted({score.kind for one in mine for score in one.report.statements})
+    rows = ["| kind of statement | settled | right | stated | observed | Brier skill | muted |", "|---" * 7 + "|"]
+    for kind in kinds:
+        scores = [score for one in mine for score in one.report.statements if score.kind == kind]
+        settled, right = sum(score.settled for score in scores), sum(score.right for score in scores)
+        means = [
+            _number(_mean(getattr(score, name) for score in scores))
+            for name in ("stated", "observed", "brier_skill", "muted_share")
+        ]
+        rows.append(f"| {kind} | {settled} | {right} | " + " | ".join(means) + " |")
+    return [*rows, ""]
+
+
+def _early(life: str, mine: Sequence[KeptReport]) -> list[str]:
+    found = [early for one in mine for early in one.report.early if early.service.faults or early.service.warnings]
+    if life == QUIET or not found:
+        return []
+    rows = ["| family | way of warning | warnings | precision | faults | warned with half the lead |", "|---" * 6 + "|"]
+    for family in dict.fromkeys(early.family for early in found):
+        for name, ways in _ways([early for early in found if early.family == family]).items():
+            rows.append(f"| {family} | {name} | {_pooled(ways)} |")
+    return [*rows, ""]
+
+
+def _ways(found: Sequence[EarlyWarnings]) -> dict[str, list[WarningPolicy]]:
+    ways: dict[str, list[WarningPolicy]] = {}
+    for early in found:
+        for policy in (early.service, *early.policies):
+            ways.setdefault(policy.name, []).append(policy)
+    return ways
+
+
+def _pooled(ways: Sequence[WarningPolicy]) -> str:
+    warnings, right = sum(one.warnings for one in ways), sum(one.right for one in ways)
+    faults, warned = sum(one.faults for one in ways), sum(one.warned for one in ways)
+    precision = _number(right / warnings if warnings else None)
+    return f"{warnings} | {precision} | {faults} | {_number(warned / faults if faults else None)}"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

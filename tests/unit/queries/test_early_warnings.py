@@ -1,0 +1,66 @@
+"""Early warnings of a family of faults, beside a fixed level and every rise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.queries.early_warnings import SignalTable, Warned, rises, score_early
+from tocsin.queries.pager_score import Cause, Truth
+
+T0 = 1_760_000_000_000
+KINDS = frozenset({"memory_leak"})
+GPUS = tuple(f"GPU-{n}" for n in range(20))
+
+
+def leak(gpu: int, *, benign: bool = False, precursor: bool = True) -> Cause:
+    first, onset = T0 + HOUR, T0 + 5 * HOUR
+    return Cause("memory_leak", frozenset({GPUS[gpu]}), first, onset, None, onset, False, benign, precursor)
+
+
+def signal(leaking: set[int]) -> SignalTable:
+    at_ms = np.arange(T0, T0 + 6 * HOUR, MINUTE)
+    grown = np.clip((at_ms - T0 - HOUR) / (4 * HOUR), 0.0, 1.0)
+    columns = [0.5 + 0.45 * grown if gpu in leaking else np.full(at_ms.size, 0.93) for gpu in range(len(GPUS))]
+    return SignalTable(at_ms, GPUS, np.column_stack(columns), 0.01)
+
+
+def test_a_warning_counts_with_half_the_possible_lead() -> None:
+    truth = Truth([leak(0), leak(1), leak(2, benign=True), leak(3, precursor=False)], T0 + 6 * HOUR)
+    warnings = [
+        Warned(T0 + 2 * HOUR, GPUS[0]),
+        Warned(T0 + 4 * HOUR, GPUS[1]),  # right, but with less than half of four hours left
+        Warned(T0 + 2 * HOUR, GPUS[2]),
+        Warned(T0 + 30 * MINUTE, GPUS[0]),  # before the first symptom
+    ]
+    found = score_early("leaks", warnings, KINDS, truth, signal({0, 1}), seed=1)
+    assert (found.service.faults, found.service.warned, found.service.recall) == (2, 1, 0.5)
+    assert (found.service.warnings, found.service.right) == (4, 2)
+
+
+def test_the_simple_ways_are_wrong_where_memory_is_full_and_sound() -> None:
+    truth = Truth([leak(n) for n in range(8)], T0 + 6 * HOUR)
+    mine = [Warned(T0 + 2 * HOUR, GPUS[n]) for n in range(8)]
+    found = score_early("leaks", mine, KINDS, truth, signal(set(range(8))), seed=1)
+    level, rise = found.policies
+    assert (level.name, rise.name) == ("best fixed level", "warn at every rise")
+    assert found.service.precision == 1.0
+    # Above what is full and sound nothing is left of the lead, below it everything sound is warned of.
+    assert level.recall == 0.0
+    better = found.better_recall["best fixed level"]
+    assert better is not None
+    assert better[0] > 0.0
+    assert rise.precision == 1.0  # nothing else rises here
+    assert found.better_recall["warn at every rise"] == (0.0, 0.0)
+
+
+def test_a_rise_is_one_alarm_however_long_it_lasts() -> None:
+    assert [one.gpu for one in rises(signal({4, 5}))] == [GPUS[4], GPUS[5]]
+
+
+@pytest.mark.parametrize("warnings", [[], [Warned(T0, GPUS[0])]])
+def test_without_faults_there_is_no_recall(warnings: list[Warned]) -> None:
+    found = score_early("leaks", warnings, KINDS, Truth([], T0 + 6 * HOUR), signal(set()), seed=1)
+    assert found.service.recall is None
+    assert found.better_recall["best fixed level"] is None
