@@ -194,6 +194,7 @@ _LOAD = (
         says="{{ $value | humanizePercentage }} in use.",
         remedy="A program that allocates all memory at its start is no trouble; one that grows is.",
         fires="0.5x5 0.95x40", rests="0.5x20 0.95x20", shown="95%",
+        note="It is a warning there; info here, since frameworks fill memory by design.",
     ),
 )  # fmt: skip
 

@@ -195,8 +195,8 @@ def open_brain(
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     queue = open_queue(settings.node, clock)
     routing = _routing(Dependencies(sender, settings, clock, queue, fleet, metrics))
-    notifier = notifier or build_notifier(settings, sender, clock, metrics)
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
+    told = notifier or build_notifier(settings, sender, clock, metrics)
     parts = BrainParts(
         settings=settings,
         clock=clock,
@@ -204,7 +204,7 @@ def open_brain(
         store=store,
         journal=journal,
         ruleset=ruleset,
-        actions=ActionLoop(journal, routing, clock, _policy(settings, ruleset, propose), notifier, Threads()),
+        actions=ActionLoop(journal, routing, clock, _policy(settings, ruleset, propose), told, Threads()),
         forecasts=FleetForecasts(store, worker, settings.forecast),
         managers=Managers(routing.executors, clock, metrics),
         orders=OrderService(queue, metrics),
