@@ -193,8 +193,7 @@ def open_brain(
     store.init()
     journal, witnesses = _open_journal(settings, clock, metrics)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
-    queue = open_queue(settings.node, clock)
-    routing = _routing(Dependencies(sender, settings, clock, queue, fleet, metrics))
+    routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     told = notifier or build_notifier(settings, sender, clock, metrics)
     parts = BrainParts(
