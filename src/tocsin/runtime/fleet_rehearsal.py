@@ -21,7 +21,7 @@ from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.notify import ChannelSettings
-from tocsin.config.settings import Settings, StoreKind, WebhookSettings
+from tocsin.config.settings import Settings, StoreKind, TopologySettings, WebhookSettings
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, MINUTE, Clock, ManualClock, from_iso
@@ -131,6 +131,7 @@ def rehearsal_settings(settings: Settings, folder: Path) -> Settings:
         "cloud": CloudSettings(),
         "scale_webhook": ScaleWebhookSettings(),
         "aws": AwsSettings(),
+        "topology": TopologySettings(),
     }
     mine = {"store": store, "journal": journal, "actions": actions, "forecast": forecast}
     return settings.model_copy(update={**mine, **outside})
