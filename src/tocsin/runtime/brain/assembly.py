@@ -184,9 +184,8 @@ def open_brain(
 ) -> RunningBrain:
     """A brain over the store and the journal that `settings` name; nothing runs yet.
 
-    With `propose` every rule that would only observe proposes, as far as the service's own mode allows. Executor
-    `simulated` acts on `fleet`. `pools` tells the state of the pools; without it those of the settings are elastic.
-    `notifier` sends notifications in place of the channels of the settings.
+    With `propose` rules that only observe propose, as far as the service's mode allows. Executor `simulated` acts on
+    `fleet`. `pools` tells the state of pools, else those of the settings are elastic; `notifier` replaces the channels.
     """
     metrics, ruleset = OwnMetrics(), load_rules(settings.rules.path, settings.rules.xid_overrides)
     store = open_store(settings.store)
