@@ -3,6 +3,7 @@ says makes nothing run."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,26 @@ def test_it_starts_paused_says_why_and_goes_on_once_a_person_resumes(tmp_path: P
     again.stop()
 
 
+def test_ordinary_restarts_go_on_unpaused(tmp_path: Path) -> None:
+    """Of a whole brain that acts: stopped and started again, every third time while the witness is away. Those by
+    kill -9 are in tests/e2e/test_brain_kill.py."""
+    acting = ActingSite(tmp_path)
+    acting.live([COOL])
+    unpaused = 0
+    for number in range(RESTARTS):
+        away = tmp_path / "away"
+        if number % 3 == 2:
+            (tmp_path / "elsewhere").rename(away)
+        running = acting.open()
+        acting.evaluate(running, HOT if number % 2 else COOL)
+        unpaused += running.brain.actions.controls().paused is None
+        if away.exists():
+            away.rename(tmp_path / "elsewhere")
+        running.stop()
+    print(f"restarts: {RESTARTS}, a third of them while the witness was away; {unpaused} went on unpaused")
+    assert unpaused == RESTARTS
+
+
 def test_an_empty_journal_where_one_was_known_starts_paused(tmp_path: Path) -> None:
     settings = site(tmp_path)
     started(settings).stop()
@@ -114,6 +135,7 @@ all = [{kind = "threshold", metric = "gpu_temperature_celsius", above = 85}]
 """
 HOT, COOL = 95.0, 40.0
 STEP_SECONDS = 5
+RESTARTS = int(os.environ.get("TOCSIN_RESTARTS", "12"))
 CONFIRMATIONS = 3
 warmths = st.lists(st.sampled_from([HOT, COOL]), min_size=2, max_size=8)
 

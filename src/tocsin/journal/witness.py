@@ -131,7 +131,7 @@ def problem_of(path: Path, seen: Mapping[str, Seen]) -> str:
     if known is None:
         newest = max(seen.values(), key=lambda one: (one.epoch, one.seq))
         return f"another journal is known, up to entry {newest.seq} of epoch {newest.epoch}, and this one is not"
-    found = next(read_entries(path, after=known.seq - 1, limit=1), None)
+    found = next(read_entries(path, after=max(known.seq - 1, 0), limit=1), None)
     if found is None:
         return f"entry {known.seq} of epoch {known.epoch} was seen, and this journal ends before it"
     return "" if found.hash == known.hash else f"entry {known.seq} is not the one that was seen"
@@ -162,7 +162,7 @@ class WitnessKeeper:
         self._path = journal.path
         self._on_failure = on_failure
         self._turn = threading.Condition()
-        last = next(read_entries(journal.path, after=journal.head - 1, limit=1), None)
+        last = next(read_entries(journal.path, after=max(journal.head - 1, 0), limit=1), None)
         self._newest = None if last is None else Seen(last.epoch, last.seq, last.hash)
         self._written: Seen | None = None
         self._urgent = 0
