@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from tocsin.actions.guards.base import Applies, Deny, Hold, guard
-from tocsin.actions.model.catalogue import is_disruptive
+from tocsin.actions.model.catalogue import DISRUPTIVE, is_disruptive
 from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
 from tocsin.actions.model.view import FleetView
@@ -66,9 +68,8 @@ def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Hold | None
         keys = {f"host:{host}", *(f"gpu:{member.gpu.uuid}" for member in view.parts_by_host.get(host, ()))}
         starts = sorted(
             start
-            for (key, action), times in view.controls.attempts.items()
-            if key in keys and is_disruptive(action)
-            for start in times
+            for place in product(keys, DISRUPTIVE)
+            for start in view.controls.attempts.get(place, ())
             if start > now_ms - DAY
         )
         if len(starts) >= most:

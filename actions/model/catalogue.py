@@ -80,6 +80,9 @@ CONDEMNING = frozenset(
 """Actions that blame the GPU; a program's own fault never leads to one."""
 
 
+DISRUPTIVE = frozenset(action for action, properties in ACTIONS.items() if properties.disruptive)
+
+
 def is_disruptive(action: ActionKind) -> bool:
     """Whether `action` takes GPUs out of service."""
     return ACTIONS[action].disruptive

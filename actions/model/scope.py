@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
 from tocsin.actions.model.view import FleetView, GpuView
@@ -11,6 +12,8 @@ from tocsin.domain.decision import Decision, ScaleInParameters, ScaleParameters,
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.place import Place, PlaceKind
+
+T = TypeVar("T")
 
 
 def gpus_of(subject: Subject, view: FleetView) -> tuple[GpuView, ...]:
@@ -137,28 +140,47 @@ def effects(view: FleetView) -> list[Decision]:
 
 def out_of_service(view: FleetView) -> frozenset[str]:
     """UUIDs that are out of service now, by Tocsin's doing or by anybody's."""
-    return view.flagged.union(*(taken_out(decision, view) for decision in effects(view)))
+    return _once(view, "out_of_service", lambda: view.flagged.union(*_taken_by(effects(view), view)))
 
 
 def surely_out(view: FleetView) -> frozenset[str]:
     """`out_of_service` without what an undoing that was begun, and never seen to work, may have given back."""
+    return _once(view, "surely_out", lambda: _surely_out(view))
+
+
+def _surely_out(view: FleetView) -> frozenset[str]:
     controls = view.controls
     sure = [decision for key, decision in controls.effects.items() if key not in controls.doubtful]
-    return view.flagged.union(*(taken_out(decision, view) for decision in sure))
+    return view.flagged.union(*_taken_by(sure, view))
 
 
-def occupied(view: FleetView) -> dict[str, Subject]:
+def occupied(view: FleetView) -> Mapping[str, Subject]:
     """Subjects under a disruptive action now, by key.
 
     A GPU that others have taken out of service counts as a subject of its own, unless an action of Tocsin covers it.
     """
+    return _once(view, "occupied", lambda: _occupied(view))
+
+
+def _occupied(view: FleetView) -> dict[str, Subject]:
     own = effects(view)
-    covered = frozenset[str]().union(*(taken_out(decision, view) for decision in own))
+    covered = frozenset[str]().union(*_taken_by(own, view))
     subjects = {base_key(decision.subject): decision.subject for decision in own}
     for uuid in view.flagged - covered:
         gpu = view.physical[uuid].gpu
         subjects[f"gpu:{uuid}"] = Subject(SubjectKind.GPU, uuid, gpu.host, gpu.pool)
     return subjects
+
+
+def _taken_by(decisions: Iterable[Decision], view: FleetView) -> Iterable[frozenset[str]]:
+    return (taken_out(decision, view) for decision in decisions)
+
+
+def _once(view: FleetView, name: str, make: Callable[[], T]) -> T:
+    if name not in view.derived:
+        view.derived[name] = make()
+    made: T = view.derived[name]
+    return made
 
 
 def counted_in(pool: str, view: FleetView) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.policy import Policy
@@ -72,6 +73,8 @@ class FleetView:
     foresight: Foresight = field(default_factory=Foresight)
     controls: Controls = field(default_factory=Controls)
     policy: Policy = field(default_factory=Policy)
+    derived: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What guards ask for again with each of many decisions, worked out once for this view; `scope` fills it."""
 
     @cached_property
     def physical(self) -> Mapping[str, GpuView]:
