@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Train the model that ships on a simulated fleet and the GWDG recordings below $TOCSIN_DATA_DIR, and put
-# it into its place if it beats the rules.
+# Train the model that ships on a simulated fleet, judge it on the GWDG recordings below $TOCSIN_DATA_DIR, none of which
+# it was fitted on, and put it into its place with both records if it beats the rules.
 set -euo pipefail
 tocsin=${1:?name the program}
 : "${TOCSIN_DATA_DIR:?must name the folder of data sets, see docs/backtest.md}"
@@ -12,11 +12,8 @@ made=$(mktemp -d)
 # The old one steps aside: as the model in service it would be a rival, and it has seen the same simulated fleet.
 [ ! -d "$place" ] || mv "$place" "$made/old"
 trap '[ -d "$place" ] || { [ ! -d "$made/old" ] || mv "$made/old" "$place"; }; rm -rf "$made"' EXIT
-also=()
-for file in "$TOCSIN_DATA_DIR"/gwdg/telemetry/*; do
-    also+=(--also "$file")
-done
-nice "$tocsin" train --simulated 2048 --days 60 "${also[@]}" --version prior-1 --out "$made/shelf" | tee "$made/report"
+nice "$tocsin" train --simulated 2048 --days 60 --version prior-2 --out "$made/shelf" | tee "$made/report"
 grep -q "^  wins: " "$made/report" || { echo "prior: it does not beat the rules; $place stays as it is" >&2; exit 1; }
-cp -r "$made/shelf/prior-1" "$place"
+nice "$tocsin" models judge prior-2 "$TOCSIN_DATA_DIR"/gwdg/telemetry/* --models "$made/shelf"
+cp -r "$made/shelf/prior-2" "$place"
 chmod -R u=rwX,go=rX "$place"

@@ -266,9 +266,12 @@ def _calendar(risk: RiskCalendar, text: Text, palette: Palette) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.html(style.title(text("ahead.risk")), width="content")
         by = link.pick("by", text("ahead.by"), ["gpu", "host"], "gpu", lambda name: text(f"ahead.by.{name}"))
+    told = text.said(risk.sentence, risk.sentence_zh)
     if not risk.gpus:
-        st.info(f"{text('ahead.none')} {text('ahead.none.remedy')}")
+        st.info(told or f"{text('ahead.none')} {text('ahead.none.remedy')}")
         return
+    if told:
+        st.caption(told)
     horizons = [text("ahead.within", time=_hours(ahead, text)) for ahead, _ in risk.gpus[0].curve]
     if by == "host":
         head = [text("column.host"), *horizons, text("ahead.worst")]

@@ -12,8 +12,9 @@ import numpy as np
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.arrays import Floats, Ints
 
-LEAST = 4
-"""Peers beside the GPU itself without which nothing is said, as in the rule of peers."""
+LEAST = 2
+"""Peers beside the GPU itself without which nothing is said, as in the rule of peers: a node of 4 GPUs has 3. With 2,
+the median of the three is that of a healthy one while one is sick."""
 POWER_STEP = 0.15
 """Width of a step of equal power, relative: 200 W and 225 W belong together."""
 LOAD_STEP = 0.1

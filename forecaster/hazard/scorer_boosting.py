@@ -11,6 +11,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
+from tocsin.forecaster.hazard.physics import RISING
 from tocsin.forecaster.hazard.rows import LearningRows, balanced, device_folds
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
@@ -34,7 +35,7 @@ class BoostingSettings(Common):
     min_samples_leaf: int = 20
     l2_regularization: float = 1.0
     max_features: float = 0.5
-    rising: tuple[str, ...] = ()
+    rising: tuple[str, ...] = RISING
     falling: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
+from tocsin.forecaster.hazard.physics import RISING, is_rising
 from tocsin.forecaster.hazard.rows import LearningRows, Preparation, balanced, device_folds, from_arrays, prepare, thin
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
@@ -27,11 +29,12 @@ class HazardSettings(Common):
     deviation of its feature, smaller is stiffer; from the stiffest on, the fit goes on as long as the loss on devices
     that it did not learn from falls. Rows with an onset get the share `balance` of the loss, if that is more than they
     have: without it a few quiet rows of large weight steer the whole fit. At most `max_quiet` quiet rows are used,
-    re-weighted to stand for all."""
+    re-weighted to stand for all. `rising` are shell patterns of features along which the risk never falls."""
 
     strengths: tuple[float, ...] = (0.0001, 0.001, 0.01, 0.1)
     balance: float = 0.1
     max_quiet: int = 60_000
+    rising: tuple[str, ...] = RISING
 
     def __post_init__(self) -> None:
         Common.__post_init__(self)
@@ -64,18 +67,27 @@ class HazardScorer(TabularScorer[HazardSettings]):
         weight /= weight[rows.onset[kept]].mean()
         self._preparation = prepare(rows.x)
         z, onset = self._preparation.apply(rows.x[kept]), rows.onset[kept]
+        least = self._least()
         fold = device_folds(rows, settings.folds, settings.seed)[kept]
         best, held_out = np.inf, np.zeros(onset.size)
         for strength in sorted(settings.strengths):
-            risk = _held_out(z, onset, weight, fold, strength)
+            risk = _held_out(z, onset, weight, fold, strength, least)
             loss = float((weight * (np.logaddexp(0, risk) - onset * risk)).sum())
             if loss > best * (1 - WORTH):
                 break
             best, held_out, self.strength = loss, risk, strength
-        self._coefficients = _fit(z, onset, weight, self.strength)
+        self._coefficients = _fit(z, onset, weight, self.strength, least)
         whole = self._linear(rows.x)
         whole[kept] = held_out
         return whole
+
+    def _least(self) -> Floats:
+        """The least that each coefficient may be, of even columns and marks of missing values."""
+        assert self._preparation is not None
+        least = np.full(self._preparation.columns.size + self._preparation.marked.size, -np.inf)
+        names = [self.features[column] for column in self._preparation.columns.tolist()]
+        least[: len(names)][[is_rising(name, self.settings.rising) for name in names]] = 0.0
+        return least
 
     def _linear(self, x: Singles) -> Floats:
         if self._preparation is None:
@@ -105,23 +117,43 @@ class HazardScorer(TabularScorer[HazardSettings]):
         self._coefficients = np.asarray(state.arrays["coefficients"], np.float64)
 
 
-def _fit(z: Floats, onset: Mask, weight: Floats, strength: float) -> Floats:
-    """Coefficients, the intercept last."""
+def _fit(z: Floats, onset: Mask, weight: Floats, strength: float, least: Floats) -> Floats:
+    """Coefficients, the intercept last; none is below `least`, float64[columns]."""
     if onset.all() or not onset.any() or not z.shape[1]:
         return np.zeros(z.shape[1] + 1)
     model = LogisticRegression(C=strength, max_iter=ITERATIONS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(z, onset, sample_weight=weight)
-    return np.append(model.coef_[0], model.intercept_[0])
+    free = np.append(model.coef_[0], model.intercept_[0])
+    return free if (free[:-1] >= least).all() else _bounded(z, onset, weight, strength, least, free)
 
 
-def _held_out(z: Floats, onset: Mask, weight: Floats, fold: Ints, strength: float) -> Floats:
+def _bounded(z: Floats, onset: Mask, weight: Floats, strength: float, least: Floats, begin: Floats) -> Floats:
+    """The same loss as scikit-learn's, its minimum within the bounds; `begin` is that without bounds."""
+
+    def loss(at: Floats) -> tuple[float, Floats]:
+        risk = z @ at[:-1] + at[-1]
+        value = float((weight * (np.logaddexp(0.0, risk) - onset * risk)).sum()) + float(at[:-1] @ at[:-1]) / (
+            2 * strength
+        )
+        miss = weight * (1.0 / (1.0 + np.exp(-np.clip(risk, -500, 500))) - onset)
+        return value, np.append(z.T @ miss + at[:-1] / strength, miss.sum())
+
+    bounds = [(low if np.isfinite(low) else None, None) for low in least.tolist()]
+    found = minimize(
+        loss, np.append(np.maximum(begin[:-1], least), begin[-1]), jac=True, method="L-BFGS-B",
+        bounds=[*bounds, (None, None)], options={"maxiter": ITERATIONS},
+    )  # fmt: skip
+    return np.asarray(found.x, np.float64)
+
+
+def _held_out(z: Floats, onset: Mask, weight: Floats, fold: Ints, strength: float, least: Floats) -> Floats:
     """The risk of each row by the model of the other folds."""
     risk = np.zeros(onset.size)
     for one in np.unique(fold):
         out = fold == one
-        coefficients = _fit(z[~out], onset[~out], weight[~out], strength)
+        coefficients = _fit(z[~out], onset[~out], weight[~out], strength, least)
         risk[out] = z[out] @ coefficients[:-1] + coefficients[-1]
     return risk
 

@@ -124,8 +124,8 @@ class UnseenScorer(TabularScorer[UnseenT]):
 # same work look alike, metric by metric, so that the one that differs is the faulty one. Here a metric's residual is
 # compared with the median of the peers in units of their own spread, which one or two strange peers do not move.
 
-LEAST_PEERS = 4
-"""A company of fewer, the device itself among them, tells nothing: own choice."""
+LEAST_PEERS = 3
+"""A company of fewer, the device itself among them, tells nothing: of three, two outvote a sick one."""
 FLOOR = 0.5
 """The least spread of peers, in spreads of quiet rows."""
 FAR = 10.0

@@ -2,14 +2,15 @@
 
 ``VERSION/model/`` is the artefact (`tocsin.forecaster.hazard.artefact`), ``VERSION/cases.safetensors`` past cases for
 explanations, ``VERSION/kinds.safetensors`` which class a fault will be of, ``VERSION/reference.safetensors`` how
-features were spread in training. ``service.json`` says which version serves, and which served before.
+features were spread in training, ``VERSION/gate.json`` where it may be heard (`tocsin.forecaster.lifecycle.gate`).
+``service.json`` says which version serves, and which served before.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tocsin.domain.atomic_file import write_atomically
@@ -20,9 +21,11 @@ from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import FeatureReference
 from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
+from tocsin.forecaster.lifecycle.gate import Gate, GateRecord
 
 MODEL, SERVICE = "model", "service.json"
 CASES, REFERENCE, KINDS = "cases.safetensors", "reference.safetensors", "kinds.safetensors"
+GATE = "gate.json"
 PRIOR = "prior"
 """Name of the version that ships; it lies in the package, not in the folder."""
 
@@ -39,7 +42,8 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """A version as it is loaded: scorer, card, past cases, the spread of features, and the classes of faults."""
+    """A version as it is loaded: scorer, card, past cases, the spread of features, the classes of faults, and where it
+    may be heard."""
 
     version: str
     scorer: Scorer
@@ -47,6 +51,7 @@ class ModelVersion:
     cases: CaseRecord | None
     reference: FeatureReference | None = None
     kinds: FaultKinds | None = None
+    gate: Gate = field(default_factory=Gate)
 
 
 def _trail(history: list[Served]) -> list[str]:
@@ -99,7 +104,19 @@ class ModelRegistry:
         cases = CaseRecord.load(place / CASES) if (place / CASES).exists() else None
         reference = FeatureReference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
         kinds = FaultKinds.load(place / KINDS) if (place / KINDS).exists() else None
-        return ModelVersion(version, scorer, card, cases, reference, kinds)
+        return ModelVersion(version, scorer, card, cases, reference, kinds, Gate.load(place / GATE))
+
+    def gate(self, version: str) -> Gate:
+        """Where a version may be heard. Raises InputError for one that is not there, and for a damaged record."""
+        return Gate.load(self.place(version) / GATE)
+
+    def record(self, version: str, record: GateRecord) -> Gate:
+        """Add a judgement to those of `version`. Raises InputError for one that is not there or that ships."""
+        if version == PRIOR:
+            raise InputError("version", version, "ships with the package", "judge a version of your own")
+        gate = self.gate(version).also(record)
+        gate.save(self.place(version) / GATE)
+        return gate
 
     def add(self, one: ModelVersion) -> None:
         """Add a version. Raises InputError where the name is taken."""
@@ -112,6 +129,7 @@ class ModelRegistry:
             for part, name in ((one.cases, CASES), (one.reference, REFERENCE), (one.kinds, KINDS)):
                 if part is not None:
                     part.save(Path(made) / name)
+            one.gate.save(Path(made) / GATE)
             Path(made).chmod(0o755)
             Path(made).rename(self._folder / version)
             Path(made).mkdir()  # what the context removes

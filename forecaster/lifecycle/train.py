@@ -15,9 +15,11 @@ from tocsin.forecaster.evaluation.engine import Engine
 from tocsin.forecaster.evaluation.report import to_json
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import FeatureReference
 from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
+from tocsin.forecaster.lifecycle.gate import Gate, GateRecord, judge
 from tocsin.forecaster.lifecycle.model_registry import ModelVersion
 from tocsin.forecaster.lifecycle.trial import LEADING, Trial, TrialRecipe, hold
 
@@ -40,12 +42,11 @@ def train(
     engine: Engine | None = None,
     *,
     also: Examples | None = None,
+    simulated: bool = False,
 ) -> Trained:
     """Hold a trial of `recipe`, then fit it on all of `examples`, of which the later part calibrates it. `also` are
-    rows before them that the fit gets, not the trial.
-
-    Raises InputError and NotEnoughData as the trial does.
-    """
+    rows before them that the fit gets, not the trial, whose scores are the model's record at the gate; `simulated`
+    says whether any of the past was made up. Raises InputError and NotEnoughData as the trial does."""
     trial = hold(examples, recipe, incumbent, engine)
     scorer = recipe.build()
     learned = examples if also is None else joined((also, examples))
@@ -69,7 +70,16 @@ def train(
         notes=trial.because if kinds is None else (*trial.because, kinds.words),
     )
     cases = CaseRecord.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
-    return Trained(ModelVersion(version, scorer, card, cases, FeatureReference.of(examples), kinds), trial)
+    gate = Gate((_record(trial, scorer, recipe, version, simulated=simulated),))
+    return Trained(ModelVersion(version, scorer, card, cases, FeatureReference.of(examples), kinds, gate), trial)
+
+
+def _record(trial: Trial, scorer: Scorer, recipe: TrialRecipe, version: str, *, simulated: bool) -> GateRecord:
+    """What the scores of the trial are worth at the gate."""
+    return judge(
+        trial.judged, trial.scores, scorer.horizons_ms[-1], data=f"the trial of {version}", simulated=simulated,
+        scorer=scorer, draws=recipe.draws, seed=recipe.seed,
+    )  # fmt: skip
 
 
 def _digest(trial: Trial) -> str:

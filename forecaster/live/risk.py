@@ -24,6 +24,7 @@ from tocsin.forecaster.hazard.scorer import short_history
 from tocsin.forecaster.hazard.scorer_calibrated import Calibrated
 from tocsin.forecaster.lifecycle.cases import Likeness
 from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, feature_shift
+from tocsin.forecaster.lifecycle.gate import LEARNING, LEARNING_ZH, SIMULATED_ALONE, SIMULATED_ALONE_ZH, Gate
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, unlikely_sentence, why
 from tocsin.forecaster.live.risk_inputs import RiskInputs
@@ -31,7 +32,7 @@ from tocsin.forecaster.trend.statements import where
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 
-TARGET, DRIFT = "hardware_fault", "model_drift"
+TARGET, DRIFT, GATE = "hardware_fault", "model_drift", "model_gate"
 EXPLAINED = 50
 """Rows that are explained in one turn, the riskiest first: a burst must not hold up the scores."""
 
@@ -57,6 +58,7 @@ class RiskModel:
     def __init__(self, version: ModelVersion, alarm_share: float = 0.001) -> None:
         self._version = version
         self.card = version.card
+        self.gate = version.gate
         self._scorer = version.scorer
         self.horizons_ms = version.scorer.horizons_ms
         self.level = alarm_level(version, alarm_share)
@@ -189,6 +191,35 @@ def alarm_level(version: ModelVersion, share: float) -> float:
     return scorer.quiet_scores(scorer.horizons_ms[-1]).threshold(share)
 
 
+def _worlds(gpus: Sequence[Gpu]) -> list[bool]:
+    """Whether there are real GPUs, and simulated ones."""
+    return sorted({gpu.simulated for gpu in gpus})
+
+
+def _verdict(model: RiskModel | None, now_ms: int, *, simulated: bool) -> Prediction:
+    """What the gate says of `model` in one world: whether it is heard there, and why, in one sentence."""
+    gate = Gate() if model is None else model.gate
+    heard = gate.heard(simulated=simulated)
+    if heard:
+        english, chinese = (SIMULATED_ALONE, SIMULATED_ALONE_ZH) if simulated else ("", "")
+    else:
+        english, chinese = LEARNING, LEARNING_ZH
+    because = "; ".join(gate.because(simulated=simulated)) if model is not None else "no model is in service"
+    return Prediction(
+        subject=Subject(SubjectKind.FLEET, "simulated fleet" if simulated else "fleet"),
+        target=GATE,
+        at_ms=now_ms,
+        horizon_ms=0 if model is None else model.horizons_ms[-1],
+        status=PredictionStatus.UNLIKELY if heard else PredictionStatus.NOT_ENOUGH_DATA,
+        model="risk" if model is None else model.card.family,
+        model_version="" if model is None else model.card.version,
+        sentence=english,
+        sentence_zh=chinese,
+        reason=because,
+        simulated=simulated,
+    )
+
+
 # The risk model at work in a process of its own: it reads the store, keeps its features up to date, and answers.
 
 SAVE_MS = HOUR
@@ -199,8 +230,9 @@ _FED = "fed_ms"
 class RiskWatch:
     """Answers for the whole fleet. `store` is used where it is given, else the one of the settings is opened.
 
-    The version in service is looked up at every turn, so that a promotion or rollback needs no restart. Where none is
-    in service nothing is predicted.
+    The version in service is looked up at every turn, so that a promotion or rollback needs no restart. A version
+    speaks only of GPUs for which its gate record says that it may. Of the others, and where none is in service, one
+    prediction for the fleet says so.
     """
 
     def __init__(self, place: RiskInputs, store: Store | None = None, plan: FeaturePlan | None = None) -> None:
@@ -218,13 +250,18 @@ class RiskWatch:
         """The risk of each of `gpus` at `now_ms`. Raises InputError for a damaged model and what the store raises."""
         model = self._current()
         if model is None:
-            return []
+            return [_verdict(None, now_ms, simulated=world) for world in _worlds(gpus)]
+        heard = [gpu for gpu in gpus if model.gate.heard(simulated=gpu.simulated)]
+        verdicts = [_verdict(model, now_ms, simulated=world) for world in _worlds(gpus)]
+        said = [one for one in verdicts if one.sentence]
+        if not heard:
+            return said
         builder, feed = self._up_to_date(gpus, now_ms)
         feed.until(now_ms)
         if now_ms - self._saved_ms >= SAVE_MS:
             self._save(builder, feed)
             self._saved_ms = now_ms
-        return model.predict(builder, gpus, now_ms)
+        return [*model.predict(builder, heard, now_ms), *said]
 
     def _current(self) -> RiskModel | None:
         version = self._registry.in_service

@@ -12,9 +12,11 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.hazard.artefact import Card, load, save
+from tocsin.forecaster.hazard.physics import falls
 from tocsin.forecaster.hazard.registry import build, names
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer, State, short_history
 from tocsin.forecaster.hazard.scorer_calibrated import quiet
+from tocsin.forecaster.lifecycle.gate import judge
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import SMALL, fleet, frozen, healthy
 
@@ -259,3 +261,42 @@ def test_sequences_may_be_gone(scorer: Scorer) -> None:
     assert np.isfinite(scorer.score(replace(LATER, sequences=None))).all()
     blank = HeldSequences(("other",), np.full((len(LATER), 4, 1), np.nan, np.float32))
     assert np.isfinite(scorer.score(replace(LATER, sequences=blank))).all()
+
+
+HARMS = ("temperature.vs_host", "ecc_corrected.24h", "remap_correctable.7d", "pcie_replay.surge",
+         "nvlink_recovery.24h", "power_brake.24h")  # fmt: skip
+"""A feature of each kind of harm."""
+HEARD = ("hazard", "boosting", "rules", "rate", "ensemble", "calibrated")
+"""Families of which more harm never lowers the hazard."""
+
+
+def perverse(examples: Examples, seed: int) -> Examples:
+    """`examples` with features of harm that, by ill luck, were higher on the devices that did not fail."""
+    rng = np.random.default_rng(seed)
+    onset, known = examples.label(HORIZONS[-1])
+    for name in HARMS:
+        values = rng.exponential(1.0, len(examples)) + 4.0 * (known & ~onset)
+        examples = with_feature(examples, name, values)
+    return examples
+
+
+def test_more_of_what_can_only_do_harm_never_lowers_the_hazard(family: str) -> None:
+    learned, asked = perverse(PAST, 5), perverse(LATER, 6)
+    small = {name: SMALL[name] for name in ("hazard", "boosting")}
+    # The ensemble as it is by default: what its members promise, it promises.
+    one = build(family, of=small) if family == "ensemble" else made(family)
+    one.fit(learned)
+    found = falls(one, asked)
+    # A family that cannot promise it is stopped at the gate, whatever its scores are.
+    record = judge(asked, one.score(asked)[:, -1], HORIZONS[-1], data="made up", simulated=True, scorer=one, draws=20)
+    assert (family in HEARD) <= (found == ())
+    assert not (found and record.passed)
+    assert all(any(group in line for line in record.because) for group in found)
+
+
+def test_free_fits_would_have_learned_that_heat_is_healthy() -> None:
+    learned, asked = perverse(PAST, 5), perverse(LATER, 6)
+    for family in ("hazard", "boosting"):
+        free = made(family, rising=())
+        free.fit(learned)
+        assert "heat above peers" in falls(free, asked), family

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 
 if TYPE_CHECKING:
+    from tocsin.forecaster.lifecycle.gate import Gate
     from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
     from tocsin.offline.train import TrainingOutcome, TrainingRequest
 
@@ -114,6 +116,7 @@ def _as_json(outcome: TrainingOutcome) -> dict[str, object]:
         "wins": outcome.trained.trial.wins,
         "because": list(outcome.trained.trial.because),
         "promoted": outcome.promoted,
+        "gate": [asdict(record) for record in outcome.trained.model.gate.records],
         "data_hash": card.data_hash,
         "report_digest": card.report_digest,
         "provenance": card.provenance,
@@ -134,6 +137,7 @@ def _lines(outcome: TrainingOutcome) -> list[str]:
         f"{card.version}: {card.rows} rows, {card.onsets} onsets, from {card.provenance}",
         *(f"  {reason}" for reason in trial.because),
         f"  {'wins' if trial.wins else 'does not win'}: {verdict}",
+        *(f"  gate: {reason}" for record in outcome.trained.model.gate.records for reason in record.because),
     ]
 
 
@@ -151,6 +155,12 @@ def _model_registry(context: CliContext, out: Path | None) -> ModelRegistry:
 _folder = click.option("--models", "out", type=folder, help="Folder of models; default: setting forecast.models.")
 
 
+def _heard(gate: Gate) -> str:
+    """Of which GPUs the model may speak."""
+    heard = [name for name, simulated in (("real", False), ("simulated", True)) if gate.heard(simulated=simulated)]
+    return f"heard: {', '.join(heard)}" if heard else "not heard"
+
+
 @models.command("list")
 @_folder
 @json_option
@@ -163,6 +173,7 @@ def models_list(context: CliContext, out: Path | None, as_json: bool) -> None:
     serving = registry.in_service
     names = [*([PRIOR] if shipped() else []), *registry.versions()]
     cards = [(name, registry.card(name)) for name in names]
+    gates = {name: registry.gate(name) for name in names}
     document = [
         {
             "version": name,
@@ -174,14 +185,46 @@ def models_list(context: CliContext, out: Path | None, as_json: bool) -> None:
             "onsets": card.onsets,
             "provenance": card.provenance,
             "because": list(card.notes),
+            "heard": {"real": gates[name].heard(simulated=False), "simulated": gates[name].heard(simulated=True)},
         }
         for name, card in cards
     ]
     lines = [
-        f"{'*' if name == serving else ' '} {name:<34} {card.family:<12} {card.onsets:>6} onsets  {card.provenance}"
+        f"{'*' if name == serving else ' '} {name:<34} {card.family:<12} {card.onsets:>6} onsets  "
+        f"{_heard(gates[name]):<22} {card.provenance}"
         for name, card in cards
     ]
     show(as_json, document, lines or ["no model yet: run tocsin train"])
+
+
+@models.command("judge")
+@click.argument("version", shell_complete=values.versions)
+@click.argument("paths", nargs=-1, required=True, type=folder)
+@click.option("--every", type=Duration(), default=3600.0, show_default="1h", help="Time between two forecasts.")
+@click.option("--draws", type=click.IntRange(20, 10_000), default=200, show_default=True, help="Bootstrap draws.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of draws and of what knows nothing.")
+@_folder
+@json_option
+@pass_context
+@with_bars
+def models_judge(
+    context: CliContext, /, version: str, paths: tuple[Path, ...], out: Path | None, as_json: bool, **options: object
+) -> None:
+    """Judge VERSION on recorded files PATHS that it was not trained on, and keep the record.
+
+    The service hears a model of real GPUs only where a record of real telemetry says that it passed: its average
+    precision is above the recency rule and what knows nothing, by the lower bound of a bootstrap over node events.
+    """
+    from tocsin.offline.train import judge_on_recordings
+
+    draws, seed = (int(str(options[name])) for name in ("draws", "seed"))
+    every_ms = round(float(str(options["every"])) * SECOND)
+    record = judge_on_recordings(
+        _model_registry(context, out), version, paths, draws=draws, seed=seed, every_ms=every_ms
+    )
+    verdict = "passed: it is heard" if record.passed else "not passed: it is not heard, rules speak alone"
+    lines = [*(f"  {line}" for line in record.because), f"{version}: {verdict}"]
+    show(as_json, {"version": version, **asdict(record)}, lines)
 
 
 @models.command("promote")

@@ -154,6 +154,7 @@ def _summary_lines(summary: FleetSummary) -> list[str]:
         *([f"journal: {summary.journal_witness}"] if summary.journal_witness else []),
         *([", ".join(figures)] if figures else []),
         f"findings: {found}; incidents: {summary.incidents}; predicted crossings: {summary.predictions}",
+        *([summary.risk_model] if summary.risk_model else []),
     ]
 
 

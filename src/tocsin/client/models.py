@@ -315,6 +315,8 @@ class FleetSummary(Wire):
     """Open incidents."""
     predictions: Count = 0
     """Predictions in force that expect a crossing."""
+    risk_model: str = ""
+    """Why no risk model speaks of the fleet, or of which GPUs alone; empty where there is nothing to say."""
     decisions: Count = 0
     """Decisions on record."""
     decisions_held: Count = 0

@@ -329,6 +329,11 @@ class RiskCalendar(Wire):
 
     model: str = ""
     """Name and version of the model; empty where none has spoken."""
+    sentence: str = ""
+    """Why no model speaks, or of which GPUs alone; empty where there is nothing to say."""
+    sentence_zh: str = ""
+    because: str = ""
+    """What the record at the gate says of the model in service."""
     at: Instant | None = None
     """When it last spoke."""
     horizon_s: float = 0.0

@@ -19,6 +19,7 @@ from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Ma
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk, examples_from
+from tocsin.forecaster.lifecycle.gate import GateRecord, judge
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import TrialRecipe
@@ -70,7 +71,7 @@ class TrainingRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
-    """What came of it; `promoted` says whether the version serves now."""
+    """What came of it; `promoted` says whether the version serves now: it has won its trial and passed the gate."""
 
     trained: Trained
     promoted: bool
@@ -98,13 +99,36 @@ def run_training(
     now = clock.now_ms()
     with engine(wanted.engine, wanted.address) as running:
         trained = train(
-            examples, wanted.recipe, wanted.version, now, provenance, _incumbent(registry), running, also=also
-        )
+            examples, wanted.recipe, wanted.version, now, provenance, _incumbent(registry), running, also=also,
+            simulated=wanted.gpus > 0,
+        )  # fmt: skip
     registry.add(trained.model)
-    promoted = wanted.promote and trained.trial.wins
+    heard = trained.model.gate.heard(simulated=wanted.gpus > 0)
+    promoted = wanted.promote and trained.trial.wins and heard
     if promoted:
         registry.promote(wanted.version, clock.now_ms(), wanted.actor)
     return TrainingOutcome(trained, promoted)
+
+
+def judge_on_recordings(
+    registry: ModelRegistry, version: str, files: Sequence[Path], *, draws: int, seed: int, every_ms: int = HOUR
+) -> GateRecord:
+    """The record of a version on recordings that it was not fitted on, one decision every `every_ms`; it is kept.
+
+    Raises InputError for recordings that it was fitted on, and where nothing can be read.
+    """
+    one = registry.load(version)
+    learned = [path.name for path in files if path.name in one.card.provenance]
+    if learned:
+        raise InputError("paths", learned[0], f"{version} was fitted on it", "judge by recordings it has not seen")
+    examples = _recorded(files, TrainingRequest(TrialRecipe(one.card.family), version, every_ms=every_ms))
+    horizon_ms = one.scorer.horizons_ms[-1]
+    scores = one.scorer.score(examples)[:, -1]
+    record = judge(
+        examples, scores, horizon_ms, data=_names(files), simulated=False, scorer=one.scorer, draws=draws, seed=seed
+    )
+    registry.record(version, record)
+    return record
 
 
 def _incumbent(registry: ModelRegistry) -> ModelVersion | None:

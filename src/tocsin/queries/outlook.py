@@ -42,7 +42,7 @@ from tocsin.forecaster.capacity.capacity import (
     courses,
 )
 from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY
-from tocsin.forecaster.live.risk import TARGET
+from tocsin.forecaster.live.risk import GATE, TARGET
 from tocsin.queries.background import BackgroundTasks, Made
 from tocsin.queries.cache import Cache
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Hour
@@ -77,6 +77,7 @@ def forecast_out(
     limit: int,
 ) -> ForecastOut:
     """`predictions` in force, the most urgent `limit` of each kind; `readings` are the newest of each GPU."""
+    predictions = list(predictions)
     of_gpus = [one for one in predictions if one.subject.kind is SubjectKind.GPU]
     newest = {one.gpu.uuid: one for one in readings}
     memory = [one for one in of_gpus if one.target in MEMORY_TARGETS]
@@ -84,7 +85,10 @@ def forecast_out(
     return ForecastOut(
         now=to_iso(now_ms),
         simulated=any(one.gpu.simulated for one in readings),
-        risk=_calendar([one for one in of_gpus if one.target == TARGET], newest, record, limit),
+        risk=_gated(
+            _calendar([one for one in of_gpus if one.target == TARGET], newest, record, limit),
+            [one for one in predictions if one.target == GATE],
+        ),
         memory=[_filling(one, newest) for one in warned[:limit]],
         memory_statuses=dict(Counter(_per_gpu(memory).values())),
         fragmentation=[_filling(one, newest) for one in growing[:limit]],
@@ -137,6 +141,21 @@ def _calendar(
         hosts=_hosts(known, newest)[:limit],
         record=list(record),
     )
+
+
+def gate_verdict(predictions: Iterable[Prediction]) -> Prediction | None:
+    """What the gate says of the risk model, of real GPUs before simulated ones; None where it has nothing to say."""
+    said = (one for one in predictions if one.target == GATE and one.sentence)
+    return min(said, key=lambda one: (one.simulated, -one.at_ms), default=None)
+
+
+def _gated(calendar: RiskCalendar, verdicts: Sequence[Prediction]) -> RiskCalendar:
+    """`calendar` with what the gate says of the model: of real GPUs before simulated ones."""
+    said = gate_verdict(verdicts)
+    if said is None:
+        return calendar
+    update = {"sentence": said.sentence, "sentence_zh": said.sentence_zh, "because": said.reason}
+    return calendar.model_copy(update=update)
 
 
 def _expected(known: Sequence[Prediction]) -> list[tuple[float, float]]:

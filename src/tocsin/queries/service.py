@@ -41,7 +41,7 @@ from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.outlook import ForecastQueries
+from tocsin.queries.outlook import ForecastQueries, gate_verdict
 from tocsin.queries.plans import plans_now
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.views import peer_band
@@ -120,6 +120,8 @@ class BrainService:
         simulated = any(reading.gpu.simulated for reading in seen)
         # What repeats itself in a simulated fleet, or only watches, harms nobody.
         harmless = simulated or brain.settings.actions.mode is Mode.OBSERVE
+        expected = brain.forecasts.current(now)
+        gate = gate_verdict(expected)
         return models.FleetSummary(
             version=__version__,
             now=to_iso(now),
@@ -140,7 +142,8 @@ class BrainService:
             power_watts=sum(watts or 0.0 for watts in snapshot.map.power) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             incidents=len(brain.incidents),
-            predictions=sum(p.is_ahead for p in brain.forecasts.current(now)),
+            predictions=sum(p.is_ahead for p in expected),
+            risk_model="" if gate is None else gate.sentence,
             decisions=len(statuses),
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
             decisions_approvable=sum(views.approvable(status) for status in statuses),

@@ -17,13 +17,14 @@ _COLUMNS: tuple[tuple[str, Callable[[GpuSummary], str]], ...] = (
 
 
 def heading(look: Look) -> list[str]:
-    """Who tells, and how the fleet is: two lines."""
+    """Who tells, how the fleet is, and what is said of the risk model where it is not heard of all GPUs."""
     marked = " (simulated)" if look.simulated else ""
     hosts = len({gpu.host for gpu in look.gpus})
     counts = ", ".join(f"{count} {state}" for state, count in look.states().items() if count) or "no GPU yet"
     return [
         f"{look.origin}: {control(look)}",
         f"{len(look.gpus)} GPUs on {hosts} hosts{marked}: {counts}",
+        *([look.summary.risk_model] if look.summary is not None and look.summary.risk_model else []),
     ]
 
 

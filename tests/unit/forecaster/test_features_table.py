@@ -12,6 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.reading import Missing
 from tocsin.forecaster.features.builder import FeatureBuilder
+from tocsin.forecaster.features.peers import residual
 from tocsin.forecaster.features.plan import FAMILIES, SEQUENCE, FeaturePlan
 from tocsin.forecaster.features.table import FeatureTable
 from tocsin.store.port import Columns
@@ -228,7 +229,8 @@ def test_peers_at_equal_load() -> None:
     assert value(table, "temperature.vs_model", 2) == pytest.approx(12.0)
     assert value(table, "temperature.score", 2) == pytest.approx(12.0)
     assert value(table, "temperature.vs_model", 1) == pytest.approx(0.0)
-    assert np.isnan(value(table, "temperature.vs_host", 2)), "three peers on the host are too few"
+    assert value(table, "temperature.vs_host", 2) == pytest.approx(12.0), "a node of 4 has three peers"
+
     assert value(table, "temperature.vs_rack", 2) == pytest.approx(12.0)
     assert np.isnan(value(table, "temperature.vs_job", 2))
     builder.assign({one.uuid: "job 7" for one in FLEET})
@@ -329,3 +331,10 @@ def test_a_reading_at_the_edge_belongs_to_the_step_that_ends_there() -> None:
     assert rows.at_ms[0] == at(1)
     heat = SEQUENCE.index("temperature")
     assert np.isfinite(builder.sequences(at(1))[0, -1, heat])
+
+
+@pytest.mark.parametrize(("mates", "known"), [(1, False), (2, True), (3, True)])
+def test_two_peers_tell_and_one_does_not(mates: int, known: bool) -> None:
+    found = residual(np.array([72.0, *[60.0] * mates]), np.zeros(mates + 1, np.int64))
+    assert np.isfinite(found).all() == known
+    assert not known or found.tolist() == [12.0, *[0.0] * mates]

@@ -12,6 +12,7 @@ from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features.plan import FeaturePlan
@@ -20,9 +21,10 @@ from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
+from tocsin.forecaster.lifecycle.gate import LEARNING, SIMULATED_ALONE, Gate, GateRecord
 from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import CHANNELS, Reason, likely_sentence, reasons, why
-from tocsin.forecaster.live.risk import TARGET, RiskModel, RiskWatch
+from tocsin.forecaster.live.risk import GATE, TARGET, RiskModel, RiskWatch
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.rules.engine import Inputs, RuleEngine
@@ -117,9 +119,14 @@ def place(folder: Path) -> RiskInputs:
     return RiskInputs(StoreSettings(kind=StoreKind.MEMORY), folder / "models", folder / "state.npz", alarm_share=0.01)
 
 
-def shelve(folder: Path, scorer: Scorer, book: CaseRecord | None, version: str = "v1") -> ModelRegistry:
+PASSED = Gate((GateRecord(True, False, "a test", 9, (), ("above recency rule on a test",)),))
+
+
+def shelve(
+    folder: Path, scorer: Scorer, book: CaseRecord | None, version: str = "v1", gate: Gate = PASSED
+) -> ModelRegistry:
     shelf = ModelRegistry(folder / "models")
-    shelf.add(ModelVersion(version, scorer, card(version), book))
+    shelf.add(ModelVersion(version, scorer, card(version), book, gate=gate))
     shelf.promote(version, NOW, "ann")
     return shelf
 
@@ -204,12 +211,54 @@ def test_a_promotion_is_seen_at_the_next_turn_and_no_model_says_nothing(
 ) -> None:
     monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
     watch = RiskWatch(place(tmp_path), store)
-    assert watch.predict(GPUS, NOW - HOUR) == []
+    (silence,) = watch.predict(GPUS, NOW - HOUR)
+    assert (silence.sentence, silence.reason) == (LEARNING, "no model is in service")
     shelf = shelve(tmp_path, fitted, None)
     assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v1"}
-    shelf.add(ModelVersion("v2", fitted, card("v2"), None))
+    shelf.add(ModelVersion("v2", fitted, card("v2"), None, gate=PASSED))
     shelf.promote("v2", NOW, "bob")
     assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v2"}
+
+
+FAILED = Gate((GateRecord(False, False, "a test", 9, (), ("not above recency rule on a test",)),))
+SIMULATED = Gate((GateRecord(True, True, "a simulated fleet", 9),))
+
+
+@pytest.mark.parametrize("gate", [FAILED, Gate(), SIMULATED])
+def test_a_model_that_has_not_passed_is_not_heard_of_real_gpus(
+    gate: Gate, tmp_path: Path, fitted: Scorer, store: Store
+) -> None:
+    shelve(tmp_path, fitted, None, gate=gate)
+    (said,) = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
+    assert (said.target, said.subject.kind) == (GATE, SubjectKind.FLEET)
+    assert said.status is PredictionStatus.NOT_ENOUGH_DATA
+    assert said.sentence == LEARNING
+    assert said.probability is None
+    assert said.reason == (FAILED.records[0].because[0] if gate is FAILED else "it was never judged on a real fleet")
+
+
+def test_a_model_fitted_on_simulated_data_speaks_of_simulated_gpus_alone(
+    tmp_path: Path, fitted: Scorer, store: Store
+) -> None:
+    shelve(tmp_path, fitted, None, gate=SIMULATED)
+    mixed = [replace(one, simulated=number > 1) for number, one in enumerate(GPUS)]
+    said = RiskWatch(place(tmp_path), store).predict(mixed, NOW)
+    risks = [one for one in said if one.target == TARGET]
+    assert [one.subject.name for one in risks] == [one.uuid for one in mixed[2:]]
+    verdicts = {one.subject.name: one.sentence for one in said if one.target == GATE}
+    assert verdicts == {"fleet": LEARNING, "simulated fleet": SIMULATED_ALONE}
+
+
+def test_a_record_at_the_gate_is_heard_at_the_next_start(tmp_path: Path, fitted: Scorer, store: Store) -> None:
+    shelf = shelve(tmp_path, fitted, None, gate=FAILED)
+    assert shelf.record("v1", PASSED.records[0]) == PASSED, "the newer record on the same data counts"
+    said = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
+    assert {one.target for one in said} == {TARGET}
+    (tmp_path / "models" / "v1" / "gate.json").write_text("{")
+    with pytest.raises(InputError, match="gate"):
+        shelf.load("v1")
+    with pytest.raises(InputError, match="ships with the package"):
+        shelf.record(PRIOR, PASSED.records[0])
 
 
 def test_a_clock_that_was_set_back_starts_from_the_past_again(tmp_path: Path, fitted: Scorer, store: Store) -> None:

@@ -229,6 +229,12 @@ def test_peer_compares_at_equal_load_and_within_the_model() -> None:
     assert finding.sentence == "node-1 GPU 0 70 °C, 4 peers have 58 °C"
 
 
+def test_two_peers_are_enough_by_default() -> None:
+    run = Run(rule(PEER.replace(", peers = 3", "")))
+    run.step(0, {gpu(n): {"temperature_celsius": 70 if n == 0 else 50, "power_watts": 300} for n in range(3)})
+    assert run.active == ["r"]
+
+
 def test_peer_says_nothing_with_too_few_peers() -> None:
     run = Run(rule(PEER))
     run.step(0, {gpu(n): {"temperature_celsius": 90 - 40 * n, "power_watts": 300} for n in range(2)})

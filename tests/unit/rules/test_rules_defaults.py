@@ -122,6 +122,15 @@ def peers(hot: float) -> Case:
     return Case(31, lambda _: values)
 
 
+def node_of_four(hot: float) -> Case:
+    """The first GPU of four is so much hotter than its mates, who draw less by a fifth."""
+    values = {
+        gpu(n): {"temperature_celsius": 55.0 + (hot if n == 0 else 0), "power_watts": 330.0 if n == 0 else 300.0}
+        for n in range(4)
+    }
+    return Case(6 * 60 + 1, lambda _: values)
+
+
 def link(rising: str) -> Case:
     name = 'nvlink_recovery_errors_total{link="%s"}'
     return Case(2, lambda minute: {name % n: float(minute if n in rising else 0) for n in "0123"})
@@ -185,6 +194,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         counter("sw_thermal_slowdown_seconds_total", 11),
     ),
     "temperature_above_peers": (peers(25), peers(10)),
+    "temperature_above_node_mates": (node_of_four(16), node_of_four(14)),
     "memory_full": (flat(15, memory_used_ratio=0.91), flat(14, memory_used_ratio=0.91)),
     "instance_memory_full": (Case(2, {INSTANCE: 0.81}), Case(9, {INSTANCE: 0.8})),
     "mig_device_memory_full": (

@@ -32,7 +32,7 @@ class Peer(LevelCondition):
     """Width of a load step, relative: 0.15 puts 200 W and 225 W together."""
     group: Literal["fleet", "rack", "host"] = "fleet"
     """Where peers are looked for."""
-    peers: int = Field(default=4, ge=2)
+    peers: int = Field(default=2, ge=2)
     """Least number of peers beside the GPU itself."""
 
     def metrics(self) -> tuple[MetricRef, ...]:

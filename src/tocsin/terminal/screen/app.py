@@ -191,6 +191,7 @@ class TopApp(App[None]):
                 text.watts(summary.power_watts),
                 f"{text.FORECAST} {summary.predictions} predicted",
                 f"{summary.decisions_approvable} to decide",
+                *([summary.risk_model] if summary.risk_model else []),
             ]
         parts += look.notes
         return "  ".join(parts), ""
