@@ -312,8 +312,19 @@ def _shifted(times: Instants, seen: Instants, offset: int) -> Instants:
     return np.sort(seen[(place + offset) % seen.size])
 
 
-def _coin(rng: np.random.Generator, starts: int, seen: Mapping[str, Instants]) -> dict[str, Instants]:
-    """`starts` alerts at observed (node, instant) pairs, drawn evenly."""
+def shifted_times(
+    rng: np.random.Generator, times: Mapping[str, Instants], seen: Mapping[str, Instants]
+) -> dict[str, Instants]:
+    """One circular shift: all of a node's alerts move together by a random number of its `seen` instants."""
+    return {
+        node: _shifted(values, seen[node], int(rng.integers(0, seen[node].size)))
+        for node, values in times.items()
+        if node in seen
+    }
+
+
+def tossed_times(rng: np.random.Generator, starts: int, seen: Mapping[str, Instants]) -> dict[str, Instants]:
+    """One coin: `starts` alerts at observed (node, instant) pairs, drawn evenly."""
     owners = np.repeat(np.arange(len(seen)), [times.size for times in seen.values()])
     if owners.size == 0:
         return {}
@@ -342,17 +353,10 @@ def nulls(
     seen = {node: values for node, values in observed.items() if values.size}
     real = score(times, incidents, observed)
 
-    def shift() -> Mapping[str, Instants]:
-        return {
-            node: _shifted(values, seen[node], int(rng.integers(0, seen[node].size)))
-            for node, values in times.items()
-            if node in seen
-        }
-
     return Nulls(
         always_on=_null(lambda: seen, 1, real, incidents, seen, bar),
-        coin=_null(lambda: _coin(rng, real.starts, seen), draws, real, incidents, seen, bar),
-        shifts=_null(shift, draws, real, incidents, seen, bar),
+        coin=_null(lambda: tossed_times(rng, real.starts, seen), draws, real, incidents, seen, bar),
+        shifts=_null(lambda: shifted_times(rng, times, seen), draws, real, incidents, seen, bar),
     )
 
 

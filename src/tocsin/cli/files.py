@@ -156,11 +156,22 @@ def _embedded(context: CliContext) -> Path:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=existing)
 @click.option("--incidents", type=existing, help="CSV file of logged incidents to score the alerts against.")
+@click.option("--live", is_flag=True, help="Run the whole service over it, and score what it tells people.")
 @json_option
 @pass_context
 @with_bars
-def replay(context: CliContext, paths: tuple[Path, ...], incidents: Path | None, as_json: bool) -> None:
-    """Run the rules over recorded telemetry (PATHS) and score their alerts against logged incidents."""
+def replay(context: CliContext, paths: tuple[Path, ...], incidents: Path | None, live: bool, as_json: bool) -> None:
+    """Run the rules over recorded telemetry (PATHS) and score their alerts against logged incidents.
+
+    With --live the recording goes through the running service, with store, models, decisions and notifications, and
+    the notifications are scored.
+    """
+    if live:
+        from tocsin.runtime.live_replay import run_live_replay
+
+        said = run_live_replay(paths, incidents, context.settings)
+        show(as_json, said.as_json(), said.as_text().splitlines())
+        return
     from tocsin.offline.replay import run_replay
     from tocsin.rules.load import load_rules
 

@@ -275,7 +275,7 @@ def _opening(at_ms: int, finding: Finding) -> Opening:
     return Opening(at_ms, _node(finding), gpu, finding.rule, finding.sentence)
 
 
-def _steps(recording: ReplayRecording) -> Iterator[tuple[int, list[Reading], list[Event]]]:
+def steps(recording: ReplayRecording) -> Iterator[tuple[int, list[Reading], list[Event]]]:
     """Every instant at which any host was observed, with what is new there: a host without GPU telemetry passes
     time, so that rules about silence see it."""
     events = recording.events()
@@ -297,7 +297,7 @@ def _judge(recording: ReplayRecording, ruleset: RuleSet) -> _ReplayRun:
     engine = RuleEngine(ruleset)
     run = _ReplayRun([], [], Counter())
     total = np.unique(np.concatenate(list(recording.observed.values()))).size
-    for at_ms, readings, events in track(_steps(recording), "replay", total):
+    for at_ms, readings, events in track(steps(recording), "replay", total):
         evaluation = engine.step(Inputs(now_ms=at_ms, readings=readings, events=events))
         run.dropped.update(evaluation.dropped)
         for finding in evaluation.opened:
