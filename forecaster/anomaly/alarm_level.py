@@ -1,4 +1,4 @@
-"""Where to set an alarm on an unlabelled past: by how many episodes of alarm a day that past may hold."""
+"""Where to set an alarm without a single label: by how many episodes of alarm the trailing days would have held."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ TRIED = 400
 LEAST = 1.0
 """Lowest alarm, in usual scores: below it all is as usual."""
 FOLDS = 4
+TRAILING_DAYS = 28.0
+"""Days before an instant that set its level: four weeks hold what a week repeats (own choice)."""
+PER_DAY = 2.0
+"""Episodes of alarm a day that the trailing days may hold: one false one, and as many true ones (own choice)."""
+MOST_TIME = 0.01
+"""Share of the trailing days that may lie above the level: half of what quiet time in alarm is allowed. A score that
+has stuck above it raises it, so that no alarm stays on for good."""
+RENEWED_MS = DAY
+"""How often the level is set anew."""
 
 
 def episodes(alarm: Mask, step_ms: int, merge_ms: int = MERGE_MS) -> list[tuple[int, int]]:
@@ -50,6 +59,32 @@ def alarm_level(score: Floats, step_ms: int, per_day: float) -> float:
     return max(level, LEAST)
 
 
+def trailing_levels(
+    past: Floats,
+    score: Floats,
+    step_ms: int,
+    *,
+    per_day: float = PER_DAY,
+    days: float = TRAILING_DAYS,
+    most_time: float = MOST_TIME,
+) -> Floats:
+    """float64[k]: the level of each row of `score` [k], which goes on from `past` [n] on the same grid.
+
+    It is set anew every `RENEWED_MS` from the `days` before, by `alarm_level`, and never so low that more than the
+    share `most_time` of those lies above it. Nothing at or after a row decides its level, and no label does.
+    """
+    whole = np.concatenate([past, score])
+    span, every = max(1, round(days * DAY / step_ms)), max(1, RENEWED_MS // step_ms)
+    out = np.empty(score.size)
+    for begin in range(0, score.size, every):
+        now = past.size + begin
+        behind = whole[max(0, now - span) : now]
+        known = behind[np.isfinite(behind)]
+        capped = float(np.quantile(known, 1.0 - most_time)) if known.size else LEAST
+        out[begin : begin + every] = max(alarm_level(behind, step_ms, per_day), capped)
+    return out
+
+
 def _places(size: int) -> Ints:
     last = max(1, int(size * HIGHEST))
     return np.unique(np.geomspace(1, last, TRIED).astype(np.int64)) - 1
@@ -68,20 +103,23 @@ def held_out(values: Floats, step_ms: int, settings: DetectorSettings | None = N
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A detector and the level at which it alarms."""
+    """A detector, with what it said of a past that it had not learnt from: `calm` float64[n]."""
 
     detector: Detector
-    level: float
+    calm: Floats
+    per_day: float
 
     def alarm(self, values: Floats) -> Mask:
-        """Whether each row of float64[n, m] `values` is an alarm."""
-        return np.asarray(np.nan_to_num(self.detector.score(values).pulse, nan=-np.inf) > self.level)
+        """Whether each row of float64[k, m] `values`, which go on from the past, is an alarm by its trailing days."""
+        pulse = self.detector.score(values).pulse
+        levels = trailing_levels(self.calm, pulse, self.detector.step_ms, per_day=self.per_day)
+        return np.asarray(np.nan_to_num(pulse, nan=-np.inf) > levels)
 
 
-def watch(values: Floats, step_ms: int, per_day: float, settings: DetectorSettings | None = None) -> Watch:
-    """Learn from `values` [n, m] and alarm at the level that would have given at most `per_day` episodes a day there.
+def watch(values: Floats, step_ms: int, per_day: float = PER_DAY, settings: DetectorSettings | None = None) -> Watch:
+    """Learn from `values` [n, m] and alarm at the level at which the trailing days held at most `per_day` episodes a
+    day.
 
     Part of those are true: a past of a fleet is seldom free of faults. Raises NotEnoughData for a short past.
     """
-    level = alarm_level(held_out(values, step_ms, settings).pulse, step_ms, per_day)
-    return Watch(learn(values, step_ms, settings), level)
+    return Watch(learn(values, step_ms, settings), held_out(values, step_ms, settings).pulse, per_day)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.anomaly.alarm_level import LEAST, alarm_level, episodes, held_out, watch
+from tocsin.forecaster.anomaly.alarm_level import (
+    LEAST,
+    MOST_TIME,
+    alarm_level,
+    episodes,
+    held_out,
+    trailing_levels,
+    watch,
+)
 from tocsin.forecaster.anomaly.detector import DetectorSettings, from_state, learn
 from tocsin.forecaster.hazard.scorer import NotEnoughData, State
 
@@ -140,6 +148,29 @@ def test_a_larger_budget_never_raises_the_level(usual: np.ndarray) -> None:
     levels = [alarm_level(pulse, MINUTE, per_day) for per_day in (0.5, 1, 2, 4)]
     assert levels == sorted(levels, reverse=True)
     assert alarm_level(np.full(10, np.nan), MINUTE, 1.0) == LEAST
+
+
+def test_the_level_follows_the_trailing_days_and_no_later_ones() -> None:
+    rng = np.random.default_rng(3)
+    past, score = rng.gamma(2.0, 0.5, 40 * 144), rng.gamma(2.0, 0.5, 20 * 144)
+    levels = trailing_levels(past, score, 10 * MINUTE)
+    assert levels.shape == score.shape
+    assert np.unique(levels).size <= 20, "once a day"
+    changed = score.copy()
+    changed[10 * 144 :] += 50.0
+    assert trailing_levels(past, changed, 10 * MINUTE)[: 10 * 144].tolist() == levels[: 10 * 144].tolist()
+    forgotten = past.copy()
+    forgotten[: 5 * 144] += 50.0
+    assert trailing_levels(forgotten, score, 10 * MINUTE).tolist() == levels.tolist(), "older than four weeks"
+
+
+def test_a_score_that_sticks_raises_its_level_so_that_quiet_time_in_alarm_stays_small() -> None:
+    rng = np.random.default_rng(5)
+    past = rng.gamma(2.0, 0.3, 28 * 144)
+    stuck = 6.0 + rng.gamma(2.0, 0.3, 60 * 144)
+    alarm = stuck > trailing_levels(past, stuck, 10 * MINUTE)
+    assert alarm[:144].all(), "at first it is news"
+    assert alarm[28 * 144 :].mean() <= 2 * MOST_TIME
 
 
 def test_a_watch_finds_what_its_past_did_not_have(usual: np.ndarray) -> None:
