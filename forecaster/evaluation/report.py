@@ -1,4 +1,4 @@
-"""The report of all data sets: `accuracy.md`, from `accuracy.json` that holds one part for each."""
+"""The report of all data sets: `accuracy.md` and `research.md`, from `accuracy.json` that holds one part for each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,19 @@ from pydantic import TypeAdapter, ValidationError
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK
-from tocsin.forecaster.evaluation.result import Curve, Figure, ReportSection, ReportTable, Result
+from tocsin.forecaster.evaluation.result import Curve, Figure, ReportSection, ReportTable, Result, SectionPlace
 
-NAME = "accuracy"
+NAME, RESEARCH = "accuracy", "research"
 ORDER = ("simulator", "backblaze", "titan", "infinitehbd", "gwdg", "smd", "quantiles")
 """Data sets in the order of the report; others follow by name."""
 
 INTRODUCTION = """\
 # Accuracy
 
-How often Tocsin's forecaster is right, on recorded data and on a simulated fleet. `tocsin backtest` wrote every line
-of this file; `make backtest` runs all of it on the folders that `TOCSIN_DATA_DIR` names. Each section has the command
-that wrote it. [backtest.md](backtest.md) has the definitions.
+How often Tocsin is right: first what the running service says, over its own path, then what its parts can do in a
+benchmark. `tocsin backtest` wrote every line of this file; `make backtest` runs all of it on the folders that
+`TOCSIN_DATA_DIR` names. Each data set has the command that wrote it. [backtest.md](backtest.md) has the definitions,
+[research.md](research.md) what was measured of parts that the service does not run.
 
 How to read it:
 
@@ -50,6 +52,30 @@ NOT_CLAIMED = """\
 - Point-adjusted F1 is not computed: a random score reaches 0.9 by it.
 """
 
+SAID = """\
+## What the running service says
+
+Recordings through the running service (`tocsin replay --live`): stored, forecast, judged by rules, collapsed into
+incidents, decided and notified, by the settings as they ship. Scored is what people were told. What knows nothing is
+scored beside it.
+"""
+
+PARTS = """\
+## What parts can do in a benchmark
+
+Scores of single parts that the service runs, on data of their own. They say what a part may contribute; what the
+service makes of it stands above.
+"""
+
+RESEARCHED = """\
+# Parts that the service does not run
+
+Scorers and detectors that were built and measured and that no running service uses: a rate that is counted from event
+histories, the detector of unusual values, structural signs chosen on other nodes (the service has rules for them). They
+are judged by the protocols of [backtest.md](backtest.md), and written by the same `make backtest` as
+[accuracy.md](accuracy.md). Nothing on this page is a promise of the service.
+"""
+
 LEAKED = """\
 The same features and model, split once as the protocol says and once by row at random. The right column is not a
 result: it is what a report would have claimed that makes this mistake. The evaluator refuses such a split everywhere
@@ -72,29 +98,56 @@ def put(folder: Path, result: Result, command: str) -> Path:
         draw(curve, images / name)
     text = json.dumps({"parts": ordered}, indent=1, ensure_ascii=False)
     (folder / f"{NAME}.json").write_text(text + "\n", encoding="utf-8")
+    (folder / f"{RESEARCH}.md").write_text(research(ordered), encoding="utf-8")
     path = folder / f"{NAME}.md"
     path.write_text(document(ordered), encoding="utf-8")
     return path
 
 
 def document(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    """The report of all `parts`, in their order."""
-    results = {name: from_json(dict(part)) for name, part in parts.items()}
-    lines = [INTRODUCTION, *_bars(results), *_leaks(results)]
-    lines += [markdown(one, str(parts[name]["command"]), level=2) for name, one in results.items()]
+    """The report of all `parts`, in their order: what the service says, then what its parts can do."""
+    said, able = (_placed(parts, place) for place in (SectionPlace.SERVICE, SectionPlace.PART))
+    lines = [INTRODUCTION]
+    for words_, found in ((SAID, said), (PARTS, able)):
+        if found:
+            lines += [words_, *_bars(found, 3), *_leaks(found, 3), *_texts(found, parts, 3)]
     return "\n".join([*lines, NOT_CLAIMED]).rstrip("\n") + "\n"
 
 
-def _bars(results: Mapping[str, Result]) -> list[str]:
+def research(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """The report of what the service does not run."""
+    found = _placed(parts, SectionPlace.RESEARCH)
+    lines = [RESEARCHED, *_bars(found, 2), *_leaks(found, 2), *_texts(found, parts, 2)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _placed(parts: Mapping[str, Mapping[str, Any]], place: SectionPlace) -> dict[str, Result]:
+    """Results with their sections at `place`, those without any left out."""
+    results = {name: from_json(dict(part)) for name, part in parts.items()}
+    chosen = {
+        name: replace(one, sections=[section for section in one.sections if section.place is place])
+        for name, one in results.items()
+    }
+    return {name: one for name, one in chosen.items() if one.sections}
+
+
+def _texts(results: Mapping[str, Result], parts: Mapping[str, Mapping[str, Any]], level: int) -> list[str]:
+    return [
+        markdown(one, str(parts[name]["command"]), level=level, whole=from_json(dict(parts[name])))
+        for name, one in results.items()
+    ]
+
+
+def _bars(results: Mapping[str, Result], level: int) -> list[str]:
     rows = [row for result in results.values() for row in bars(result)]
     if not rows:
         return []
     held = sum(row[-1] == "holds" for row in rows)
     head = ("data", "section", "model", "figure", "reached", "asked for", "verdict")
-    return ["## Bars", "", f"{held} of {len(rows)} bars hold.", "", *grid(head, rows), ""]
+    return [f"{'#' * level} Bars", "", f"{held} of {len(rows)} bars hold.", "", *grid(head, rows), ""]
 
 
-def _leaks(results: Mapping[str, Result]) -> list[str]:
+def _leaks(results: Mapping[str, Result], level: int) -> list[str]:
     both = [
         (name, section.models[HONEST], section.models[LEAK])
         for name, result in results.items()
@@ -110,7 +163,7 @@ def _leaks(results: Mapping[str, Result]) -> list[str]:
     if not rows:
         return []
     return [
-        "## What a leak would have claimed",
+        f"{'#' * level} What a leak would have claimed",
         "",
         LEAKED,
         "",
@@ -229,6 +282,7 @@ def _section(section: ReportSection) -> Json:
         "tables": [_table(one) for one in section.tables],
         "curves": [_curve(one) for one in section.curves],
         "notes": list(section.notes),
+        "place": str(section.place),
     }
 
 
@@ -331,6 +385,12 @@ def image_names(result: Result) -> list[tuple[str, Curve]]:
     ]
 
 
+def _images_of(result: Result) -> dict[str, list[str]]:
+    """File names of the plots of each section, by its title."""
+    names = iter(name for name, _ in image_names(result))
+    return {section.title: [next(names) for _ in section.curves] for section in result.sections}
+
+
 def bars(result: Result) -> list[tuple[str, ...]]:
     """Every bar: data set, section, model, figure, what was reached, what was asked for, whether it holds."""
     return [
@@ -350,9 +410,12 @@ def bars(result: Result) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(result: Result, command: str = "", *, level: int = 1, images: bool = True) -> str:
+def markdown(
+    result: Result, command: str = "", *, level: int = 1, images: bool = True, whole: Result | None = None
+) -> str:
     """The whole result, ending in a newline. `command` is what printed it, `level` that of its heading; `images` says
-    whether the plots lie in `IMAGES`."""
+    whether the plots lie in `IMAGES`. `whole` is the result of which `result` has some of the sections: plots are
+    numbered by it."""
     mark = "#" * level
     lines = [f"{mark} {result.dataset}", ""]
     if command:
@@ -362,14 +425,14 @@ def markdown(result: Result, command: str = "", *, level: int = 1, images: bool 
     if reached:
         head = ("section", "model", "figure", "reached", "asked for", "verdict")
         lines += [*grid(head, [row[1:] for row in reached]), ""]
-    names = iter(image_names(result))
+    names = _images_of(whole or result) if images else {}
     for section in result.sections:
-        lines += _section_text(section, f"{mark}#", names if images else None)
+        lines += _section_text(section, f"{mark}#", names.get(section.title) if images else None)
     lines += [f"- {note}" for note in result.notes]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _section_text(section: ReportSection, mark: str, names: Iterable[tuple[str, Curve]] | None) -> list[str]:
+def _section_text(section: ReportSection, mark: str, names: Sequence[str] | None) -> list[str]:
     lines = [f"{mark} {section.title}", ""]
     if section.population:
         told = ", ".join(f"{words(name)} {number(value)}" for name, value in section.population.items())
@@ -378,7 +441,7 @@ def _section_text(section: ReportSection, mark: str, names: Iterable[tuple[str, 
     for table in section.tables:
         lines += [f"**{table.title}**", "", *grid(list(table.head), table.rows), ""]
     if names is not None:
-        for _, (name, curve) in zip(section.curves, names, strict=False):
+        for name, curve in zip(names, section.curves, strict=True):
             lines += [f"![{section.title}: {curve.title}]({IMAGES}/{name})", ""]
     if section.notes:
         lines += [*(f"- {note}" for note in section.notes), ""]

@@ -7,7 +7,8 @@ the entry point is what ``tocsin backtest --dataset`` takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +73,17 @@ class Curve:
     diagonal: bool = False
 
 
+class SectionPlace(StrEnum):
+    """Where a section of a report stands: the accuracy of the service is told apart from that of parts."""
+
+    SERVICE = "service"
+    """What the running service said, over its own path."""
+    PART = "part"
+    """What a part that the service runs can do in a benchmark."""
+    RESEARCH = "research"
+    """What something does that the service does not run: on a page of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReportSection:
     """Figures of one or more models on one way of splitting. `models` maps a model's name, trivial predictors among
@@ -83,6 +95,12 @@ class ReportSection:
     tables: Sequence[ReportTable] = ()
     curves: Sequence[Curve] = ()
     notes: Sequence[str] = ()
+    place: SectionPlace = SectionPlace.PART
+
+
+def researched(sections: Sequence[ReportSection]) -> list[ReportSection]:
+    """`sections` of what the service does not run."""
+    return [replace(one, place=SectionPlace.RESEARCH) for one in sections]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.report import IMAGES, draw, from_json, markdown, number, put, to_json
-from tocsin.forecaster.evaluation.result import Curve
+from tocsin.forecaster.evaluation.result import Curve, SectionPlace, researched
 from tocsin_testing.eval_result import RESULT
 
 GOLDEN = Path(__file__).parent / "backtest"
@@ -94,3 +94,17 @@ def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
 )
 def test_numbers_show_three_digits_that_matter(value: object, told: str) -> None:
     assert number(value) == told
+
+
+def test_what_the_service_says_stands_first_and_research_elsewhere(tmp_path: Path) -> None:
+    first, *rest = RESULT.sections
+    sections = [first, replace(first, title="Said", place=SectionPlace.SERVICE), *researched(rest)]
+    put(tmp_path, replace(RESULT, sections=sections), COMMAND)
+    text, research = ((tmp_path / name).read_text(encoding="utf-8") for name in ("accuracy.md", "research.md"))
+    order = [text.index(one) for one in ("## What the running service says", "#### Said", "## What parts can do")]
+    assert order == sorted(order)
+    assert text.index("## What parts can do") < text.index(f"#### {first.title}")
+    for one in rest:
+        assert one.title not in text
+        assert f"### {one.title}" in research
+    assert first.title not in research.split("## made")[1]

@@ -17,12 +17,13 @@ from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.result import Figure, ReportSection
 from tocsin.forecaster.evaluation.split import Split, SplitKind
 from tocsin.forecaster.evaluation.trivial import RECENCY, recency
-from tocsin.forecaster.features.examples import NEVER, Examples, Floats
+from tocsin.forecaster.features.examples import Examples, Floats
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk
 from tocsin.forecaster.hazard.registry import build
 from tocsin.forecaster.hazard.scorer import NotEnoughData
+from tocsin.forecaster.lifecycle.gate import node_events
 from tocsin.store.port import Columns
 from tocsin_benchmarks.gwdg.tidy import canonical
 
@@ -92,13 +93,6 @@ def joined(parts: Sequence[Examples]) -> Examples:
         moved.append(replace(part, devices=devices, device=device, groups=groups, group=group, sequences=None))
     arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in moved]) for name in ARRAYS}
     return replace(moved[0], **arrays)
-
-
-def node_events(examples: Examples) -> npt.NDArray[np.int64]:
-    """What the bootstrap draws as one, int64[n]: all GPUs of a node up to the same onset, or its rows without one."""
-    event = np.where(examples.event_ms == NEVER, -1, examples.event_ms)
-    _, code = np.unique(np.stack([examples.group.astype(np.int64), event]), axis=1, return_inverse=True)
-    return np.asarray(code, np.int64).reshape(-1)
 
 
 def node_splits(examples: Examples) -> list[Split]:

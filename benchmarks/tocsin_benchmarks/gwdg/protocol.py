@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tocsin.domain.clock import HOUR
-from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result
+from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result, researched
 from tocsin.forecaster.evaluation.ticket_clock import DRAWS, Instants, LoggedIncident, score
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin_benchmarks.gwdg.anomaly import anomaly_alerts
+from tocsin_benchmarks.gwdg.live import live_sections
 from tocsin_benchmarks.gwdg.onset import onset_sections
 from tocsin_benchmarks.gwdg.tables import (
     Judgement,
@@ -46,7 +47,8 @@ CHOSEN = "structural signs, chosen on other nodes"
 
 
 def run(request: Request) -> Result:
-    """Both clocks. With `request.test` everything is chosen and learnt on `request.train`."""
+    """What the running service says, what structural signs would, and the onset clock of models. With `request.test`
+    everything is chosen and learnt on `request.train`, and the service is judged on the test folder."""
     most = QUICK_FILES if request.quick else None
     train = read_folder(request.train, most)
     test = None if request.test is None else read_folder(request.test, most)
@@ -58,7 +60,8 @@ def run(request: Request) -> Result:
         best = choose(learnt, train.incidents)
         unions = {node.record.node: best for node in asked}
     told = train if test is None else test
-    sections = [_ticket(learnt, asked, unions, told, request)]
+    sections = live_sections(request.test or request.train, seed=request.seed, quick=request.quick, most_files=most)
+    sections += researched([_ticket(learnt, asked, unions, told, request)])
     sections += onset_sections(
         train.nodes,
         None if test is None else test.nodes,
@@ -98,7 +101,11 @@ def _ticket(
         "starts_followed": scored.followed,
     }
     return ReportSection(
-        "Ticket clock", models, population, tables, notes=_ticket_notes(against, start_rows(asked, unions))
+        "Structural signs, by the ticket clock",
+        models,
+        population,
+        tables,
+        notes=_ticket_notes(against, start_rows(asked, unions)),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import BY_DCGM_NAME
 from tocsin.forecaster.anomaly.structural import NodeRecord
-from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident, read_incidents
+from tocsin.forecaster.evaluation.ticket_clock import IncidentLog, LoggedIncident, read_incidents
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,6 +48,16 @@ def read_folder(folder: Path, most_files: int | None = None) -> Telemetry:
     """
     import polars as pl
 
+    windows, logs = files_of(folder)
+    log = read_logs(logs)
+    used = windows[:most_files]
+    frame = pl.concat([_window(path) for path in used])
+    nodes = [_record(str(name[0]), part) for name, part in sorted(frame.group_by("node"), key=lambda one: str(one[0]))]
+    return Telemetry(nodes, log.incidents, len(used), [str(problem) for problem in log.problems])
+
+
+def files_of(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Windows and logs in `folder` and below. Raises InputError where there is no window or no log."""
     paths = sorted(path for path in folder.rglob("*") if path.name.endswith(_ENDINGS))
     headers = {path: _header(path) for path in paths}
     windows = [path for path, names in headers.items() if set(COLUMNS) <= set(names)]
@@ -56,13 +66,14 @@ def read_folder(folder: Path, most_files: int | None = None) -> Telemetry:
         raise InputError("folder", str(folder), "holds no tidy telemetry", f"name CSV with {','.join(COLUMNS)}")
     if not logs:
         raise InputError("folder", str(folder), "holds no log of incidents", "add a CSV with node,incidentDate")
-    read = [read_incidents(path) for path in logs]
+    return windows, logs
+
+
+def read_logs(paths: Sequence[Path]) -> IncidentLog:
+    """All logs as one, each incident once."""
+    read = [read_incidents(path) for path in paths]
     incidents = sorted({(one.node, one.day_ms): one for log in read for one in log.incidents}.items())
-    used = windows[:most_files]
-    frame = pl.concat([_window(path) for path in used])
-    problems = [str(problem) for log in read for problem in log.problems]
-    nodes = [_record(str(name[0]), part) for name, part in sorted(frame.group_by("node"), key=lambda one: str(one[0]))]
-    return Telemetry(nodes, [one for _, one in incidents], len(used), problems)
+    return IncidentLog([one for _, one in incidents], [problem for log in read for problem in log.problems])
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -14,7 +14,7 @@ from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.ranking import budget_threshold
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import DataSet, ReportSection, Request, Result
+from tocsin.forecaster.evaluation.result import DataSet, ReportSection, Request, Result, researched
 from tocsin.forecaster.evaluation.split import SplitKind, by_time, check_parts
 from tocsin.forecaster.evaluation.trivial import BASE_RATES, RECENCY, base_rates
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
@@ -73,7 +73,7 @@ def run(request: Request) -> Result:
     for target in (ANY, GPU):
         task = _Task(target, names, request)
         sections += _own_folds(task) if request.test is None else _two_folders(task)
-    return Result("infinitehbd", PROTOCOL, SOURCE, sections, NOTES)
+    return Result("infinitehbd", PROTOCOL, SOURCE, researched(sections), NOTES)
 
 
 def _own_folds(task: _Task) -> list[ReportSection]:

@@ -1,26 +1,22 @@
-"""Detectors on one machine: its own detector and the rivals, each with the alarm set on the train part alone."""
+"""Detectors on one machine: its own detector and the rivals, each with the alarm set by its trailing days alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from tocsin.forecaster.anomaly.alarm_level import FOLDS, alarm_level, held_out
+from tocsin.forecaster.anomaly.alarm_level import FOLDS, held_out, trailing_levels
 from tocsin.forecaster.anomaly.detector import DetectorSettings, Scores, exponential_mean, learn
 from tocsin.forecaster.features.examples import Floats, Mask
 from tocsin_benchmarks.smd.data import Machine
 from tocsin_benchmarks.smd.events import Outcome, average_precision, outcome
 
 DETECTOR, LEVEL, FOREST = "detector", "largest deviation", "isolation forest"
-BUDGETS = (1.0, 1.5, 2.0)
-"""Alarm episodes a day that the train part may hold. One false alarm a day is allowed; what is above 1 says how many
-true ones an unlabelled past may hold beside it."""
-DEFAULT_BUDGET = 1.5
-"""Without another machine to choose on."""
 ALLOWED_PER_DAY = 1.0
+"""False alarms a day that the bar allows."""
 TREES, ROWS = 100, 512
 
 Fit = Callable[[Floats], Callable[[Floats], Floats]]
@@ -28,13 +24,13 @@ Fit = Callable[[Floats], Callable[[Floats], Floats]]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One detector on one machine: `alarms` bool[k] of the test part at each budget, what came of it, and the average
-    precision of the score that ranks times."""
+    """One detector on one machine: `alarm` bool[k] of the test part, what came of it, the median of its levels, and the
+    average precision of the score that ranks times."""
 
     machine: Machine
-    alarms: Mapping[float, Mask]
-    outcomes: Mapping[float, Outcome]
-    levels: Mapping[float, float]
+    alarm: Mask
+    outcome: Outcome
+    level: float
     precision: float
     pulse_precision: float
 
@@ -46,24 +42,11 @@ def judge(machine: Machine, name: str, seed: int) -> Judged:
         told = learn(machine.train, machine.step_ms).score(machine.test)
     else:
         calm, told = _rival(machine, _FITS[name](seed))
-    levels = {budget: alarm_level(calm.pulse, machine.step_ms, budget) for budget in BUDGETS}
-    alarms = {budget: np.nan_to_num(told.pulse, nan=-np.inf) > level for budget, level in levels.items()}
-    outcomes = {budget: outcome(alarm, machine.label, machine.step_ms) for budget, alarm in alarms.items()}
+    levels = trailing_levels(calm.pulse, told.pulse, machine.step_ms)
+    alarm = np.asarray(np.nan_to_num(told.pulse, nan=-np.inf) > levels)
     precision, pulse = (average_precision(score, machine.label) for score in (told.state, told.pulse))
-    return Judged(machine, alarms, outcomes, levels, precision, pulse)
-
-
-def choose_budget(others: Sequence[Judged]) -> float:
-    """The largest budget at which the median of `others` has at most one false alarm a day: the median, because one
-    machine that was disturbed for days says little about the next."""
-    if not others:
-        return DEFAULT_BUDGET
-    best = BUDGETS[0]
-    for budget in BUDGETS:
-        rates = [one.outcomes[budget].false / one.outcomes[budget].days for one in others]
-        if float(np.median(rates)) <= ALLOWED_PER_DAY:
-            best = budget
-    return best
+    found = outcome(alarm, machine.label, machine.step_ms)
+    return Judged(machine, alarm, found, float(np.median(levels)), precision, pulse)
 
 
 def _rival(machine: Machine, fit: Fit) -> tuple[Scores, Scores]:

@@ -14,7 +14,7 @@ from tocsin.domain.progress import track
 from tocsin.forecaster.evaluation.figures import population, standard, with_bars
 from tocsin.forecaster.evaluation.leak import leak_factor
 from tocsin.forecaster.evaluation.reliability import reliability_curve, reliability_table
-from tocsin.forecaster.evaluation.result import DataSet, ReportSection, Request, Result
+from tocsin.forecaster.evaluation.result import DataSet, ReportSection, Request, Result, researched
 from tocsin.forecaster.evaluation.split import Split, SplitKind, by_time, check_parts
 from tocsin.forecaster.features.examples import Examples, Floats, Mask
 from tocsin_benchmarks.tables import joined
@@ -90,7 +90,7 @@ def run(request: Request) -> Result:
     if request.quick:
         request = replace(request, draws=min(request.draws, 20))
     sections = _own_folds(request, effort) if request.test is None else _two_folders(request, effort)
-    return Result("titan", PROTOCOL, SOURCE, sections, NOTES)
+    return Result("titan", PROTOCOL, SOURCE, researched(sections), NOTES)
 
 
 def _own_folds(request: Request, effort: _Effort) -> list[ReportSection]:

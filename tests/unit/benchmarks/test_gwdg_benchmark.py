@@ -16,9 +16,9 @@ from tocsin.forecaster.evaluation.result import Request, Result
 from tocsin.forecaster.evaluation.ticket_clock import LoggedIncident
 from tocsin.forecaster.features.examples import NEVER
 from tocsin.forecaster.hazard.scorer import NotEnoughData
-from tocsin_benchmarks.gwdg import onset
+from tocsin.forecaster.lifecycle.gate import node_events
 from tocsin_benchmarks.gwdg import protocol as gwdg
-from tocsin_benchmarks.gwdg.onset import HORIZON_MS, examples_of, node_events, node_splits
+from tocsin_benchmarks.gwdg.onset import HORIZON_MS, examples_of, node_splits, onset_sections
 from tocsin_benchmarks.gwdg.ticket import UNIONS, choose, judged, nodes_of
 from tocsin_benchmarks.gwdg.tidy import read_folder
 from tocsin_testing.needs import data
@@ -46,7 +46,7 @@ def lines(node: str, seed: int, fault_h: float | None = None, days: int = DAYS, 
                 value = round(float(50 + 10 * rng.random()), 1)
                 told.append((name, still.setdefault((gpu, name), value) if failed else value))
             for name, value in told:
-                yield f"{text},{node},DCGM_FI_DEV_{name},{value},{gpu},nvidia{gpu},u{gpu},dcgm,i,A100,550"
+                yield f"{text},{node},DCGM_FI_DEV_{name},{value},{gpu},nvidia{gpu},{node}-u{gpu},dcgm,i,A100,550"
 
 
 def window(folder: Path, name: str, made: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def found(folder: Path) -> Result:
 
 
 def test_incidents_are_found_with_their_leads(found: Result) -> None:
-    ticket = found.sections[0]
+    ticket = found.sections[2]
     (table,) = [one for one in ticket.tables if one.title == "Incidents"]
     leads = {row[0]: (row[3], row[4]) for row in table.rows}
     assert leads["a"] == ("2025-03-03T12:00:00.000Z", 36.0)
@@ -87,14 +87,31 @@ def test_incidents_are_found_with_their_leads(found: Result) -> None:
     assert figures["starts_per_node_day"].value == pytest.approx(2 / (3 * DAYS), rel=0.01)
 
 
+def test_what_the_service_says_comes_first(found: Result) -> None:
+    ticket, event = found.sections[:2]
+    assert [one.place for one in found.sections] == ["service", "service", "research", "part", "part"]
+    (incidents,) = [one for one in ticket.tables if one.title == "Incidents"]
+    starts = {row[0]: row[3] for row in incidents.rows}
+    assert starts["a"] >= 36.0
+    assert starts["b"] >= 32.0
+    said = ticket.models["the running service"]
+    assert said["found_share"].bar == 1.0
+    assert said["reached_by_always_on"].bar == 0.0
+    assert said["all_at_once"].bar == 1.0
+    assert event.models["the running service"]["announced"].value == 2.0
+    (told,) = [one for one in ticket.tables if one.title == "Notifications"]
+    xids = [row for row in told.rows if row[0] == "xid_bus"]
+    assert [(row[2], row[3]) for row in xids] == [("yes", 2)]
+
+
 def test_alerts_that_know_nothing_stand_beside(found: Result) -> None:
-    (table,) = [one for one in found.sections[0].tables if "know nothing" in one.title]
+    (table,) = [one for one in found.sections[2].tables if "know nothing" in one.title]
     assert {row[0] for row in table.rows} >= {"found", "fresh_24h", "precision", "bar"}
-    assert any("circular shifts" in note for note in found.sections[0].notes)
+    assert any("circular shifts" in note for note in found.sections[2].notes)
 
 
 def test_the_onset_clock_and_the_leak_are_reported(found: Result) -> None:
-    onset, leak = found.sections[1:]
+    onset, leak = found.sections[3:]
     assert 0 <= onset.models["hazard"]["roc_auc"].value <= 1
     assert onset.models["hazard"]["roc_auc"].bar is None
     assert onset.population["node_events"] == 2
@@ -109,14 +126,13 @@ def test_a_test_folder_is_judged_by_what_train_nodes_chose(tmp_path: Path) -> No
         window(made, node, lines(node, seed, fault_h=50.0, days=days))
         log(made, [(node, "04 Mar 2025")])
     told, again = (gwdg.run(Request(train, test, draws=5, quick=True)) for _ in range(2))
-    assert told.sections[0].population["incidents_scored"] == 1
-    assert told.sections[0].models[gwdg.CHOSEN]["found_share"].value == 1.0
-    assert told.sections[1].population["nodes"] == 1
+    assert [one.population["incidents_scored"] for one in (told.sections[0], told.sections[2])] == [1, 1]
+    assert told.sections[2].models[gwdg.CHOSEN]["found_share"].value == 1.0
+    assert told.sections[3].population["nodes"] == 1
     assert again.sections == told.sections
 
 
-def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onset, "FAMILIES", onset.QUICK_FAMILIES)
+def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path, folder: Path) -> None:
     bare = [line for line in lines("x", 3) if "DCGM" not in line]
     window(tmp_path, "x", bare)
     log(tmp_path, [("x", "03 Mar 2025")])
@@ -126,20 +142,10 @@ def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path, folder: Path, mo
         examples_of([blind])
     others = read_folder(folder).nodes
     assert np.array_equal(examples_of([blind, *others]).at_ms, examples_of(others).at_ms)
-    for path in folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    told = gwdg.run(Request(tmp_path, draws=5))
-    assert told.sections[0].population["nodes"] == 4
-    assert told.sections[1].population["nodes"] == 3
-    alone = gwdg.run(Request(folder, test=_only(blind.node, bare, tmp_path / "alone"), draws=5, quick=True))
-    assert "no node" in " ".join(alone.sections[1].notes)
-
-
-def _only(node: str, made: Iterable[str], folder: Path) -> Path:
-    folder.mkdir()
-    window(folder, node, made)
-    log(folder, [(node, "03 Mar 2025")])
-    return folder
+    (section,) = onset_sections([blind, *others], None, seed=0, draws=5, quick=True, leak=False)
+    assert section.population["nodes"] == 3
+    (alone,) = onset_sections(others, [blind], seed=0, draws=5, quick=True, leak=False)
+    assert "no node" in " ".join(alone.notes)
 
 
 def test_overlapping_windows_are_joined_and_blanks_are_nothing(tmp_path: Path) -> None:
