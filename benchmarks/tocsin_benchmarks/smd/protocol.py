@@ -9,7 +9,7 @@ import numpy as np
 from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result, researched
 from tocsin_benchmarks.smd.data import ASD, SMD, STEP_MS, Machine, read_machines
 from tocsin_benchmarks.smd.detect import ALLOWED_PER_DAY, DETECTOR, FOREST, LEVEL, Judged, judge
-from tocsin_benchmarks.smd.events import Outcome, sums
+from tocsin_benchmarks.smd.events import sums
 from tocsin_benchmarks.smd.nulls import DRAWS, null_table
 
 BARS = {SMD: (0.90, 0.58), ASD: (0.50, 0.25)}
@@ -22,11 +22,12 @@ SOURCE = (
     "metrics scaled to 0 to 1 by their authors"
 )
 PROTOCOL = (
-    "One detector for each machine, learnt from the unlabelled train part of that machine alone. The level of its alarm "
-    "is set anew each day by what the four weeks before scored, in train rows that were not learnt from and in test rows "
-    "that are past: at most two episodes of alarm a day, and at most 1 % of the time. No label decides it. Alarms at most 1 h apart are one episode, and an episode that touches no labelled stretch is "
-    "a false alarm. Event recall is the share of labelled stretches with an alarm inside. Nothing is point-adjusted. "
-    "Average precision is pointwise, of the score that follows the last hour, mean over machines."
+    "One detector for each machine, learnt from the unlabelled train part of that machine alone. The level of its "
+    "alarm is set anew each day by what the four weeks before scored, in train rows that were not learnt from and in "
+    "test rows that are past: at most two episodes of alarm a day, and at most 1 % of the time. No label decides it. "
+    "Alarms at most 1 h apart are one episode, and an episode that touches no labelled stretch is a false alarm. Event "
+    "recall is the share of labelled stretches with an alarm inside. Nothing is point-adjusted. Average precision is "
+    "pointwise, of the score that follows the last hour, mean over machines."
 )
 HEAD = (
     "machine",
