@@ -13,6 +13,7 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.queries.pager_score import FAULTS, QUIET, SOFTWARE, passes
+from tocsin.queries.service import BrainService
 from tocsin.runtime.fleet_rehearsal import START_MS, FleetRehearsal, RehearsalPlan, rehearse_fleet
 from tocsin.runtime.rehearsal_set import file_of, kept, page, plan_of, plans_of, run_set
 
@@ -55,7 +56,12 @@ def test_an_injected_fault_is_paged_in_time_and_counted(rehearsal: FleetRehearsa
     for _ in range(20):
         rehearsal.step()
     report = rehearsal.report()
+    # The same from journal and store alone, as a real fleet has it.
+    told = BrainService(rehearsal.brain).pager_report()
     rehearsal.running.stop()
+    assert (told.hard_faults, told.recall, told.pages, told.decisions) == (1, 1.0, report.pages, report.decisions)
+    assert told.precision is None
+    assert told.unknown["precision"]
     assert [(one.kind, one.faults, one.paged) for one in report.faults] == [("sram_error", 1, 1)]
     assert (report.hard_faults, report.recall, report.prompt_recall) == (1, 1.0, 1.0)
     pages = [alert for alert in rehearsal.log.alerts if alert.level is AlertLevel.PAGE]

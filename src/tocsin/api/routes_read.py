@@ -24,6 +24,7 @@ from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.client import models
 from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_pager import PagerReport
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
@@ -118,6 +119,12 @@ def decision(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> Wire
 def scoreboard(service: ServiceDep, _who: Viewer) -> models.Scoreboard:
     """What would have been done, and how often it would have been right."""
     return service.scoreboard()
+
+
+@read_router.get("/scoreboard/report", tags=["decisions"])
+def pager_report(service: ServiceDep, _who: Viewer) -> PagerReport:
+    """What was paged, warned and noted over the last fortnight, against what is known to have come."""
+    return service.pager_report()
 
 
 @read_router.get("/diagnoses", tags=["fleet"])

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_pager import PagerReport
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
@@ -109,6 +110,9 @@ class Service(Protocol):
         """Whether a slice of the chain holds: what follows entry `after`, which has the hash `previous`."""
 
     def scoreboard(self) -> models.Scoreboard: ...
+
+    def pager_report(self) -> PagerReport:
+        """What the pager said over the last fortnight, against what is known to have come."""
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         """What limits each job now, and memory, idle GPUs and requests that are wrong; of `host` alone where given."""

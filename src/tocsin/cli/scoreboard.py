@@ -11,17 +11,23 @@ from tocsin.cli.common import CliContext, api_options, connect, json_option, pas
 
 if TYPE_CHECKING:
     from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
+    from tocsin.client.models_pager import PagerReport
 
 _HOUR = 3600.0
 
 
 @click.command()
 @api_options
+@click.option("--report", is_flag=True, help="Show the pager's report on the last fortnight.")
 @json_option
 @pass_context
-def scoreboard(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
+def scoreboard(context: CliContext, api_url: str | None, token: str | None, report: bool, as_json: bool) -> None:
     """Show what Tocsin would have done, how often that would have been right, and how predictions turned out."""
     with connect(context, api_url, token) as client:
+        if report:
+            found = client.pager_report()
+            show(as_json, found.model_dump(mode="json"), _report(found), client.base_url)
+            return
         board = client.scoreboard()
     show(as_json, board.model_dump(mode="json"), _lines(board), client.base_url)
 
@@ -39,6 +45,23 @@ def _lines(board: Scoreboard) -> list[str]:
         _crossings(board.predictions),
     ]
     return lines + [line for one in board.hazards for line in _hazard(one)]
+
+
+def _report(report: PagerReport) -> list[str]:
+    marked = " (simulated)" if report.simulated else ""
+    lines = [
+        f"{report.days:.1f} days of {report.gpus} GPUs{marked}: {report.pages} pages, {report.warnings} warnings, "
+        f"{report.notes} notes, {report.decisions} decisions, {report.breaker_trips} trips of the breaker",
+        f"hard faults with an event line: {report.hard_faults}, paged {_part(report.recall)}, within two minutes "
+        f"{_part(report.prompt_recall)}, right pages for each {_number(report.pages_per_cause)}",
+        *(f"  {one.kind}: {one.paged} of {one.faults} paged, {one.prompt} at once" for one in report.faults),
+        *(
+            f"  {one.kind}: {one.right} of {one.settled} right, {one.pending} not over, "
+            f"stated {_part(one.stated)}, observed {_part(one.observed)}, muted {_part(one.muted_share)} of the time"
+            for one in report.statements
+        ),
+    ]
+    return [*lines, *(f"not known: {name}: {why}" for name, why in sorted(report.unknown.items()))]
 
 
 def _rule(rule: RuleScore) -> str:

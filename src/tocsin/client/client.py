@@ -15,6 +15,7 @@ from tocsin.client import control, models
 from tocsin.client.control import ManualAction, ManualActionOut
 from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_pager import PagerReport
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
@@ -214,6 +215,10 @@ class Client:
     def scoreboard(self) -> models.Scoreboard:
         """What would have been done."""
         return self._get(models.Scoreboard, "/v1/scoreboard")
+
+    def pager_report(self) -> PagerReport:
+        """What the pager said, against what is known to have come."""
+        return self._get(PagerReport, "/v1/scoreboard/report")
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         """What limits each job now, and what is wrong with memory, idle GPUs and requests."""

@@ -20,6 +20,7 @@ from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.journal.journal import Journal
 from tocsin.journal.witness import WitnessKeeper
+from tocsin.rules.schema import RuleSet
 from tocsin.store.port import Store
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -126,6 +127,10 @@ class LiveBrain(Protocol):
     @property
     def gpus(self) -> list[Gpu]:
         """The GPUs of the fleet, by UUID."""
+
+    @property
+    def ruleset(self) -> RuleSet:
+        """The rules that are evaluated."""
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision on record, as it stands."""

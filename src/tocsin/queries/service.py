@@ -16,6 +16,7 @@ from tocsin.api.service import Detail
 from tocsin.client import control, models
 from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_pager import PagerReport
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
@@ -42,6 +43,7 @@ from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.outlook import ForecastQueries, gate_verdict
+from tocsin.queries.pager_journal import report_of
 from tocsin.queries.plans import plans_now
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.views import peer_band
@@ -98,6 +100,7 @@ class BrainService:
         self._verifying = threading.Lock()
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
+        self._reports = Cache[str, PagerReport](wall.monotonic, by_effort, most=1)
         self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
         hours = CostHours(brain.store, brain.clock, wall)
         self._outlook = ForecastQueries(brain, self._tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
@@ -279,6 +282,9 @@ class BrainService:
 
     def scoreboard(self) -> models.Scoreboard:
         return self._scores.get("scoreboard", self._score)
+
+    def pager_report(self) -> PagerReport:
+        return self._reports.get("pager", lambda: report_of(self._brain, self.now_ms()))
 
     def _score(self) -> models.Scoreboard:
         brain, now = self._brain, self.now_ms()

@@ -30,6 +30,7 @@ from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Category, Subject
 from tocsin.domain.reading import Reading
 from tocsin.queries.early_warnings import SignalTable, Warned, score_early
+from tocsin.queries.pager_journal import LEDGER, muted_shares, trips_by_forecast
 from tocsin.queries.pager_score import (
     FAULTS,
     QUIET,
@@ -288,8 +289,9 @@ class FleetRehearsal:
         """What was said up to now against what came."""
         truth, alerts = self.truth(), [*self.log.alerts, *self.notes.values()]
         score = score_alerts(alerts, truth)
-        tripped = [entry.payload["causes"] for entry in self._entries(EntryKind.BREAKER_TRIPPED)]
-        decided = [entry.payload for entry in self._entries(EntryKind.DECISION)]
+        entries = list(self.brain.journal.entries(kinds=set(LEDGER)))
+        expects = frozenset(rule.name for rule in self.brain.ruleset if rule.expects)
+        decided = [entry.payload for entry in entries if entry.kind == EntryKind.DECISION]
         return PagerReport(
             **score.model_dump(),
             simulated=True,
@@ -297,27 +299,20 @@ class FleetRehearsal:
             gpus=self.plan.gpus,
             hard_faults=len(truth.due()),
             decisions=len({str(one["id"]) for one in decided if one["action"] != ActionKind.NOTIFY}),
-            breaker_trips=len(tripped),
-            breaker_trips_by_forecast=sum(self._by_forecast(causes) for causes in tripped),
-            statements=[*score_rules(alerts, truth), *self._statements(truth)],
+            breaker_trips=sum(entry.kind == EntryKind.BREAKER_TRIPPED for entry in entries),
+            breaker_trips_by_forecast=trips_by_forecast(entries, expects),
+            statements=[*score_rules(alerts, truth), *self._statements(truth, entries)],
             faults=by_fault_kind(alerts, truth),
             wrong=wrong_alerts(alerts, truth),
             early=self._early(truth),
             nulls=self._nulls(truth, score.pages),
         )
 
-    def _entries(self, kind: EntryKind) -> list[Entry]:
-        return list(self.brain.journal.entries(kinds={kind}))
-
-    def _by_forecast(self, causes: object) -> bool:
-        """Whether a forecast is among the causes that tripped the breaker."""
-        expects = {rule.name for rule in self.brain.ruleset if rule.expects}
-        return isinstance(causes, list) and any(str(cause).split("|")[0] in expects for cause in causes)
-
-    def _statements(self, truth: Truth) -> list[StatementScore]:
+    def _statements(self, truth: Truth, entries: Sequence[Entry]) -> list[StatementScore]:
         series = _SeriesCache(self.brain, truth.end_ms)
         made = self.brain.store.predictions(START_MS, truth.end_ms + 1)
-        return score_statements(cases_of(made, series.between, truth.end_ms, truth), {})
+        muted = muted_shares(entries, START_MS, truth.end_ms)
+        return score_statements(cases_of(made, series.between, truth.end_ms, truth), muted)
 
     def _early(self, truth: Truth) -> list[EarlyWarnings]:
         seed = self.plan.seed

@@ -48,6 +48,7 @@ from tocsin.client.models import (
     SeriesResponse,
 )
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_pager import PagerReport
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
@@ -339,6 +340,12 @@ class FakeService(FakeDecisions):
 
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         return fake_ahead.cost(start_ms, end_ms, simulated=self.simulated, prices=self.prices)
+
+    def pager_report(self) -> PagerReport:
+        return PagerReport(
+            simulated=False, days=14.0, gpus=256, hard_faults=3, pages=4, pages_right=3, recall=1.0, prompt_recall=0.67,
+            pages_per_cause=1.0, unknown={"precision": "a journal does not tell what was not wrong"},
+        )  # fmt: skip
 
     def scoreboard(self) -> Scoreboard:
         rules = [

@@ -1,0 +1,170 @@
+"""The pager's report of a running fleet, from journal and store: what they can tell, and why not the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.client.models_pager import PagerReport, StatementScore
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import DAY
+from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.reading import Gpu
+from tocsin.queries.live import LiveBrain
+from tocsin.queries.pager_score import Alert, Truth, by_fault_kind, causes_of_events, score_alerts
+from tocsin.queries.scoreboard import is_hardware
+from tocsin.queries.statement_score import cases_of, score_statements
+
+NO_TRUTH = "a journal does not tell what was not wrong: tocsin rehearse fleet asks it of a simulated fleet"
+ONLY_LINES = "counts faults with an event line alone: hangs, heat and power brakes have none"
+REPORT_MS = 14 * DAY
+UNKNOWN = {
+    "precision": NO_TRUTH,
+    "early": "precursors have no known beginning in the field",
+    "nulls": NO_TRUTH,
+    "wrong": NO_TRUTH,
+    "hard_faults": ONLY_LINES,
+}
+"""Why figures are null, empty or partial."""
+LEDGER = (
+    EntryKind.FINDING_OPENED,
+    EntryKind.INCIDENT_OPENED,
+    EntryKind.DECISION,
+    EntryKind.VERDICT,
+    EntryKind.BREAKER_TRIPPED,
+    "forecast_muted",
+    "forecast_heard",
+)
+"""Kinds of entries that the report reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSpan:
+    """What a journal has of a span. `expects` are the rules that rest on forecasts alone."""
+
+    entries: Sequence[Entry]
+    statuses: Sequence[DecisionStatus]
+    events: Sequence[Event]
+    gpus: Sequence[Gpu]
+    start_ms: int
+    end_ms: int
+    expects: frozenset[str]
+
+
+def journal_report(told: JournalSpan, statements: Sequence[StatementScore]) -> PagerReport:
+    """The figures of a rehearsal as far as a real fleet can show them."""
+    truth = Truth(causes_of_events(_failures(told.events)), told.end_ms)
+    alerts = [*_alerts(told), *_notes(told.entries)]
+    score = score_alerts(alerts, truth)
+    tripped = [entry for entry in told.entries if entry.kind == EntryKind.BREAKER_TRIPPED]
+    figures = score.model_dump() | {"precision": None}
+    unknown = dict(UNKNOWN)
+    if score.pages_per_cause is None:
+        unknown["pages_per_cause"] = "no page named a fault with an event line"
+    if score.recall is None:
+        unknown["recall"] = unknown["prompt_recall"] = "no fault with an event line came"
+    return PagerReport(
+        **figures,
+        simulated=any(gpu.simulated for gpu in told.gpus),
+        days=max(0.0, (told.end_ms - told.start_ms) / DAY),
+        gpus=len(told.gpus),
+        hard_faults=len(truth.due()),
+        decisions=sum(status.decision.action is not ActionKind.NOTIFY for status in told.statuses),
+        breaker_trips=len(tripped),
+        breaker_trips_by_forecast=trips_by_forecast(told.entries, told.expects),
+        statements=list(statements),
+        faults=by_fault_kind(alerts, truth),
+        unknown=unknown,
+    )
+
+
+def _failures(events: Iterable[Event]) -> dict[str, list[tuple[int, str]]]:
+    """Events that say that hardware failed, by GPU and host."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for event in events:
+        if is_hardware(event):
+            kind = f"xid {event.code}" if event.kind is EventKind.XID else str(event.kind)
+            place = "|".join(filter(None, (event.gpu, event.host)))
+            found.setdefault(place, []).append((event.at_ms, kind))
+    return found
+
+
+def _alerts(told: JournalSpan) -> list[Alert]:
+    """Every notification that went out in the span."""
+    return [
+        Alert(one.at_ms, one.alert_level, one.rule, frozenset({one.subject.name}))
+        for one in (status.decision for status in told.statuses)
+        if one.action is ActionKind.NOTIFY and told.start_ms <= one.at_ms <= told.end_ms
+    ]
+
+
+def _notes(entries: Iterable[Entry]) -> list[Alert]:
+    """The incidents that opened as notes: those whose root is one."""
+    notes: dict[str, Alert] = {}
+    found = []
+    for entry in entries:
+        if entry.kind == EntryKind.FINDING_OPENED:
+            finding = entry.payload["finding"]
+            assert isinstance(finding, dict)
+            # Entries of before there were levels have none: what was for information is a note.
+            if finding.get("level") == AlertLevel.NOTE or (not finding.get("level") and finding["severity"] == "info"):
+                places = frozenset({str(finding["subject"]["name"])})
+                notes[str(entry.payload["id"])] = Alert(entry.at_ms, AlertLevel.NOTE, str(finding["rule"]), places)
+        elif entry.kind == EntryKind.INCIDENT_OPENED and str(entry.payload["root"]) in notes:
+            found.append(notes[str(entry.payload["root"])])
+    return found
+
+
+def trips_by_forecast(entries: Iterable[Entry], expects: frozenset[str]) -> int:
+    """Trips of the breaker among whose causes is one that a rule in `expects` gave: forecasts alone."""
+    rules: dict[str, str] = {}
+    causes: dict[str, set[str]] = {}
+    trips = 0
+    for entry in entries:
+        if entry.kind == EntryKind.DECISION:
+            rules[str(entry.payload["id"])] = str(entry.payload["rule"])
+        elif entry.kind == EntryKind.VERDICT and entry.payload.get("cause"):
+            rule = rules.get(str(entry.payload["decision"]), "")
+            causes.setdefault(str(entry.payload["cause"]), set()).add(rule)
+        elif entry.kind == EntryKind.BREAKER_TRIPPED:
+            named = entry.payload["causes"]
+            assert isinstance(named, list)
+            trips += any(causes.get(str(cause), set()) & expects for cause in named)
+    return trips
+
+
+def muted_shares(entries: Iterable[Entry], start_ms: int, end_ms: int) -> Mapping[str, float]:
+    """Share of the span for which each kind of statement was muted; kinds that never were are not in it."""
+    since: dict[str, int] = {}
+    muted_ms: dict[str, int] = {}
+    for entry in entries:
+        kind = str(entry.payload.get("kind", ""))
+        if entry.kind == "forecast_muted":
+            since.setdefault(kind, max(entry.at_ms, start_ms))
+        elif entry.kind == "forecast_heard" and kind in since:
+            muted_ms[kind] = muted_ms.get(kind, 0) + max(0, entry.at_ms - since.pop(kind))
+    for kind, at_ms in since.items():
+        muted_ms[kind] = muted_ms.get(kind, 0) + max(0, end_ms - at_ms)
+    return {kind: min(1.0, total / max(1, end_ms - start_ms)) for kind, total in muted_ms.items()}
+
+
+def report_of(brain: LiveBrain, now_ms: int) -> PagerReport:
+    """The report of a running brain over the last `REPORT_MS`, or as much of it as the journal has."""
+    entries = list(brain.journal.entries(kinds=set(LEDGER)))
+    first = next(brain.journal.entries(limit=1), None)
+    start_ms = max(now_ms - REPORT_MS, now_ms if first is None else first.at_ms)
+    told = JournalSpan(
+        entries=[entry for entry in entries if entry.at_ms >= start_ms],
+        statuses=brain.statuses(),
+        events=brain.store.events(start_ms, now_ms + 1),
+        gpus=brain.gpus,
+        start_ms=start_ms,
+        end_ms=now_ms,
+        expects=frozenset(rule.name for rule in brain.ruleset if rule.expects),
+    )
+    made = brain.store.predictions(start_ms, now_ms + 1)
+    cases = cases_of(made, lambda gpu, metric, *span: brain.store.series(gpu, [metric], *span), now_ms)
+    return journal_report(told, score_statements(cases, muted_shares(entries, start_ms, now_ms)))

@@ -1,0 +1,105 @@
+"""The report of a real fleet: what its journal can tell, and a reason where it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
+from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.queries.pager_journal import JournalSpan, journal_report, muted_shares, trips_by_forecast
+
+T0 = 1_760_000_000_000
+END = T0 + 2 * DAY
+
+
+def entry(what: str, at_ms: int, /, **payload: Any) -> Entry:
+    return Entry(1, 1, at_ms, what, "tocsin", payload, False, "", "")
+
+
+def told(at_ms: int, gpu: str, severity: Severity = Severity.CRITICAL) -> DecisionStatus:
+    decision = Decision(
+        rule="xid_bus",
+        subject=Subject(SubjectKind.GPU, gpu, "n1"),
+        action=ActionKind.NOTIFY,
+        mode=Mode.OBSERVE,
+        severity=severity,
+        category=Category.HARDWARE,
+        at_ms=at_ms,
+        expires_ms=at_ms + HOUR,
+        key=f"{gpu}|{at_ms}",
+        sentence="",
+        findings=(),
+    )
+    return DecisionStatus(decision, (), Ruling.ALLOW, DecisionState.DONE, None, "", at_ms)
+
+
+def xid(at_ms: int, gpu: str, code: int = 79) -> Event:
+    return Event(EventKind.XID, gpu, "n1", at_ms, code)
+
+
+def span(statuses: list[DecisionStatus], events: list[Event], entries: list[Entry] | None = None) -> JournalSpan:
+    return JournalSpan(entries or [], statuses, events, [], T0, END, frozenset({"memory_forecast"}))
+
+
+def test_hardware_events_of_a_gpu_within_ten_minutes_are_one_fault() -> None:
+    events = [xid(T0 + HOUR, "GPU-a"), xid(T0 + HOUR + 5 * MINUTE, "GPU-a", 48), xid(T0 + 8 * HOUR, "GPU-a")]
+    report = journal_report(span([told(T0 + HOUR + MINUTE, "GPU-a")], events), [])
+    assert (report.hard_faults, report.recall, report.prompt_recall) == (2, 0.5, 0.5)
+    assert [(one.kind, one.faults, one.paged) for one in report.faults] == [("xid 79", 2, 1)]
+    assert (report.pages, report.pages_right, report.pages_per_cause) == (1, 1, 1.0)
+
+
+def test_a_crash_of_a_program_is_no_hard_fault() -> None:
+    report = journal_report(span([], [xid(T0 + HOUR, "GPU-a", 31)]), [])
+    assert report.hard_faults == 0
+    assert report.recall is None
+    assert "recall" in report.unknown
+
+
+def test_what_the_field_cannot_tell_is_null_with_a_reason() -> None:
+    report = journal_report(span([told(T0 + HOUR, "GPU-a")], []), [])
+    assert report.precision is None
+    assert report.pages_per_cause is None
+    assert not report.nulls
+    assert {"precision", "pages_per_cause", "nulls", "early", "wrong", "hard_faults"} <= set(report.unknown)
+    assert all(report.unknown.values())
+
+
+def test_warnings_and_notes_are_counted_by_level() -> None:
+    note = {"rule": "memory_full", "subject": {"name": "GPU-a"}, "severity": "warning", "level": "note"}
+    entries = [
+        entry(EntryKind.FINDING_OPENED, T0 + HOUR, id="f1", finding=note),
+        entry(EntryKind.INCIDENT_OPENED, T0 + HOUR, id="f1", root="f1"),
+        entry(EntryKind.FINDING_OPENED, T0 + HOUR, id="f2", finding=note | {"level": None}),
+        entry(EntryKind.INCIDENT_OPENED, T0 + HOUR, id="f2", root="f2"),
+    ]
+    statuses = [told(T0 + HOUR, "GPU-a", Severity.WARNING), told(T0 - DAY, "GPU-a")]
+    report = journal_report(span(statuses, [], entries), [])
+    assert (report.pages, report.warnings, report.notes) == (0, 1, 1)
+
+
+def test_a_trip_counts_as_a_forecasts_where_a_forecast_was_among_its_causes() -> None:
+    def counted(rule: str) -> list[Entry]:
+        return [
+            entry(EntryKind.DECISION, T0, id="d1", rule=rule),
+            entry(EntryKind.VERDICT, T0, decision="d1", cause="host:n1"),
+            entry(EntryKind.BREAKER_TRIPPED, T0, causes=["host:n1", "host:n2"]),
+        ]
+
+    assert trips_by_forecast(counted("memory_forecast"), frozenset({"memory_forecast"})) == 1
+    assert trips_by_forecast(counted("xid_bus"), frozenset({"memory_forecast"})) == 0
+
+
+def test_the_muted_share_is_of_the_time_in_the_span() -> None:
+    entries = [
+        entry("forecast_muted", T0, kind="a"),
+        entry("forecast_heard", T0 + 6 * HOUR, kind="a"),
+        entry("forecast_muted", T0 + 36 * HOUR, kind="a"),
+        entry("forecast_muted", T0 + DAY, kind="b"),
+        entry("forecast_heard", T0 + DAY, kind="c"),
+    ]
+    assert muted_shares(entries, T0, END) == {"a": 18 / 48, "b": 0.5}
