@@ -64,7 +64,7 @@ def body(item: AttentionItem, now: str, text: Text) -> str:
         sure = "" if item.probability is None else f"{chance(item.probability)} · "
         head = escape((sure + eta_text(text, now, item.eta, item.eta_low, item.eta_high)).removesuffix(" · "))
         lines.append(_clamped(f'<span class="tc-forecast">↗ {head}</span> ', without_label(ahead, label)))
-    facts = []
+    facts = [f"<b>{escape(text.name('level', item.level.value))}</b>"] if item.level is not None else []
     if item.since is not None:
         facts.append(escape(text("finding.since", age=text.duration(max(0.0, seconds_between(item.since, now))))))
     if item.others:

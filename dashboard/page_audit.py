@@ -123,6 +123,8 @@ VIEWS: dict[str, tuple[str, ...]] = {
         "injection",
         "import_done",
         "model_in_service",
+        "forecast_muted",
+        "forecast_heard",
         "login",
         "logout",
         "login_locked",

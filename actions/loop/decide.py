@@ -73,7 +73,7 @@ def decide(
     expected = grouped(
         (base_key(prediction.subject), prediction)
         for prediction in predictions
-        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None
+        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None and not prediction.muted
     )
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):

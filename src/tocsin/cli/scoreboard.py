@@ -43,6 +43,7 @@ def _lines(board: Scoreboard) -> list[str]:
         *(_rule(one) for one in board.rules),
         *(_action(one) for one in board.actions),
         _crossings(board.predictions),
+        *(f"  {one.sentence}" for one in board.kinds),
     ]
     return lines + [line for one in board.hazards for line in _hazard(one)]
 

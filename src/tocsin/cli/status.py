@@ -9,6 +9,7 @@ import click
 
 from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
 from tocsin.client.wire import to_json
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import from_iso, optional_iso
 
 if TYPE_CHECKING:
@@ -147,22 +148,28 @@ def _summary_lines(summary: FleetSummary) -> list[str]:
         if value is not None
     ]
     found = ", ".join(f"{count} {severity}" for severity, count in summary.findings.items() if count) or "none"
+    heard = [f"{summary.levels[one]} {one}" for one in reversed(AlertLevel) if summary.levels.get(one)]
+    levels = f" ({', '.join(heard)})" if heard else ""
     states = ", ".join(f"{count} {state}" for state, count in summary.states.items() if count) or "no GPU yet"
     return [
         f"Tocsin {summary.version}: mode {summary.mode}, {paused if summary.paused else 'running'}, {breaker}",
         f"{summary.gpus} GPUs on {summary.hosts} hosts{marked}: {states}",
         *([f"journal: {summary.journal_witness}"] if summary.journal_witness else []),
         *([", ".join(figures)] if figures else []),
-        f"findings: {found}; incidents: {summary.incidents}; predicted crossings: {summary.predictions}",
+        f"findings: {found}; incidents: {summary.incidents}{levels}; predicted crossings: {summary.predictions}",
         *([summary.risk_model] if summary.risk_model else []),
+        *summary.muted,
     ]
 
 
 def _worst_lines(incidents: Sequence[IncidentOut]) -> list[str]:
     from tocsin.terminal.text import whole_seconds
 
-    worst = sorted((one for one in incidents if one.active), key=lambda one: -one.root.severity.rank)
-    lines = [f"  {one.root.severity}: {whole_seconds(one.sentence)}" for one in worst[:_MOST_SHOWN]]
+    def urgency(one: IncidentOut) -> tuple[int, int]:
+        return -(one.level or one.alert_level).rank, -one.root.severity.rank
+
+    worst = sorted((one for one in incidents if one.active), key=urgency)
+    lines = [f"  {one.level or one.root.severity}: {whole_seconds(one.sentence)}" for one in worst[:_MOST_SHOWN]]
     return [*lines, *_more(len(worst))]
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from tocsin.client.control import BreakerOut
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.decision import Decision, DecisionState, Mode, Outcome, Ruling, Verdict
 from tocsin.domain.entry import Entry
 from tocsin.domain.event import Event
@@ -98,6 +99,8 @@ class AttentionItem(Wire):
     state: GpuState
     """How bad it is now: `ok` where it is only expected."""
     severity: Severity | None = None
+    level: AlertLevel | None = None
+    """How soon a person should hear of it."""
     sentence: str = ""
     """What is wrong now; empty where nothing is yet."""
     since: Instant | None = None
@@ -311,6 +314,10 @@ class FleetSummary(Wire):
     """Sum over the GPUs that report it."""
     findings: dict[Severity, Count] = Field(default_factory=dict)
     """Active findings by severity."""
+    levels: dict[AlertLevel, Count] = Field(default_factory=dict)
+    """Open incidents by how soon a person should hear of them."""
+    muted: list[str] = Field(default_factory=list)
+    """A line for each kind of forecast that its own record has muted."""
     incidents: Count = 0
     """Open incidents."""
     predictions: Count = 0
@@ -372,6 +379,7 @@ class IncidentOut(Incident):
     root: FindingOut
     members: tuple[FindingOut, ...]
     active: bool = True
+    level: AlertLevel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,6 +436,28 @@ class SeriesResponse(Wire):
     """How many instants the store has in the span; more than `at` has where they were thinned out."""
 
 
+class KindScore(Wire):
+    """How one kind of forecast did, a target of one model: only windows that are over count.
+
+    `settled` claims, of which `right` came true, `week` and `week_right` of them within seven days; mean `stated`
+    probability and share `observed` of all cases, null without any. A `muted` kind is judged on and told to nobody.
+    """
+
+    kind: str
+    settled: Count = 0
+    right: Count = 0
+    week: Count = 0
+    week_right: Count = 0
+    open: Count = 0
+    """Cases whose window is not over."""
+    precision: Ratio | None = None
+    """What it is judged by: the week's, with what was seen in simulated fleets."""
+    stated: Ratio | None = None
+    observed: Ratio | None = None
+    muted: bool = False
+    sentence: str = ""
+
+
 class Scoreboard(Wire):
     """What would have been done, and how often it would have been right."""
 
@@ -449,6 +479,8 @@ class Scoreboard(Wire):
     """How probabilities of hardware onsets turned out, by model, target and horizon."""
     actions: list[ActionScore] = Field(default_factory=list)
     """What came of what was carried out, by kind of action."""
+    kinds: list[KindScore] = Field(default_factory=list)
+    """The record of each kind of forecast."""
 
 
 # The journal in pages and the timeline of decisions, and what a client may ask of them.

@@ -236,6 +236,8 @@ class RulesSettings(Section):
     """TOML file of `[[xid]]` and `[[sxid]]` tables that correct the catalogues of driver and NVSwitch errors."""
     evaluate_seconds: float = Field(default=15.0, gt=0)
     """Time between two evaluations."""
+    least_precision: float = Field(default=0.2, ge=0, le=1)
+    """Share of the signs of a rule that foretells failures which must be followed by one; below it they are notes."""
 
 
 class TaskShare(Section):
@@ -272,6 +274,8 @@ class ForecastSettings(Section):
     """How far ahead it looks."""
     coverage: float = Field(default=0.8, gt=0, lt=1)
     """Nominal coverage of the interval."""
+    least_precision: float = Field(default=0.5, ge=0, le=1)
+    """Share of its claims that must come true for a kind of forecast to be heard; below it is muted, and judged on."""
     worker: bool = True
     """Whether models run in a process of their own, so that an XID never waits for one."""
     models: Path = Path("var/brain/models")

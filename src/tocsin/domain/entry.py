@@ -40,6 +40,8 @@ class EntryKind(StrEnum):
     INJECTION = "injection"
     IMPORT_DONE = "import_done"
     MODEL_IN_SERVICE = "model_in_service"
+    FORECAST_MUTED = "forecast_muted"
+    FORECAST_HEARD = "forecast_heard"
     MANUAL_ACTION = "manual_action"
     LOGIN = "login"
     LOGOUT = "logout"

@@ -35,6 +35,8 @@ class Prediction:
     `model` and `model_version` name what made it. `curve` has the probability by other horizons, as (milliseconds,
     probability), both rising. `classes` split the probability by class of fault, the likeliest first; they share it out
     alike at every horizon. `sentence` is in English, `sentence_zh` the same in Chinese, empty where there is none.
+    `raw` is the probability that the model gave before it was moved to what its record shows. A `muted` statement is
+    made to be judged, and told to nobody: its kind was wrong too often.
     """
 
     subject: Subject
@@ -59,6 +61,13 @@ class Prediction:
     curve: tuple[tuple[int, float], ...] = ()
     sentence_zh: str = ""
     classes: tuple[tuple[str, float], ...] = ()
+    raw: float | None = None
+    muted: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of statement that it is: its target and the model that says it."""
+        return f"{self.target} by {self.model}"
 
     @property
     def id(self) -> str:
@@ -69,8 +78,13 @@ class Prediction:
     @property
     def alert_level(self) -> AlertLevel:
         """A warning at most: what has not happened wakes nobody."""
-        warns = self.is_ahead or (self.status is PredictionStatus.LIKELY and self.eta_ms is None)
-        return AlertLevel.WARNING if warns else AlertLevel.NOTE
+        return AlertLevel.WARNING if self.warns else AlertLevel.NOTE
+
+    @property
+    def warns(self) -> bool:
+        """Whether it tells of something still to come, with or without an instant, and may be heard."""
+        likely = self.status is PredictionStatus.LIKELY and self.eta_ms is None
+        return (self.is_ahead or likely) and not self.muted
 
     @property
     def lead_ms(self) -> int | None:

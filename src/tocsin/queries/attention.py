@@ -10,6 +10,7 @@ from tocsin.actions.model.ranks import work_on
 from tocsin.actions.planning.facts import NodeState
 from tocsin.client.models import SEVERITY_STATES, Attention, AttentionItem, GpuState
 from tocsin.config.settings import CostSettings
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import ActionKind, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
@@ -142,6 +143,7 @@ class _Ranking:
             index=reading.gpu.index if reading is not None else None,
             state=state,
             severity=root.severity if root is not None else None,
+            level=_level(incident, expected),
             sentence=incident.sentence if incident is not None else "",
             since=to_iso(incident.opened_ms) if incident is not None else None,
             subjects=incident.subjects if incident is not None else 1,
@@ -183,6 +185,13 @@ class _Ranking:
         if expected is None or expected.probability is None:
             return None
         return gpu_hours_at_risk(gpus, expected.probability, not expected.metric, self._cost)
+
+
+def _level(incident: Incident | None, expected: Prediction | None) -> AlertLevel:
+    """That of the incident, else of what is expected; a GPU that only fell silent is for the working day."""
+    if incident is not None:
+        return incident.alert_level
+    return expected.alert_level if expected is not None else AlertLevel.WARNING
 
 
 def _most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:

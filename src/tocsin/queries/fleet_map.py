@@ -78,7 +78,7 @@ def snapshot_of(
 
 def is_warning(prediction: Prediction) -> bool:
     """Whether it tells of something still to come, with or without an instant."""
-    return prediction.is_ahead or prediction.status is PredictionStatus.LIKELY
+    return not prediction.muted and (prediction.is_ahead or prediction.status is PredictionStatus.LIKELY)
 
 
 def _place(reading: Reading) -> tuple[str, str, int, str]:

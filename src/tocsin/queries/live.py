@@ -18,6 +18,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.forecaster.live.recalibration import KindFigures
 from tocsin.journal.journal import Journal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.rules.schema import RuleSet
@@ -48,6 +49,9 @@ class LiveForecasts(Protocol):
 
     def current(self, now_ms: int) -> list[Prediction]:
         """The newest prediction of each subject and target that is not out of date."""
+
+    def kinds(self, now_ms: int) -> list[KindFigures]:
+        """The record of every kind of statement."""
 
 
 class LiveManagers(Protocol):

@@ -100,7 +100,7 @@ def _warned(found: Iterable[Prediction]) -> list[Prediction]:
     """Crossings still to come, the soonest of each GPU, soonest first."""
     first: dict[str, Prediction] = {}
     for one in sorted(found, key=lambda one: (math.inf if one.eta_ms is None else one.eta_ms, one.subject.name)):
-        if one.status is PredictionStatus.CROSSING:
+        if one.status is PredictionStatus.CROSSING and not one.muted:
             first.setdefault(one.subject.name, one)
     return list(first.values())
 

@@ -325,7 +325,7 @@ def judge_crossings(predictions: Sequence[Prediction], series_of: SeriesOf, now_
     """What became of each run of crossing predictions; later ones within its horizon repeat it and do not count."""
     found: list[Crossing] = []
     ends: dict[tuple[str, str], int] = {}
-    for prediction in sorted((p for p in predictions if p.is_ahead), key=lambda p: p.at_ms):
+    for prediction in sorted((p for p in predictions if p.is_ahead and not p.muted), key=lambda p: p.at_ms):
         key = (prediction.subject.key, prediction.target)
         end = prediction.at_ms + prediction.horizon_ms
         if prediction.at_ms < ends.get(key, 0) or prediction.threshold is None:

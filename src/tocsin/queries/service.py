@@ -144,6 +144,8 @@ class BrainService:
             memory_used_ratio=views.mean(snapshot.map.memory),
             power_watts=sum(watts or 0.0 for watts in snapshot.map.power) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
+            levels=dict(Counter(incident.alert_level for incident in brain.incidents)),
+            muted=[one.line for one in brain.forecasts.kinds(now) if one.muted],
             incidents=len(brain.incidents),
             predictions=sum(p.is_ahead for p in expected),
             risk_model="" if gate is None else gate.sentence,
@@ -225,7 +227,9 @@ class BrainService:
         return [extended(models.FindingOut, finding) for finding in active]
 
     def incidents(self) -> list[models.IncidentOut]:
-        found = sorted(self._brain.incidents, key=lambda i: (-i.root.severity.rank, i.opened_ms, i.id))
+        found = sorted(
+            self._brain.incidents, key=lambda i: (-i.alert_level.rank, -i.root.severity.rank, i.opened_ms, i.id)
+        )
         return [views.incident_out(incident) for incident in found]
 
     def predictions(self) -> list[Prediction]:
@@ -297,7 +301,7 @@ class BrainService:
         crossings, by_model = score_crossings(
             made, lambda gpu, metric, *span: brain.store.series(gpu, [metric], *span), now
         )
-        return scoreboard(
+        board = scoreboard(
             statuses,
             events,
             crossings,
@@ -309,6 +313,7 @@ class BrainService:
             since_ms=min((status.decision.at_ms for status in statuses), default=now),
             now_ms=now,
         )
+        return board.model_copy(update={"kinds": [views.kind_score(one) for one in brain.forecasts.kinds(now)]})
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         return diagnose_fleet(self._brain.store, self._brain.memory.latest(), self.now_ms(), host)

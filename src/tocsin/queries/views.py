@@ -18,6 +18,7 @@ from tocsin.client.models import (
     GpuState,
     GpuSummary,
     IncidentOut,
+    KindScore,
     PeerBand,
     PeerGroup,
     SeriesResponse,
@@ -28,13 +29,32 @@ from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.forecaster.live.recalibration import KindFigures
 from tocsin.store.port import Columns, Series, Store
 
 
 def incident_out(incident: Incident) -> IncidentOut:
     """An incident with its members."""
     members = tuple(extended(FindingOut, member) for member in incident.members)
-    return extended(IncidentOut, incident, root=extended(FindingOut, incident.root), members=members)
+    root = extended(FindingOut, incident.root)
+    return extended(IncidentOut, incident, root=root, members=members, level=incident.alert_level)
+
+
+def kind_score(one: KindFigures) -> KindScore:
+    """The record of a kind of forecast."""
+    return KindScore(
+        kind=one.kind,
+        settled=one.settled,
+        right=one.right,
+        week=one.week,
+        week_right=one.week_right,
+        open=one.open,
+        precision=one.precision,
+        stated=one.stated,
+        observed=one.observed,
+        muted=one.muted,
+        sentence=one.line,
+    )
 
 
 def control_out(controls: Controls, limit: int) -> ControlState:

@@ -46,7 +46,7 @@ class PredictionProbe(Probe):
         if prediction.status is PredictionStatus.NOT_ENOUGH_DATA:
             self._status.v[row] = _UNKNOWN
         else:
-            self._status.v[row] = _YES if self.warns(prediction) else _NO
+            self._status.v[row] = _YES if self.warns(prediction) and not prediction.muted else _NO
         self._made.v[row] = prediction.at_ms
         self._ends.v[row] = prediction.at_ms + prediction.horizon_ms
 

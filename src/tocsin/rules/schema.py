@@ -88,6 +88,9 @@ class RuleTable(Part):
     level: AlertLevel | None = None
     """`page` (a person is needed now), `warning` (for the working day) or `note` (for the record); by default what
     `critical`, `warning` and `info` stand for. What is only predicted is a warning at most."""
+    foretells: bool = False
+    """Whether it is a sign of a failure to come: where too few of its signs are followed by a fault that pages, on the
+    same GPU within 48 hours, it becomes a note."""
     category: Category
     """What kind of trouble it is about."""
     action: ActionKind | Literal["catalogue"]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tocsin.client.models import SEVERITY_STATES, DecisionOut, GpuState, GpuSummary, IncidentOut
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.decision import Ruling
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import SubjectKind
@@ -71,7 +72,13 @@ def _of_gpu(gpu: GpuSummary, now: str) -> AttentionLine:
 def _of_incident(incident: IncidentOut) -> AttentionLine:
     name = text.subject_label(incident.root.subject, {})
     state = SEVERITY_STATES[incident.root.severity]
-    return AttentionLine(f"incident:{incident.id}", state, name, LATEST, 0.0, text.plain(incident.sentence, name))
+    return AttentionLine(f"incident:{incident.id}", state, name, LATEST, 0.0, _levelled(incident, name))
+
+
+def _levelled(incident: IncidentOut, name: str) -> str:
+    """What it says, after a word where it needs a person now."""
+    said = text.plain(incident.sentence, name)
+    return f"PAGE {said}" if incident.level is AlertLevel.PAGE else said
 
 
 @dataclass(frozen=True, slots=True)

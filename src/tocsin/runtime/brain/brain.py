@@ -42,6 +42,7 @@ from tocsin.rules.incidents import collapse
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.expectations import Expectations, ModelWatch
 from tocsin.runtime.brain.forecasts import FleetForecasts
+from tocsin.runtime.brain.foretelling import FORETELLING_PART, ForetellingRules
 from tocsin.runtime.brain.lease import Lease
 from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
@@ -391,6 +392,8 @@ class Brain:
         self.owners = Ownership(settings.api.limits.gpus_per_host, round(settings.actions.newcomer_seconds * SECOND))
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
+        foretelling = [rule.name for rule in parts.ruleset if rule.table.foretells]
+        self._foretelling = ForetellingRules(journal, foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
         self._begun = clock.monotonic()
         self.active: list[Finding] = []
@@ -497,7 +500,7 @@ class Brain:
             )
             for reason, dropped in evaluation.dropped.items():
                 self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
-            ruled = self.recorder.continued(evaluation.active)
+            ruled = self._foretelling.levelled(self.recorder.continued(evaluation.active), now)
             planned = self.recorder.continued(self.proposals.findings)
             self.active = [*ruled, *planned]
             topology = self._topology_now(snapshot.readings, ruled)
@@ -506,6 +509,7 @@ class Brain:
             settling = now < self._started_today(now) + self.settings.actions.boot_grace_seconds * SECOND
             cleared = [] if settling else self.recorder.continued(evaluation.cleared)
             opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
+            self._foretelling.opened(opened)
             for finding in opened:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             self._save([*opened, *cleared])
@@ -534,8 +538,9 @@ class Brain:
             return
         with self.actions.held():
             seq, ledger = self.journal.head, self.actions.folded()
+        parts = {RECORDER_PART: self.recorder.state(), FORETELLING_PART: self._foretelling.state()}
         try:
-            self.journal.save(seq, {LEDGER_PART: ledger, RECORDER_PART: self.recorder.state()})
+            self.journal.save(seq, {LEDGER_PART: ledger, **parts})
         except OSError as error:
             log.warning("journal checkpoint cannot be written", error=str(error))
 

@@ -254,7 +254,16 @@ class Expectations:
         self._metrics.count("tocsin_forecast_failures_total", self._forecasts.failed - self._failed_before)
         self._failed_before = self._forecasts.failed
         self._record_news(made, before)
+        self._record_kinds(now_ms)
         self._models.look(made, now_ms)
+
+    def _record_kinds(self, now_ms: int) -> None:
+        """Put on record which kinds of statements are muted, or heard again, from now on."""
+        simulated = any(prediction.simulated for prediction in self._forecasts.current(now_ms))
+        for one in self._forecasts.settle(now_ms):
+            kind = EntryKind.FORECAST_MUTED if one.muted else EntryKind.FORECAST_HEARD
+            payload = {"kind": one.kind, "settled": one.settled, "right": one.right, "precision": one.precision}
+            self._journal.append(kind, payload | {"sentence": one.line}, simulated=simulated)
 
     def _observe_pools(
         self, readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int
@@ -284,7 +293,9 @@ class Expectations:
 
 
 def _warns(prediction: Prediction) -> bool:
-    """Whether it tells of something still to come, with or without an instant."""
+    """Whether it tells of something still to come, with or without an instant, and may be heard."""
+    if prediction.muted:
+        return False
     return prediction.is_ahead or (prediction.status in WARNINGS and prediction.eta_ms is None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import structlog
 
 from tocsin.config.settings import ForecastSettings
@@ -15,15 +16,22 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.evaluation.reliability import bin_of
+from tocsin.forecaster.features.onsets import Onset, onsets_of
+from tocsin.forecaster.live.recalibration import KindFigures, Recalibration, crossed
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.grid import by_gpu
-from tocsin.store.port import Store
+from tocsin.store.port import Store, StoreUnavailable
 
 log = structlog.get_logger()
 
 CHUNK = 100
 """GPUs whose past is read in one request and held in memory at once."""
+
+MOST_SETTLED = 200
+"""Cases that are judged in one pass: each reads the series of its window (own choice)."""
+RECORD_MS = 30 * DAY
+"""How far back what was said is judged after a restart."""
 
 Key = tuple[str, str]
 
@@ -40,13 +48,57 @@ class FleetForecasts:
         self._newest: dict[Key, Prediction] = {}
         self._stored_ms: dict[Key, int] = {}
         self._last_ms: int | None = None
+        self._kinds = Recalibration(settings.least_precision)
         self.made = 0
         self.failed = 0
 
     def recall(self, now_ms: int) -> None:
-        """Take up the predictions that were in force before a restart."""
-        for prediction in self._store.predictions(self._oldest(now_ms), now_ms + 1):
-            self._newest[_key(prediction)] = prediction
+        """Take up what was said before a restart, what came of it, and what is in force."""
+        past = sorted(self._store.predictions(now_ms - RECORD_MS, now_ms + 1), key=lambda p: (p.at_ms, p.id))
+        for prediction in past:
+            self._settle(prediction.at_ms)
+            self._kinds.follow([prediction])
+            if prediction.at_ms >= self._oldest(now_ms):
+                self._newest[_key(prediction)] = prediction
+        self._settle(now_ms)
+        self._kinds.judge(now_ms)
+
+    def settle(self, now_ms: int) -> list[KindFigures]:
+        """Judge what was said by what came of it; the kinds of statements that are muted or heard again from now on."""
+        self._settle(now_ms)
+        with self._lock:
+            return self._kinds.judge(now_ms)
+
+    def kinds(self, now_ms: int) -> list[KindFigures]:
+        """The record of every kind of statement."""
+        with self._lock:
+            return self._kinds.figures(now_ms)
+
+    def _settle(self, now_ms: int) -> None:
+        with self._lock:
+            due = self._kinds.take_due(now_ms, MOST_SETTLED)
+        if not due:
+            return
+        try:
+            events = self._store.events(min(one.at_ms for one in due), now_ms + 1) if _on_faults(due) else []
+            onsets = onsets_of(events, self._store.gpus()) if events else []
+            found = [(one, self._came(one, onsets)) for one in due]
+        except StoreUnavailable as error:
+            log.warning("forecasts not judged: the store is unavailable", error=str(error))
+            return
+        with self._lock:
+            self._kinds.settle([(one, came) for one, came in found if came is not None])
+
+    def _came(self, said: Prediction, onsets: Sequence[Onset]) -> bool | None:
+        """Whether the metric crossed its threshold, or hardware failed, in time; None where nothing was read."""
+        end_ms = said.at_ms + said.horizon_ms
+        if not said.metric:
+            return any(one.device == said.subject.name and said.at_ms < one.at_ms <= end_ms for one in onsets)
+        series = self._store.series(said.subject.name, [said.metric], said.at_ms + 1, end_ms + 1)
+        known = np.isfinite(series.values[:, 0]) if series.values.size else np.zeros(0, np.bool_)
+        if not known.any():
+            return None
+        return crossed(said, series.at_ms[known].tolist(), series.values[known, 0].astype(np.float64))
 
     def _oldest(self, now_ms: int) -> int:
         return now_ms - int(3 * self._settings.every_seconds * SECOND) - MINUTE
@@ -115,11 +167,13 @@ class FleetForecasts:
 
     def _keep(self, made: list[Prediction]) -> list[Prediction]:
         with self._lock:
+            made = self._kinds.restated(made)
             news = [prediction for prediction in made if self._is_news(prediction)]
         self._store.write(Batch(predictions=news))
         with self._lock:
             self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
             self.made += len(made)
+            self._kinds.follow(news)
             self._newest.update((_key(prediction), prediction) for prediction in made)
         return made
 
@@ -138,6 +192,10 @@ class FleetForecasts:
             self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
             self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= now_ms - 2 * DAY}
             return list(self._newest.values())
+
+
+def _on_faults(cases: Sequence[Prediction]) -> bool:
+    return any(not one.metric for one in cases)
 
 
 def _moved(before: Prediction, after: Prediction) -> bool:

@@ -1,0 +1,295 @@
+"""The record of each kind of statement: what was said, what came, and what follows for what is said next.
+
+A kind is a target of one model. One window of a subject is one case, which counts once the window is over, whatever
+came before. Stated probabilities are moved to what was observed where as much was stated; a kind whose claims come true
+too seldom is muted: it is still made and judged, and told to nobody until its claims hold again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tocsin.domain.clock import DAY
+from tocsin.domain.finding import SubjectKind
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.features.examples import Floats
+
+EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
+"""Ranges of stated probability that are calibrated apart (own choice)."""
+HALF_LIFE_MS = 14 * DAY
+"""After this long a case weighs half: a fleet and its software change (own choice)."""
+WEEK_MS = 7 * DAY
+"""A kind is muted by what it claimed within this."""
+OWN_WEIGHT = 5.0
+"""Cases that the model's own word weighs where nothing is known (own choice)."""
+PRIOR_WEIGHT = 20.0
+"""Cases that what was seen in simulated fleets weighs at most (own choice)."""
+COMES_BACK = 0.05
+"""How far above the floor the precision of a muted kind must come before it is heard again."""
+LEAST_CLAIMS = 5
+"""A kind without a prior is not muted by fewer claims of its own."""
+CLAIMS = frozenset({PredictionStatus.CROSSING, PredictionStatus.LIKELY})
+_CROSSINGS = frozenset({PredictionStatus.CROSSING, PredictionStatus.NO_CROSSING})
+_EVENTS = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
+
+
+@dataclass(frozen=True, slots=True)
+class KindPrior:
+    """What a kind did in simulated fleets: cases and those that came, by range of `EDGES`, and the same of claims."""
+
+    cases: tuple[float, ...] = (0.0,) * (len(EDGES) - 1)
+    came: tuple[float, ...] = (0.0,) * (len(EDGES) - 1)
+    claims: float = 0.0
+    right: float = 0.0
+
+
+@cache
+def shipped_priors() -> Mapping[str, KindPrior]:
+    """By kind; made by `python -m tocsin.offline.statement_prior`."""
+    text = files("tocsin.forecaster").joinpath("prior/statements.json").read_text(encoding="utf-8")
+    return {kind: prior_of(raw) for kind, raw in json.loads(text)["kinds"].items()}
+
+
+def prior_of(raw: Mapping[str, Any]) -> KindPrior:
+    """As `KindRecord.counted` has it."""
+    return KindPrior(tuple(raw["cases"]), tuple(raw["came"]), raw["claims"], raw["right"])
+
+
+@dataclass(frozen=True, slots=True)
+class KindFigures:
+    """How a kind did: of `settled` claims `right` ones came true, `week` and `week_right` within seven days; mean
+    stated probability and share observed of all its cases, None without any. `precision` is what it is judged by, with
+    the prior in it, `simulated` says that the prior came from simulated fleets."""
+
+    kind: str
+    target: str
+    model: str
+    settled: int
+    right: int
+    week: int
+    week_right: int
+    open: int
+    precision: float
+    stated: float | None
+    observed: float | None
+    muted: bool
+    simulated: bool
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        name = self.target.replace("time_to_threshold:", "").removeprefix("gpu_").replace("_", " ")
+        what = f"{name} forecast ({self.model})"
+        state = ", muted" if self.muted else ""
+        if self.week:
+            return f"{what}: {self.week_right / self.week:.0%} of {self.week} right this week{state}"
+        if self.simulated:
+            return f"{what}: no record here yet, {self.precision:.0%} right in simulated fleets{state}"
+        return f"{what}: no record yet{state}"
+
+
+@dataclass
+class KindRecord:
+    """The cases of one kind."""
+
+    prior: KindPrior | None
+    cases: Floats = field(default_factory=lambda: np.zeros(len(EDGES) - 1))
+    came: Floats = field(default_factory=lambda: np.zeros(len(EDGES) - 1))
+    claims: deque[tuple[int, bool]] = field(default_factory=deque)
+    settled: int = 0
+    right: int = 0
+    stated: float = 0.0
+    observed: int = 0
+    with_chance: int = 0
+    muted: bool = False
+    _weighed_ms: int | None = None
+
+    def settle(self, case: Prediction, came: bool, now_ms: int) -> None:
+        """Take in a case whose window is over."""
+        if self._weighed_ms is not None:
+            keep = 0.5 ** (max(0, now_ms - self._weighed_ms) / HALF_LIFE_MS)
+            self.cases, self.came = self.cases * keep, self.came * keep
+        self._weighed_ms = now_ms
+        said = case.raw if case.raw is not None else case.probability
+        if said is not None:
+            self.cases[_place(said)] += 1.0
+            self.came[_place(said)] += came
+        if case.probability is not None:
+            self.stated, self.with_chance = self.stated + case.probability, self.with_chance + 1
+            self.observed += came
+        if case.status in CLAIMS:
+            self.settled, self.right = self.settled + 1, self.right + came
+            self.claims.append((now_ms, came))
+
+    def week(self, now_ms: int) -> tuple[int, int]:
+        """Claims of the last seven days, and the right ones."""
+        while self.claims and self.claims[0][0] <= now_ms - WEEK_MS:
+            self.claims.popleft()
+        return len(self.claims), sum(right for _, right in self.claims)
+
+    def precision(self, now_ms: int) -> float:
+        """Share of claims that come true, by the week's and the prior's; 0.5 where nothing is known."""
+        claims, right = self.week(now_ms)
+        known, good = 2.0, 1.0
+        if self.prior is not None and self.prior.claims:
+            known = min(self.prior.claims, PRIOR_WEIGHT)
+            good = known * self.prior.right / self.prior.claims
+        return (right + good) / (claims + known)
+
+    def judge(self, floor: float, now_ms: int) -> bool:
+        """Mute or hear it; whether that changed."""
+        before, precision = self.muted, self.precision(now_ms)
+        grounds = self.prior is not None and self.prior.claims >= LEAST_CLAIMS
+        if self.muted:
+            self.muted = precision < floor + COMES_BACK
+        else:
+            self.muted = precision < floor and (grounds or self.week(now_ms)[0] >= LEAST_CLAIMS)
+        return self.muted is not before
+
+    def calibrated(self, said: float) -> float:
+        """What is stated in place of `said`: never less for more."""
+        cases, came = self.cases.copy(), self.came.copy()
+        if self.prior is not None:
+            known = np.asarray(self.prior.cases)
+            share = np.minimum(1.0, PRIOR_WEIGHT / np.maximum(known, 1.0))
+            cases, came = cases + known * share, came + np.asarray(self.prior.came) * share
+        middles = np.array([(low + high) / 2 for low, high in pairwise(EDGES)])
+        shares = _rising((came + OWN_WEIGHT * middles) / (cases + OWN_WEIGHT), cases + OWN_WEIGHT)
+        if not cases.sum():
+            return said
+        return float(shares[_place(said)])
+
+    def counted(self) -> dict[str, Any]:
+        """As JSON, for a prior."""
+        rounded = [[round(float(one), 3) for one in column] for column in (self.cases, self.came)]
+        return {"cases": rounded[0], "came": rounded[1], "claims": self.settled, "right": self.right}
+
+
+def _place(said: float) -> int:
+    return min(int(np.searchsorted(EDGES, said, side="right")) - 1, len(EDGES) - 2)
+
+
+def _rising(shares: Floats, weights: Floats) -> Floats:
+    """The nearest shares that never fall (pool adjacent violators, Ayer et al. 1955)."""
+    blocks: list[list[float]] = []
+    for share, weight in zip(shares.tolist(), weights.tolist(), strict=True):
+        blocks.append([share, weight, 1.0])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            last, before = blocks.pop(), blocks.pop()
+            weight = before[1] + last[1]
+            blocks.append([(before[0] * before[1] + last[0] * last[1]) / weight, weight, before[2] + last[2]])
+    return np.repeat([one[0] for one in blocks], [int(one[2]) for one in blocks])
+
+
+class Recalibration:
+    """Every kind of statement with its record. Not safe to use from several threads."""
+
+    def __init__(self, floor: float, priors: Mapping[str, KindPrior] | None = None) -> None:
+        self._floor = floor
+        self._priors = shipped_priors() if priors is None else priors
+        self._kinds: dict[tuple[str, str], KindRecord] = {}
+        self._open: dict[tuple[str, str, str, bool], Prediction] = {}
+
+    def _record(self, said: Prediction) -> KindRecord:
+        key = said.target, said.model
+        if key not in self._kinds:
+            self._kinds[key] = KindRecord(self._priors.get(said.kind))
+            self._kinds[key].judge(self._floor, said.at_ms)
+        return self._kinds[key]
+
+    def restated(self, made: Iterable[Prediction]) -> list[Prediction]:
+        """What is said in place of `made`: probabilities as the record has them, and muted where it is too poor."""
+        return [self._restated(one) for one in made]
+
+    def _restated(self, said: Prediction) -> Prediction:
+        if not _judged(said):
+            return said
+        record = self._record(said)
+        muted = record.muted and said.status in CLAIMS
+        if said.metric and said.probability is None and said.status in CLAIMS:
+            # A model that gives no probability of its own: its claims are as likely as its record says.
+            return replace(said, muted=muted, probability=record.precision(said.at_ms))
+        if said.metric and said.probability is not None:
+            chance = record.calibrated(said.probability)
+            return replace(said, muted=muted, probability=chance, raw=said.probability)
+        return replace(said, muted=muted) if muted else said
+
+    def follow(self, said: Iterable[Prediction]) -> None:
+        """Open a case for each statement whose subject and target have none; what is said again repeats it."""
+        for one in said:
+            if _judged(one):
+                self._record(one)
+                self._open.setdefault((one.subject.key, one.target, one.model, one.status in CLAIMS), one)
+
+    def take_due(self, now_ms: int, most: int) -> list[Prediction]:
+        """Cases whose window is over, `most` at most, no longer open: for `settle`."""
+        over = [key for key, one in self._open.items() if one.at_ms + one.horizon_ms <= now_ms]
+        return [self._open.pop(key) for key in over[:most]]
+
+    def settle(self, found: Iterable[tuple[Prediction, bool]]) -> None:
+        """Count cases by what came."""
+        for case, came in found:
+            self._record(case).settle(case, came, case.at_ms + case.horizon_ms)
+
+    def judge(self, now_ms: int) -> list[KindFigures]:
+        """Mute and hear; the kinds for which that changed."""
+        changed = [key for key, record in sorted(self._kinds.items()) if record.judge(self._floor, now_ms)]
+        return [self._figures(key, now_ms) for key in changed]
+
+    def figures(self, now_ms: int) -> list[KindFigures]:
+        """How every kind did, by target and model."""
+        return [self._figures(key, now_ms) for key in sorted(self._kinds)]
+
+    def counted(self) -> dict[str, dict[str, Any]]:
+        """Every record as JSON, by kind, for a prior."""
+        return {f"{target} by {model}": one.counted() for (target, model), one in sorted(self._kinds.items())}
+
+    def _figures(self, key: tuple[str, str], now_ms: int) -> KindFigures:
+        target, model = key
+        one = self._kinds[key]
+        week, week_right = one.week(now_ms)
+        return KindFigures(
+            kind=f"{target} by {model}",
+            target=target,
+            model=model,
+            settled=one.settled,
+            right=one.right,
+            week=week,
+            week_right=week_right,
+            open=sum((target, model) == (each[1], each[2]) for each in self._open),
+            precision=one.precision(now_ms),
+            stated=one.stated / one.with_chance if one.with_chance else None,
+            observed=one.observed / one.with_chance if one.with_chance else None,
+            muted=one.muted,
+            simulated=one.prior is not None and one.prior.claims > 0,
+        )
+
+
+def _judged(said: Prediction) -> bool:
+    """Whether it claims something of a GPU that the service can look up later."""
+    if said.subject.kind is not SubjectKind.GPU:
+        return False
+    if said.metric:
+        ahead = said.status is not PredictionStatus.CROSSING or (said.lead_ms or 0) > 0
+        chance = said.probability is not None or said.status in CLAIMS
+        return said.status in _CROSSINGS and said.threshold is not None and ahead and chance
+    return said.status in _EVENTS
+
+
+def crossed(said: Prediction, at_ms: Sequence[int], values: Floats) -> bool:
+    """Whether one of the samples `values` lies at or beyond the threshold within the window."""
+    window = np.asarray(at_ms)
+    inside = (window > said.at_ms) & (window <= said.at_ms + said.horizon_ms)
+    falls = said.value is not None and said.threshold is not None and said.value > said.threshold
+    limit = said.threshold if said.threshold is not None else np.inf
+    beyond = values <= limit if falls else values >= limit
+    return bool((inside & beyond).any())

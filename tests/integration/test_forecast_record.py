@@ -1,0 +1,63 @@
+"""The record of forecasts in a running brain: judged by what the store has, and the same after a restart."""
+
+from __future__ import annotations
+
+from tocsin.config.settings import ForecastSettings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Reading
+from tocsin.forecaster.live.worker import ForecastWorker
+from tocsin.runtime.brain.forecasts import FleetForecasts
+from tocsin.store.memory import MemoryStore
+from tocsin_testing.builders import T0, gpu
+
+GPUS = [gpu(n) for n in range(12)]
+METRIC = "gpu_memory_used_ratio"
+
+
+def claims(at_ms: int) -> list[Prediction]:
+    return [
+        Prediction(
+            subject=Subject(SubjectKind.GPU, one.uuid, one.host),
+            target="own",
+            at_ms=at_ms,
+            horizon_ms=HOUR,
+            status=PredictionStatus.CROSSING,
+            model="guess",
+            model_version="1",
+            sentence="",
+            metric=METRIC,
+            threshold=0.9,
+            value=0.88,
+            probability=0.8,
+            eta_ms=at_ms + 30 * MINUTE,
+        )
+        for one in GPUS
+    ]
+
+
+def forecasts(store: MemoryStore) -> FleetForecasts:
+    settings = ForecastSettings(worker=False)
+    return FleetForecasts(store, ForecastWorker(settings, only=[]), settings)
+
+
+def test_claims_that_fail_mute_their_kind_and_a_restart_knows_it() -> None:
+    store = MemoryStore()
+    for minute in range(120):
+        at_ms = T0 + minute * MINUTE
+        store.write(Batch(readings=[Reading(one, at_ms, {METRIC: 0.88}) for one in GPUS]))
+    running = forecasts(store)
+    running.put(claims(T0), "guess")
+    assert all(one.warns for one in running.current(T0))
+    assert running.settle(T0 + 30 * MINUTE) == [], "no window is over"
+    (muted,) = running.settle(T0 + HOUR + MINUTE)
+    assert (muted.settled, muted.right, muted.muted) == (12, 0, True)
+    running.put(claims(T0 + 70 * MINUTE), "guess")
+    assert not any(one.warns for one in running.current(T0 + 70 * MINUTE))
+    again = forecasts(store)
+    again.recall(T0 + 80 * MINUTE)
+    (known,) = [one for one in again.kinds(T0 + 80 * MINUTE) if one.model == "guess"]
+    assert (known.settled, known.muted) == (12, True)
+    assert not any(one.warns for one in again.current(T0 + 80 * MINUTE))

@@ -1,0 +1,143 @@
+"""What each kind of statement is worth by its own record: calibrated, muted, and heard again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.live.recalibration import KindPrior, Recalibration, crossed, shipped_priors
+from tocsin_testing.builders import T0
+
+KIND = "time_to_threshold:gpu_memory_used_ratio by threshold"
+
+
+def said(number: int, at_ms: int = T0, probability: float | None = 0.75, **more: object) -> Prediction:
+    fields: dict[str, object] = {
+        "subject": Subject(SubjectKind.GPU, f"GPU-{number}", "node-1"),
+        "target": "time_to_threshold:gpu_memory_used_ratio",
+        "at_ms": at_ms,
+        "horizon_ms": 2 * HOUR,
+        "status": PredictionStatus.CROSSING,
+        "model": "threshold",
+        "model_version": "1",
+        "sentence": "",
+        "metric": "gpu_memory_used_ratio",
+        "threshold": 0.9,
+        "value": 0.6,
+        "probability": probability,
+        "eta_ms": at_ms + HOUR,
+        **more,
+    }
+    return Prediction(**fields)  # type: ignore[arg-type]
+
+
+def told(kinds: Recalibration, count: int, right: int, at_ms: int = T0) -> None:
+    """`count` claims, of which the first `right` come true, and their windows pass."""
+    made = kinds.restated([said(n, at_ms) for n in range(count)])
+    kinds.follow(made)
+    due = kinds.take_due(at_ms + 2 * HOUR, count)
+    kinds.settle([(one, number < right) for number, one in enumerate(due)])
+    kinds.judge(at_ms + 2 * HOUR)
+
+
+def test_a_kind_that_is_usually_wrong_mutes_itself_and_says_so_in_one_line() -> None:
+    kinds = Recalibration(0.5, {})
+    told(kinds, 47, 2)
+    (one,) = kinds.restated([said(99, T0 + 3 * HOUR)])
+    assert one.muted
+    assert (one.alert_level, one.warns) == (AlertLevel.NOTE, False)
+    (figures,) = kinds.figures(T0 + 3 * HOUR)
+    assert (figures.kind, figures.settled, figures.right) == (KIND, 47, 2)
+    assert figures.line == "memory used ratio forecast (threshold): 4% of 47 right this week, muted"
+
+
+def test_what_is_muted_is_judged_on_and_comes_back_by_itself() -> None:
+    kinds = Recalibration(0.5, {})
+    told(kinds, 20, 1)
+    assert kinds.figures(T0)[0].muted
+    told(kinds, 40, 38, T0 + DAY)
+    assert not kinds.figures(T0 + DAY)[0].muted, "its claims hold again, though nobody heard them"
+    assert not kinds.restated([said(1, T0 + 2 * DAY)])[0].muted
+
+
+def test_an_old_record_weighs_no_longer_than_a_week() -> None:
+    kinds = Recalibration(0.5, {})
+    told(kinds, 20, 1)
+    kinds.judge(T0 + 9 * DAY)
+    assert kinds.figures(T0 + 9 * DAY)[0].week == 0
+
+
+def test_stated_probabilities_move_to_what_was_observed_and_keep_their_order() -> None:
+    kinds = Recalibration(0.0, {})
+    rng = np.random.default_rng(5)
+    for step in range(40):
+        at_ms = T0 + step * 3 * HOUR
+        made = [said(n, at_ms, float(rng.uniform(0.0, 1.0))) for n in range(20)]
+        kinds.follow(kinds.restated(made))
+        due = kinds.take_due(at_ms + 2 * HOUR, 100)
+        kinds.settle([(one, bool(rng.uniform() < (one.raw or 0.0) ** 3)) for one in due])
+    later = kinds.restated([said(0, T0 + 6 * DAY, p) for p in (0.05, 0.3, 0.5, 0.7, 0.95)])
+    chances = [one.probability or 0.0 for one in later]
+    assert chances == sorted(chances)
+    assert chances[2] == pytest.approx(0.5**3, abs=0.1)
+    assert [one.raw for one in later] == [0.05, 0.3, 0.5, 0.7, 0.95]
+
+
+def test_a_case_is_one_window_of_one_subject_and_counts_when_it_is_over() -> None:
+    kinds = Recalibration(0.5, {})
+    kinds.follow([said(1), said(1, T0 + HOUR), said(2)])
+    assert kinds.take_due(T0 + 2 * HOUR - 1, 9) == [], "whatever came by now"
+    assert [one.subject.name for one in kinds.take_due(T0 + 2 * HOUR, 9)] == ["GPU-1", "GPU-2"]
+    assert kinds.take_due(T0 + 9 * HOUR, 9) == []
+
+
+def test_a_prior_speaks_until_there_is_a_record_and_a_weak_one_says_so() -> None:
+    poor = KindPrior((0.0,) * 4 + (40.0, 0.0, 0.0), (0.0,) * 4 + (2.0, 0.0, 0.0), 40.0, 2.0)
+    kinds = Recalibration(0.5, {KIND: poor})
+    (one,) = kinds.restated([said(1)])
+    assert one.muted
+    assert one.probability is not None
+    assert one.probability < 0.4
+    assert kinds.figures(T0)[0].line.endswith("no record here yet, 5% right in simulated fleets, muted")
+    fresh = Recalibration(0.5, {})
+    assert fresh.restated([said(1)])[0].probability == 0.75
+    assert fresh.figures(T0)[0].line.endswith("no record yet")
+    told(kinds, 60, 58)
+    assert not kinds.figures(T0)[0].muted, "its own record outweighs what was seen elsewhere"
+
+
+def test_a_model_without_probabilities_states_its_record() -> None:
+    kinds = Recalibration(0.5, {})
+    told(kinds, 20, 16)
+    (one,) = kinds.restated([said(50, T0 + 3 * HOUR, None)])
+    assert one.probability == pytest.approx(17 / 22)
+
+
+def test_what_claims_nothing_is_never_muted_and_pools_are_left_alone() -> None:
+    kinds = Recalibration(0.5, {})
+    told(kinds, 20, 0)
+    calm = said(3, T0 + 3 * HOUR, 0.1, status=PredictionStatus.NO_CROSSING, eta_ms=None)
+    assert not kinds.restated([calm])[0].muted
+    pool = replace(said(3), subject=Subject(SubjectKind.POOL, "train"))
+    assert kinds.restated([pool]) == [pool]
+
+
+def test_a_crossing_counts_within_its_window_in_its_direction() -> None:
+    at_ms = [T0, T0 + HOUR, T0 + 3 * HOUR]
+    assert crossed(said(1), at_ms, np.array([0.6, 0.9, 0.5]))
+    assert not crossed(said(1), at_ms, np.array([0.95, 0.8, 0.95])), "before, and after the window"
+    falls = said(1, threshold=5.0, value=40.0)
+    assert crossed(falls, at_ms, np.array([40.0, 5.0, 40.0]))
+
+
+def test_the_shipped_priors_can_be_read() -> None:
+    for kind, prior in shipped_priors().items():
+        assert " by " in kind
+        assert 0 <= prior.right <= prior.claims
+        assert all(0 <= came <= cases + 1e-9 for came, cases in zip(prior.came, prior.cases, strict=True))

@@ -1,0 +1,76 @@
+"""Rules that foretell failures: their signs count when their time is over, and poor ones become notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import HOUR, ManualClock
+from tocsin.domain.entry import EntryKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.journal.journal import Journal
+from tocsin.rules.load import load_rules
+from tocsin.runtime.brain.brain import _finding_payload
+from tocsin.runtime.brain.foretelling import FORETELLING_PART, WINDOW_MS, ForetellingRules
+from tocsin_testing.builders import T0
+
+SIGN = "pcie_replays"
+
+
+def finding(rule: str, gpu: int, at_ms: int, severity: Severity = Severity.WARNING) -> Finding:
+    subject = Subject(SubjectKind.GPU, f"GPU-{gpu}", "node-1")
+    return Finding(rule, subject, severity, Category.HARDWARE, ActionKind.NOTIFY, at_ms, at_ms, "")
+
+
+def journal(tmp_path: Path) -> Journal:
+    return Journal.open(tmp_path / "journal.db", ManualClock(T0))
+
+
+def signs(count: int, followed: int) -> list[Finding]:
+    """`count` signs an hour apart on as many GPUs; a fault comes an hour after each of the first `followed`."""
+    made = [finding(SIGN, n, T0 + n * HOUR) for n in range(count)]
+    made += [finding("xid_bus", n, T0 + (n + 1) * HOUR, Severity.CRITICAL) for n in range(followed)]
+    return sorted(made, key=lambda one: one.started_ms)
+
+
+def test_signs_that_nothing_follows_become_notes_once_their_time_is_over(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN}, 0.2)
+    rules.opened(signs(6, 0))
+    fresh = finding(SIGN, 9, T0 + 7 * HOUR)
+    assert rules.levelled([fresh], T0 + 7 * HOUR)[0].alert_level is AlertLevel.WARNING, "nothing is settled"
+    late = T0 + 6 * HOUR + WINDOW_MS
+    assert rules.levelled([fresh], late)[0].alert_level is AlertLevel.NOTE
+    other = finding("gpu_silent", 9, T0)
+    assert rules.levelled([other], late) == [other], "what foretells nothing is what it says"
+    log.close()
+
+
+def test_signs_that_are_borne_out_stay_warnings_and_a_fault_counts_no_sooner(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN}, 0.2)
+    rules.opened(signs(6, 4))
+    assert rules.precision(SIGN, T0 + 8 * HOUR) is None
+    assert rules.precision(SIGN, T0 + 6 * HOUR + WINDOW_MS) == 4 / 6
+    log.close()
+
+
+def test_the_record_is_a_fold_of_the_journal_and_of_its_checkpoint(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN}, 0.2)
+    for one in signs(6, 1):
+        log.append(EntryKind.FINDING_OPENED, _finding_payload(one))
+        rules.opened([one])
+    late = T0 + 6 * HOUR + WINDOW_MS
+    assert ForetellingRules(log, {SIGN}, 0.2).precision(SIGN, late) == rules.precision(SIGN, late) == 1 / 6
+    log.save(log.head, {FORETELLING_PART: rules.state()})
+    log.close()
+    again = journal(tmp_path)
+    assert ForetellingRules(again, {SIGN}, 0.2).precision(SIGN, late) == 1 / 6
+    again.close()
+
+
+def test_what_the_shipped_rules_foretell() -> None:
+    foretelling = {rule.name: rule for rule in load_rules() if rule.table.foretells}
+    assert SIGN in foretelling
+    assert all(rule.level is AlertLevel.WARNING for rule in foretelling.values()), "a page is about what has happened"
