@@ -4,66 +4,41 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.store.embedded.store import SqliteStore
+from tocsin_testing.chaos import until
+from tocsin_testing.killed_store import GPUS, STEP, start_store
 
 KILLS = 20
 START = 1_795_000_000_000 // DAY * DAY
-
-WORK = """
-import sys
-from pathlib import Path
-from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, MINUTE
-from tocsin.domain.reading import Gpu
-from tocsin.domain.metrics import variant
-from tocsin.domain.reading import Reading
-from tocsin.store.embedded.store import SqliteStore
-from tocsin.store.upkeep import Retention
-
-store, number, start = SqliteStore(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
-keep = Retention(DAY // 4, 10**6 * DAY, 10**6 * DAY)
-fleet = [Gpu(f"GPU-{n}", "node-1", n) for n in range(4)]
-link = variant("gpu_nvlink_up", "link", "0")
-
-while True:
-    for _ in range(6):
-        now = start + number * MINUTE
-        store.write(Batch(readings=[Reading(g, now, {"gpu_power_watts": float(number), link: 1.0}) for g in fleet]))
-        print(number, flush=True)
-        number += 10
-    store.maintain(now, keep)
-"""
+NEVER = threading.Event()
 
 
-def run_until_killed(path: Path, number: int, writes: int, seconds: float) -> list[int]:
-    """Minutes that a process acknowledged before it was killed, which was so many `seconds` after so many `writes`."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", WORK, str(path), str(number), str(START)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(writes)]
-    killer = threading.Timer(seconds, process.kill)
-    killer.start()
-    out, err = process.communicate()
-    killer.join()
-    assert process.returncode == -signal.SIGKILL, err.decode()
-    # A line that the kill cut short was never read whole: its write may or may not be there.
-    return [int(line) for line in (b"".join(lines) + out).split(b"\n")[:-1] if line.isdigit()]
+def run_until_killed(path: Path, number: int, writes: int, seconds: float, told: Path) -> None:
+    """A process that goes on from minute `number` and is killed, which is so many `seconds` after so many `writes`."""
+    before = len(told.read_bytes())
+    process = start_store(path, number, START, told)
+    until(lambda: told.read_bytes().count(b"\n", before) >= writes or not process.is_alive(), "writes that are kept")
+    NEVER.wait(seconds)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_no_acknowledged_reading_is_lost_and_none_is_there_twice(tmp_path: Path) -> None:
-    path, chance = tmp_path / "store.db", random.Random(20261121)
+    path, told, chance = tmp_path / "store.db", tmp_path / "told", random.Random(20261121)
+    told.touch()
     acknowledged: list[int] = []
-    number = 0
     for _ in range(KILLS):
-        acknowledged += run_until_killed(path, number, chance.randrange(1, 60), chance.uniform(0.0, 0.05))
-        number = acknowledged[-1] + 10
+        number = acknowledged[-1] + STEP if acknowledged else 0
+        run_until_killed(path, number, chance.randrange(1, 60), chance.uniform(0.0, 0.05), told)
+        acknowledged = [int(line) for line in told.read_text().splitlines()]
     store = SqliteStore(path)
     found = store.series("GPU-2", ["gpu_power_watts", 'gpu_nvlink_up{link="0"}'], 0, 2**62)
     everyone = store.columns(["gpu_power_watts"], 0, 2**62)
@@ -74,7 +49,7 @@ def test_no_acknowledged_reading_is_lost_and_none_is_there_twice(tmp_path: Path)
     assert set(acknowledged) <= {int(value) for value in kept}
     assert len(kept) == len(set(kept))
     assert kept == [(at - START) / MINUTE for at in found.at_ms.tolist()]
-    assert len(everyone.at_ms) == 4 * len(kept)
+    assert len(everyone.at_ms) == GPUS * len(kept)
     assert set(found.values[:, 1].tolist()) == {1.0}
     assert store.damaged() == []
     assert {p.name for p in path.with_name("store.db.segments").iterdir()} <= listed

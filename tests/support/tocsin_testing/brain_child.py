@@ -17,7 +17,8 @@ from tocsin.runtime.brain.assembly import run_brain
 def context() -> ForkServerContext:
     """Start method whose server has brain and agent imported already, so that a start costs a fork."""
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(["tocsin_testing.brain_child", "tocsin_testing.killed_agent"])
+    loaded = ("brain_child", "killed_agent", "killed_store")
+    chosen.set_forkserver_preload([f"tocsin_testing.{name}" for name in loaded])
     return chosen
 
 
