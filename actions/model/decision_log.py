@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -85,7 +86,8 @@ class Delivered:
         told = self.summaries if kind == "summary" else self.pages
         mine = told.setdefault(channel, {})
         mine.setdefault(message, at_ms)
-        told[channel] = {key: when for key, when in mine.items() if when > at_ms - PAGES_MS}
+        for over in list(takewhile(lambda key: mine[key] <= at_ms - PAGES_MS, mine)):
+            del mine[over]
 
     def apply(self, payload: Mapping[str, Any], decision: Decision | None, at_ms: int = 0) -> bool:
         """Take one entry in; whether it is the last one about a notification."""

@@ -343,7 +343,7 @@ def test_thresholds_that_were_asked_for() -> None:
         "mig_fragmented": ("defragment", 10),
         "fleet_fragmented": ("defragment", 10),
         "temperature_high": ("throttle", 1),
-        "memory_full": ("notify", 15),
+        "memory_full": ("migrate", 15),
         "instance_memory_full": ("place_elsewhere", 2),
     }
     shipped = {rule.name: (rule.table.action, rule.table.for_ // 60_000) for rule in load_rules() if rule.name in asked}
