@@ -56,7 +56,10 @@ _ENDS_PROGRAMS = frozenset(
     }
 )
 _REACHES_PEERS = frozenset({Symptom.NVLINK, Symptom.NVLINK_SIDE, Symptom.SWITCH, Symptom.BUS, Symptom.DARK})
-_FAULTS = _ENDS_PROGRAMS | {Symptom.POWER} - {Symptom.DARK, Symptom.PROGRAM}
+_STAYS_ON_HOST = _ENDS_PROGRAMS - _REACHES_PEERS
+_COST_OF_PEERS, _COST_ON_HOST, _COST_IN_DOMAIN = 10 * SECOND, 20 * SECOND, 25 * SECOND
+"""What explains a clean-up on another GPU: what its GPU heard of costs nothing, these so much more (own choice)."""
+_FAULTS = (_ENDS_PROGRAMS | {Symptom.POWER}) - {Symptom.DARK, Symptom.PROGRAM}
 _ON_OWN_GPU = _FAULTS | {Symptom.PROGRAM, Symptom.HEAT}
 _WORTH_A_WORD = _FAULTS | {Symptom.NVLINK_ECHO}
 _NEAR_KINDS = 3
@@ -188,16 +191,20 @@ def _attach_sides(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseGro
         if cause is not None:
             cause.final().explain(side)
     alone = [one for one in sides if one.into is None]
-    _join_bursts(alone, lambda one: symptoms.domain(one.members[0]), symptoms)
-    for side in _left(alone):
-        if side.place.kind is PlaceKind.GPU:
+    for side in _join_bursts(alone, lambda one: symptoms.domain(one.members[0]), symptoms):
+        near = in_domain.near(symptoms.domain(side.members[0]), side.start_ms, (Symptom.SWITCH,))
+        late = best(side.start_ms, [one for one in near if not one.effects])
+        if late is not None:
+            late.explain(side)
+        elif side.place.kind is PlaceKind.GPU:
             _join_own(side, on_gpu)
     return _left(groups)
 
 
 def _beside(at_ms: int, group: CauseGroup) -> bool:
     """Whether a symptom at `at_ms`, which could be a cause of its own, comes with `group`."""
-    return group.kind is Symptom.SWITCH or -BURST_GAP_MS <= at_ms - group.start_ms <= SOON_MS
+    most_ms = QUIET_MS if group.kind is Symptom.SWITCH else SOON_MS
+    return -_JITTER_MS <= at_ms - group.start_ms <= most_ms
 
 
 def _join_own(side: CauseGroup, on_gpu: Causes) -> None:
@@ -335,12 +342,8 @@ def _attach_cleanup(
     lone: list[CauseGroup] = []
     for i in found:
         gpu, at_ms, job = symptoms.gpu[i], symptoms.start(i), symptoms.job(i)
-        wider = [
-            on_gpu.near(gpu, at_ms, _ON_OWN_GPU),
-            [one.final() for _, one in heard.get(gpu, ())],
-            *_around(symptoms, i, on_host, in_domain),
-        ]
-        cause = _first_of(at_ms, wider)
+        near = [*((one.final(), 0) for _, one in heard.get(gpu, ())), *_around(symptoms, i, on_host, in_domain)]
+        cause = _first_of(at_ms, [(one, 0) for one in on_gpu.near(gpu, at_ms, _ON_OWN_GPU)], near)
         if cause is None and job:
             cause = best(at_ms, in_job.near(job, at_ms, _ENDS_PROGRAMS), late=False)
         if cause is None:
@@ -350,27 +353,28 @@ def _attach_cleanup(
     return [*groups, *_join_bursts(lone, partial(_work_of, symptoms), symptoms)]
 
 
-def _first_of(at_ms: int, wider: Sequence[Iterable[CauseGroup]]) -> CauseGroup | None:
-    """The best of the narrowest groups that come before an effect, else of those that it was late for."""
+def _first_of(at_ms: int, *wider: Collection[tuple[CauseGroup, int]]) -> CauseGroup | None:
+    """The best of the narrowest groups, each with its cost, that come before an effect, else that it was late for."""
     for late in (False, True):
         for groups in wider:
-            cause = best(at_ms, groups, late=late)
-            if cause is not None:
-                return cause
+            able = [(one, cost) for one, cost in groups if in_reach(at_ms, one) and (late or not weight(at_ms, one)[0])]
+            if able:
+                return min(able, key=lambda pair: _costly(at_ms, *pair))[0]
     return None
 
 
-def _around(symptoms: Symptoms, i: int, on_host: Causes, in_domain: Causes) -> list[list[CauseGroup]]:
-    """Causes on the host of a finding, and in its domain, whose job is not known to be another."""
+def _costly(at_ms: int, group: CauseGroup, cost: int) -> tuple[bool, int, int, int]:
+    late, far, start_ms, first = weight(at_ms, group)
+    return late, far + cost, start_ms, first
+
+
+def _around(symptoms: Symptoms, i: int, on_host: Causes, in_domain: Causes) -> list[tuple[CauseGroup, int]]:
+    """Causes on the host of a finding, and in its domain, whose job is not known to be another; with their cost."""
     job, at_ms = symptoms.job(i), symptoms.start(i)
-
-    def reached(groups: Iterable[CauseGroup]) -> list[CauseGroup]:
-        return [one for one in groups if not job or symptoms.job(one.members[0]) in ("", job)]
-
-    return [
-        reached(on_host.near(symptoms.host[i], at_ms, _ENDS_PROGRAMS)),
-        reached(in_domain.near(symptoms.domain(i), at_ms, _REACHES_PEERS)),
-    ]
+    near = [(one, _COST_OF_PEERS) for one in on_host.near(symptoms.host[i], at_ms, _REACHES_PEERS)]
+    near += [(one, _COST_ON_HOST) for one in on_host.near(symptoms.host[i], at_ms, _STAYS_ON_HOST)]
+    near += [(one, _COST_IN_DOMAIN) for one in in_domain.near(symptoms.domain(i), at_ms, _REACHES_PEERS)]
+    return [(one, cost) for one, cost in near if not job or symptoms.job(one.members[0]) in ("", job)]
 
 
 def _work_of(symptoms: Symptoms, group: CauseGroup) -> Hashable:
