@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -280,11 +281,16 @@ def _values(reading: Reading) -> dict[int, tuple[float, str]]:
     """The largest value of each watched metric that the reading has, and its key, by place."""
     largest: dict[int, tuple[float, str]] = {}
     for key, value in reading.values.items():
-        if key.startswith(_STARTS):
-            place = _PLACE.get(split_variant(key)[0])
-            if place is not None and (place not in largest or value > largest[place][0]):
-                largest[place] = (value, key)
+        place = _place_of(key)
+        if place is not None and (place not in largest or value > largest[place][0]):
+            largest[place] = (value, key)
     return largest
+
+
+@lru_cache(maxsize=65_536)
+def _place_of(key: str) -> int | None:
+    """The place of the metric or variant `key`; None where it is not watched."""
+    return _PLACE.get(split_variant(key)[0]) if key.startswith(_STARTS) else None
 
 
 @dataclass(frozen=True, slots=True)

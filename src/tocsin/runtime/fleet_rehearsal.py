@@ -206,7 +206,8 @@ class FleetRehearsal:
         self.log = AlertLog(self.clock)
         mine = rehearsal_settings(settings, folder)
         receiver = ChannelSettings(name=self.log.name, kind="slack")
-        notifier = FanOut([ChannelQueue(self.log, self.clock, receiver)], threads=False)
+        queue = ChannelQueue(self.log, self.clock, receiver)
+        notifier = FanOut([queue], threads=False, pages=mine.notify.pages_per_12h)
         self.running: RunningBrain = open_brain(
             mine, self.clock, propose=True, pools=self.fleet.pools, notifier=notifier
         )

@@ -95,8 +95,9 @@ def reasons_of(text: str) -> tuple[tuple[str, Missing], ...]:
     return tuple((name, Missing(code)) for name, code in json.loads(text).items())
 
 
-def owners_text(owners: Sequence[Owner]) -> str:
-    """Owners as text."""
+@lru_cache(maxsize=8192)
+def owners_text(owners: tuple[Owner, ...]) -> str:
+    """Owners as text; the same processes are written again with every reading."""
     return _dump([owner.as_json() for owner in owners])
 
 
