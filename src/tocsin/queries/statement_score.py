@@ -67,6 +67,8 @@ def cases_of(
 
 
 def _speaks(said: Prediction, truth: Truth | None) -> bool:
+    if said.muted:
+        return False  # it was told to nobody
     if said.metric:
         return said.status in _SPOKEN and said.threshold is not None and (said.lead_ms is None or said.lead_ms > 0)
     return said.status in _EVENTS and truth is not None
@@ -90,12 +92,12 @@ def _struck(said: Prediction, truth: Truth | None, end_ms: int) -> int | None:
 
 
 def score_statements(cases: Sequence[StatedCase], muted: Mapping[str, float]) -> list[StatementScore]:
-    """A score for each kind; `muted` has the share of the time for which a kind was muted, where that is known."""
+    """A score for each kind, those among it that were only muted; `muted` has the share of the time for each."""
     groups = grouped((kind_of(case.said), case) for case in cases)
-    return [_score(kind, groups[kind], muted.get(kind)) for kind in sorted(groups)]
+    return [_score(kind, groups.get(kind, ()), muted.get(kind, 0.0)) for kind in sorted(groups.keys() | muted.keys())]
 
 
-def _score(kind: str, cases: Sequence[StatedCase], muted: float | None) -> StatementScore:
+def _score(kind: str, cases: Sequence[StatedCase], muted: float) -> StatementScore:
     settled = [case for case in cases if case.settled]
     # What a kind claims are its crossings and its warnings; that nothing is to come is claimed at a low probability.
     claims = [case for case in settled if case.said.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]

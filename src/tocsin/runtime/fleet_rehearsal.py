@@ -8,6 +8,7 @@ its work is done in one thread, one piece after another, and messages end in a l
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +27,11 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, MINUTE, Clock, ManualClock, from_iso
 from tocsin.domain.decision import Mode
-from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Subject
 from tocsin.domain.reading import Reading
 from tocsin.queries.early_warnings import SignalTable, Warned, score_early
-from tocsin.queries.pager_journal import LEDGER, muted_shares, trips_by_forecast
+from tocsin.queries.pager_journal import LEDGER, trips_by_forecast
 from tocsin.queries.pager_score import (
     FAULTS,
     QUIET,
@@ -59,6 +60,7 @@ START_MS = from_iso("2026-01-05T00:00:00Z")
 """A Monday; every rehearsal begins then."""
 INTERVAL_MS = MINUTE
 STEPS_PER_DAY = DAY // INTERVAL_MS
+LOOK_STEPS = 60
 SOFTWARE_SCALE, BENIGN_SCALE = 1.0, 30.0
 """Rates of software life: crashes, leaks and fragmentation as published, signs that lead to nothing thirty times."""
 RESET_MS = 60 * MINUTE
@@ -216,6 +218,8 @@ class FleetRehearsal:
         self.signals = Signals(tuple(gpu.uuid for gpu in self.fleet.gpus))
         self.notes: dict[str, Alert] = {}
         self._tripped_ms: int | None = None
+        self._looks = 0
+        self._muted: Counter[str] = Counter()
 
     def step(self) -> None:
         """One interval: read, keep, evaluate, and do what else is due."""
@@ -226,6 +230,7 @@ class FleetRehearsal:
         self.brain.tick()
         self._note()
         self._close_breaker()
+        self._look_at_kinds()
         self.lockstep.catch_up()
 
     def _note(self) -> None:
@@ -234,6 +239,13 @@ class FleetRehearsal:
                 places = frozenset(member.subject.name for member in incident.members)
                 alert = Alert(self.clock.now_ms(), AlertLevel.NOTE, incident.root.rule, places)
                 self.notes[incident.id] = alert
+
+    def _look_at_kinds(self) -> None:
+        """Once an hour, which kinds of statements are muted."""
+        if len(self.signals.at_ms) % LOOK_STEPS == 0:
+            self._looks += 1
+            told = self.brain.forecasts.kinds(self.clock.now_ms())
+            self._muted.update({one.kind: int(one.muted) for one in told})
 
     def _close_breaker(self) -> None:
         controls, now_ms = self.brain.actions.controls(), self.clock.now_ms()
@@ -302,17 +314,17 @@ class FleetRehearsal:
             decisions=len({str(one["id"]) for one in decided if one["action"] != ActionKind.NOTIFY}),
             breaker_trips=sum(entry.kind == EntryKind.BREAKER_TRIPPED for entry in entries),
             breaker_trips_by_forecast=trips_by_forecast(entries, expects),
-            statements=[*score_rules(alerts, truth), *self._statements(truth, entries)],
+            statements=[*score_rules(alerts, truth), *self._statements(truth)],
             faults=by_fault_kind(alerts, truth),
             wrong=wrong_alerts(alerts, truth),
             early=self._early(truth),
             nulls=self._nulls(truth, score.pages),
         )
 
-    def _statements(self, truth: Truth, entries: Sequence[Entry]) -> list[StatementScore]:
+    def _statements(self, truth: Truth) -> list[StatementScore]:
         series = _SeriesCache(self.brain, truth.end_ms)
         made = self.brain.store.predictions(START_MS, truth.end_ms + 1)
-        muted = muted_shares(entries, START_MS, truth.end_ms)
+        muted = {kind: count / self._looks for kind, count in self._muted.items()}
         return score_statements(cases_of(made, series.between, truth.end_ms, truth), muted)
 
     def _early(self, truth: Truth) -> list[EarlyWarnings]:
