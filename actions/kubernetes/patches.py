@@ -21,6 +21,9 @@ CORDON_REASON = "tocsin.io/cordon-reason"
 CORDON_KEY = "tocsin.io/cordon-key"
 """Annotation: id of the decision."""
 CORDON_AT = "tocsin.io/cordon-at"
+CORDONS_ENDED = "tocsin.io/cordons-ended"
+"""Annotation: ids of the decisions whose cordons have ended: a brain that has forgotten them cordons for none again."""
+MOST_ENDED = 8
 AVOID = "tocsin.io/avoid"
 """Taint or label that steers new work elsewhere."""
 AVOID_UNTIL = "tocsin.io/avoid-until"
@@ -60,7 +63,7 @@ class CordonState(StrEnum):
     FOREIGN = "foreign"
     """Somebody else cordoned it."""
     UNDONE = "undone"
-    """This decision cordoned it, and somebody has made it schedulable since."""
+    """This decision cordoned it, and somebody has made it schedulable since, or Tocsin has."""
 
 
 def is_marked(node: KubeNode) -> bool:
@@ -77,8 +80,20 @@ def is_ours(node: KubeNode) -> bool:
 def cordon_state(node: KubeNode, key: str) -> CordonState:
     """How `node` stands towards the decision `key`."""
     if node.schedulable:
-        return CordonState.UNDONE if node.annotations.get(CORDON_KEY) == key else CordonState.FREE
+        return CordonState.UNDONE if key in {node.annotations.get(CORDON_KEY), *_ended(node)} else CordonState.FREE
     return CordonState.OURS if is_ours(node) else CordonState.FOREIGN
+
+
+def _ended(node: KubeNode) -> list[str]:
+    return [key for key in node.annotations.get(CORDONS_ENDED, "").split(",") if key]
+
+
+def _ending(node: KubeNode) -> dict[str, str]:
+    """The annotation once the cordon that is noted on the node has ended; empty where none is."""
+    key = node.annotations.get(CORDON_KEY)
+    if not key:
+        return {}
+    return {CORDONS_ENDED: ",".join([*(one for one in _ended(node) if one != key), key][-MOST_ENDED:])}
 
 
 def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
@@ -89,7 +104,7 @@ def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
     if stands is CordonState.OURS and node.annotations.get(CORDON_KEY) == mark.key:
         return None
     at = node.annotations.get(CORDON_AT, mark.at) if stands is CordonState.OURS else mark.at
-    notes = {CORDON_REASON: mark.reason[:LONGEST_REASON], CORDON_KEY: mark.key, CORDON_AT: at}
+    notes = {CORDON_REASON: mark.reason[:LONGEST_REASON], CORDON_KEY: mark.key, CORDON_AT: at} | _ending(node)
     spec: Json = {"unschedulable": True}
     others = [each for each in node.taints if not _is_fault(node, each, mark.taint)]
     if mark.taint and not any(_is(each, mark.taint, CLOSED) for each in others):
@@ -98,8 +113,9 @@ def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
 
 
 def uncordon(node: KubeNode, taint: str = "") -> Json | None:
-    """Take back what Tocsin put, and nothing else; None where there is nothing of Tocsin's."""
-    gone = {
+    """Take back what Tocsin put, and nothing else; None where there is nothing of Tocsin's. The ids of ended cordons
+    stay."""
+    gone: dict[str, str | None] = {
         key: None for key in (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY) if key in node.annotations
     }
     kept = [each for each in _others(node) if not _is_fault(node, each, taint)]
@@ -111,7 +127,7 @@ def uncordon(node: KubeNode, taint: str = "") -> Json | None:
         spec["taints"] = kept
     if not (gone or labels or spec):
         return None
-    return {"metadata": {"labels": labels, "annotations": gone}, "spec": spec}
+    return {"metadata": {"labels": labels, "annotations": gone | _ending(node)}, "spec": spec}
 
 
 def is_left_over(node: KubeNode) -> bool:

@@ -116,8 +116,12 @@ def test_a_cordon_leaves_its_mark_and_the_inverse_takes_back_all_of_it(site: Sit
     assert (result.ok, result.lasting) == (True, True)
     site.until(lambda: not _taints(site, node))
     assert "unschedulable" not in site.find_node(node)["spec"]
-    assert not [key for key in (*_labels(site, node), *_notes(site, node)) if key.startswith("tocsin.io/")]
+    left = {key for key in (*_labels(site, node), *_notes(site, node)) if key.startswith("tocsin.io/")}
+    assert left == {"tocsin.io/cordons-ended"}
     assert _condition(site, node, "TocsinGpuHealthy")["status"] == "True"
+    again = site.executor(clock, fault_taint="tocsin.io/fault").execute(cordon)
+    assert (again.ok, again.lasting) == (False, False) or "left as is" in again.detail
+    assert "unschedulable" not in site.find_node(node)["spec"], "a brain that has forgotten it does not do it again"
     assert (executor.verify(undo, VIEW), executor.verify(cordon, VIEW)) == (True, False)
 
 

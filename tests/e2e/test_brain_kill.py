@@ -195,14 +195,19 @@ class Site:
             if self.brain is None:
                 self.brain = spawn_brain(self.settings)
             self.course.heat(number // 2 * self.step, (number // 2 + 3) * self.step)
-            # One more than what is waited for: what was read before the GPUs got hot may be all of it.
-            self.course.allow(math.ceil(LEAST_READINGS * (number + 1) / self.kills / self.gpus) + 1)
+            self._allow((number + 1) / self.kills)
             if number % 2:
                 self._kill_brain(number, settled=number % 4 == 1)
             else:
                 self._kill_agent(self.agents[number // 2 % AGENTS])
             if (number + 1) % 50 == 0:
                 progress(f"kill {number + 1} after {time.monotonic() - begun:.0f} s: {self.acknowledged()} readings")
+
+    def _allow(self, share: float) -> None:
+        """Let the agents read that share of all, for what is read before the GPUs get hot one more, and one more for
+        each kill of an agent: it may have had a reading in hand."""
+        needed = math.ceil(LEAST_READINGS * share / self.gpus)
+        self.course.allow(needed + 1 + self.killed["agent"])
 
     def _kill_agent(self, agent: AgentSite) -> None:
         NEVER.wait(self.chance.uniform(0.0, 0.3))
@@ -231,7 +236,11 @@ class Site:
         self.verified = result.events
 
     def end(self) -> None:
-        """Kill the agents, deliver what they have in their spools, and let the brain end what it has begun."""
+        """Let the agents read the rest, kill them, deliver what they have in their spools, and let the brain end what it
+        has begun."""
+        if self.brain is None:
+            self.brain = spawn_brain(self.settings)
+        until(lambda: self.acknowledged() >= LEAST_READINGS, "the rest of the readings", PATIENCE)
         self.kill_all()
         self.brain, _ = start_brain(self.settings)
         for agent in self.agents:

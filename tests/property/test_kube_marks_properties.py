@@ -43,6 +43,12 @@ def _plain(raw: dict[str, Any]) -> dict[str, Any]:
     return raw | {"spec": spec}
 
 
+def _without_ended(raw: dict[str, Any]) -> dict[str, Any]:
+    """Without the ids of ended cordons, which stay."""
+    notes = {key: note for key, note in raw["metadata"]["annotations"].items() if key != patches.CORDONS_ENDED}
+    return _plain(raw | {"metadata": raw["metadata"] | {"annotations": notes}})
+
+
 @given(NODES, MARKS)
 def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(
     raw: dict[str, Any], mark: patches.CordonNote
@@ -50,7 +56,30 @@ def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(
     taken = _apply(raw, patches.cordon(KubeNode(raw), mark))
     assert not KubeNode(taken).schedulable
     given_back = _apply(taken, patches.uncordon(KubeNode(taken), mark.taint))
-    assert _plain(given_back) == _plain(raw)
+    assert _without_ended(given_back) == _plain(raw)
+
+
+@given(NODES, st.lists(MARKS, min_size=1, max_size=2 * patches.MOST_ENDED, unique_by=lambda mark: mark.key))
+def test_a_cordon_that_has_ended_is_not_made_again_for_its_decision(
+    raw: dict[str, Any], marks: list[patches.CordonNote]
+) -> None:
+    """Whoever asks: a brain whose journal was restored has forgotten it."""
+    node = raw | {"spec": {}}
+    for mark in marks:
+        node = _apply(node, patches.cordon(KubeNode(node), mark))
+        node = _apply(node, patches.uncordon(KubeNode(node), mark.taint))
+    assert KubeNode(node).schedulable
+    for mark in marks[-patches.MOST_ENDED :]:
+        assert patches.cordon_state(KubeNode(node), mark.key) is patches.CordonState.UNDONE
+        assert patches.cordon(KubeNode(node), mark) is None
+    later = patches.CordonNote("another-decision", "", marks[0].at)
+    assert patches.cordon_state(KubeNode(node), later.key) is patches.CordonState.FREE
+    # One that a person ends, and whose place another takes, is known as well.
+    left = _apply(node, patches.cordon(KubeNode(node), later))
+    left = left | {"spec": {}}
+    newest = patches.CordonNote("newest-decision", "", marks[0].at)
+    left = _apply(left, patches.cordon(KubeNode(left), newest)) | {"spec": {}}
+    assert patches.cordon(KubeNode(left), later) is None
 
 
 @given(NODES, MARKS, st.booleans())
@@ -62,7 +91,7 @@ def test_steering_work_away_and_ending_it_leaves_nothing(
     assert patches.is_avoided(KubeNode(marked))
     assert _plain(_apply(marked, patches.no_longer_avoid(KubeNode(marked)))) == _plain(raw)
     both = _apply(marked, patches.cordon(KubeNode(marked), mark))
-    assert _plain(_apply(both, patches.uncordon(KubeNode(both), mark.taint))) == _plain(raw)
+    assert _without_ended(_apply(both, patches.uncordon(KubeNode(both), mark.taint))) == _plain(raw)
 
 
 @given(NODES, MARKS)
