@@ -52,7 +52,7 @@ walk: setup  ## Trace a reading and an XID through the product, and count the fi
 attack: setup  ## What a stranger, or a node's token, may try against a brain (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/attack --benchmark-disable -p no:xdist
 
-kills: setup  ## kill -9 of brain and agents under load, KILLS times (1000: some 30 minutes); prints what was lost and doubled
+kills: setup  ## kill -9 of brain and agents under load, KILLS times (1000: an hour); prints what was lost and doubled
 	TOCSIN_KILLS=$(KILLS) $(BIN)/python -m pytest tests/e2e/test_brain_kill.py -s -q --benchmark-disable -p no:xdist
 
 chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)

@@ -236,7 +236,7 @@ class Site:
         self.verified = result.events
 
     def end(self) -> None:
-        """Let the agents read the rest, kill all, deliver what is in the spools, and let the brain end what it began."""
+        """Let the agents read the rest, kill all, deliver what spools hold, and let the brain end what it began."""
         if self.brain is None:
             self.brain = spawn_brain(self.settings)
         until(lambda: self.acknowledged() >= LEAST_READINGS, "the rest of the readings", PATIENCE)
