@@ -67,8 +67,8 @@ def decide(
     """The decisions that the present state asks for, most urgent first.
 
     Each incident that is more than a note gives one notification, and one action where its root cause calls for
-    one: however many members it has. A subject gets one disruptive decision at most, that of the gravest incident. The
-    same state gives the same keys, also after a restart.
+    one: however many members it has; where that is a throttle, each GPU that is hot gets its own. A subject gets one
+    disruptive decision at most, that of the gravest incident. The same state gives the same keys, also after a restart.
     """
     expected = grouped(
         (base_key(prediction.subject), prediction)
@@ -85,7 +85,25 @@ def decide(
         if action is not ActionKind.NOTIFY:
             meant = _action(incident, choice, prediction, view, policy)
             wanted += [*_replacements(incident, meant, view, policy), meant]
+        if action is ActionKind.THROTTLE:
+            wanted += _other_throttles(incident, choice, view, policy)
     return _one_disruptive_each(wanted, view.controls.finished)
+
+
+def _other_throttles(incident: Incident, choice: Choice, view: FleetView, policy: Policy) -> list[Decision]:
+    """Throttles of the other GPUs of an incident: a shared cause of heat is no reason to let all but one run hot."""
+    by_gpu = grouped(
+        (base_key(member.subject), member)
+        for member in incident.members
+        if member.action is ActionKind.THROTTLE and base_key(member.subject) != base_key(incident.root.subject)
+    )
+    made = []
+    for found in by_gpu.values():
+        root = min(found, key=lambda one: (-one.severity.rank, one.started_ms, one.rule))
+        own = replace(incident, root=root, members=found, sentence=root.sentence)
+        meant = _action(own, choice, None, view, policy)
+        made.append(replace(meant, incident=incident.id))
+    return made
 
 
 def chosen_action(incident: Incident) -> ActionKind:

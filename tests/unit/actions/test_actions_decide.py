@@ -55,6 +55,21 @@ def test_an_incident_gives_one_notification_and_one_action_for_its_root_alone() 
     assert len(decisions[1].findings) == 64
 
 
+def test_every_hot_gpu_of_one_cause_gets_its_throttle() -> None:
+    hot = [
+        finding(Subject(SubjectKind.GPU, f"GPU-{n}", "node-1", "train"), rule="hot", action=ActionKind.THROTTLE)
+        for n in range(8)
+    ]
+    also = replace(hot[3], rule="slow", severity=Severity.WARNING)
+    one = incident(hot[0], *hot[1:], also)
+    decisions = decide([one], [], VIEW, Policy(settings()))
+    throttled = [each for each in decisions if each.action is ActionKind.THROTTLE]
+    assert [each.subject.name for each in throttled] == [each.subject.name for each in hot]
+    assert [each.findings[0] for each in throttled] == [each.id for each in hot]
+    assert {each.incident for each in decisions} == {one.id}
+    assert sum(each.action is ActionKind.NOTIFY for each in decisions) == 1
+
+
 def test_information_does_not_notify() -> None:
     assert _decide(finding(GPU, severity=Severity.INFO, action=ActionKind.NOTIFY)) == []
 

@@ -15,6 +15,7 @@ from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Incident
 from tocsin.domain.order import Order, OrderReport
+from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
 from tocsin.store.points import PREDICTION, PointCodec
 from tocsin_testing.inventory import sample
@@ -53,6 +54,17 @@ def test_what_the_api_adds_stands_beside_what_the_domain_has() -> None:
     assert (shown["root"]["active"], shown["members"][1]["rule"]) == (False, incident.root.rule)
     assert "told" not in shown["root"]
     assert adapter(FindingOut).validate_python(shown["root"]) == ended
+
+
+def test_the_place_of_an_incident_travels_and_older_ones_have_none() -> None:
+    placed = replace(sample(Incident), place=Place(PlaceKind.RACK, "r1"))
+    root = extended(FindingOut, placed.root)
+    shown = to_json(extended(IncidentOut, placed, root=root, members=(root,)))
+    assert shown["place"] == {"kind": "rack", "name": "r1"}
+    assert adapter(Incident).validate_json(json.dumps(to_json(placed))).place == placed.place
+    older = to_json(placed)
+    del older["place"]
+    assert adapter(Incident).validate_json(json.dumps(older)).place is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ def open_brain(
     With `propose` rules that only observe propose, as far as the service's mode allows. Executor `simulated` acts on
     `fleet`. `pools` tells the state of pools, else those of the settings are elastic; `notifier` replaces the channels.
     """
-    metrics, ruleset = OwnMetrics(), load_rules(settings.rules.path, settings.rules.xid_overrides)
+    metrics, (ruleset, site) = OwnMetrics(), _tables(settings)
     store = open_store(settings.store)
     store.init()
     journal, witnesses = _open_journal(settings, clock, metrics)
@@ -210,14 +210,16 @@ def open_brain(
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
         wake=threading.Event(),
         witnesses=witnesses,
-        site=_site(settings),
+        site=site,
     )
     return _running(parts, worker, sender)
 
 
-def _site(settings: Settings) -> list[Claim]:
+def _tables(settings: Settings) -> tuple[RuleSet, list[Claim]]:
+    """The rules, and what the site's file says of places. Raises InputError before anything is opened."""
     file = settings.topology.file
-    return [] if file is None else read_site_file(file)
+    ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
+    return ruleset, [] if file is None else read_site_file(file)
 
 
 def _routing(dependencies: Dependencies) -> Routing:
