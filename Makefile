@@ -15,7 +15,7 @@ export PYTHONPATH :=
 .NOTPARALLEL:
 REHEARSALS ?= build/rehearsals
 .PHONY: help demo setup setup-servers lint quick unit walk attack kills chaos wheel-test aws-test test bench docs prior backtest \
-	rehearsals grafana clean
+	rehearsal rehearsals grafana clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -83,6 +83,9 @@ prior: setup  ## Train the model that ships with the package (10 minutes)
 
 backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin
+
+rehearsal: setup  ## Rehearse the pager once: 64 GPUs, 2 days, one seed (some minutes)
+	nice $(BIN)/tocsin rehearse fleet --gpus 64 --days 2 --seed 1
 
 rehearsals: setup  ## Rehearse the pager over five seeds of three lives (hours); goes on where it stopped, writes docs/rehearsals.md
 	nice $(BIN)/tocsin rehearse set $(REHEARSALS) --page docs/rehearsals.md
