@@ -69,11 +69,15 @@ def test_holes_of_the_worst_process_are_warned_of() -> None:
     assert abs((prediction.eta_ms - T0) / MINUTE - 70) < 6
 
 
-def test_a_sound_fleet_is_quiet() -> None:
+def test_a_sound_fleet_is_quiet_but_for_caches_that_fill() -> None:
     simulated, watch = fleet(64), FillingWatch()
+    said = set()
     for _ in range(120):
         watch.take(simulated.step().readings, simulated.now_ms)
-        assert watch.predictions(simulated.now_ms) == []
+        said |= {(one.subject.name, one.target) for one in watch.predictions(simulated.now_ms)}
+    # What fills evenly and stops below the limit cannot be told from a leak while it rises: one in fifty GPUs an hour.
+    assert {target for _, target in said} <= {OUT_OF_MEMORY}
+    assert len(said) <= 2 * 64 / 50
 
 
 def test_readings_of_another_time_are_left_out_and_gaps_survived() -> None:
