@@ -54,10 +54,15 @@ def table(first: int, count: int) -> str:
     rows = [
         f"| {name} | {row} | {one.storms:,} | {one.merges} | {one.share:.2%} of {one.members:,} | "
         f"{'passes' if one.passes else 'fails'} |"
-        for (name, row), one in scores.items()
+        for (name, row), one in sorted(scores.items(), key=lambda item: _place(*item[0]))
     ]
     head = ["| collapse | storms | number | merges across domains | members under the right root | bars |"]
     return "\n".join([*head, "| --- | --- | --- | --- | --- | --- |", *rows])
+
+
+def _place(name: str, row: str) -> tuple[int, str]:
+    """This collapse before the nulls, all storms before a part of them."""
+    return list(NULLS).index(name) + 1 if name in NULLS else 0, "" if row == "all" else row
 
 
 def main() -> None:
