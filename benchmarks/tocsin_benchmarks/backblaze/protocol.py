@@ -51,6 +51,8 @@ NOTES = (
     "The recency rule ranks drives by the time since a sector counter last changed: a drive fails once only, so there"
     " is no earlier failure to be recent.",
     "The day of the week is a feature: a drive fails when people take it out, more rarely at weekends.",
+    "The record of drive models goes on counting while drives are judged, from what is known at the start of each day. "
+    "It had stopped where training ends: ROC-AUC was 0.900, AUPRC / base rate 349.8 and recall at 1 % 0.516 then.",
     "The ensemble, a mean of log-odds with weights, and all settings were chosen on drives and days before the cut.",
 )
 
