@@ -47,6 +47,8 @@ class Dependencies:
     orders: OrderQueue | None = None
     fleet: SimulatedPort | None = None
     own: OwnMetrics | None = None
+    epoch: int = 0
+    """Of the brain's journal; 0 where no brain asks."""
 
     def section(self, settings: S) -> S:
         """An executor's own section of the settings, in which ``actions.dry_run`` counts as its own."""

@@ -106,7 +106,8 @@ def build(dependencies: Dependencies) -> Executor:
         attempts=settings.attempts,
     )
     wanted = bool(settings.url.get_secret_value())
-    sender = WebhookSender(receiver, dependencies.clock, name="scale_webhook.url") if wanted else None
+    clock, epoch = dependencies.clock, dependencies.epoch
+    sender = WebhookSender(receiver, clock, name="scale_webhook.url", epoch=epoch) if wanted else None
     return ScaleWebhook(
         settings, sender, dependencies.own or OwnMetrics(), dry_run=dependencies.settings.actions.dry_run
     )

@@ -27,12 +27,14 @@ SLACK_TYPE = "application/json; charset=utf-8"
 _SIGNS = {Severity.INFO: "INFO", Severity.WARNING: "WARNING", Severity.CRITICAL: "CRITICAL"}
 
 
-def cloud_event(decision: Decision, kind: str, source: str) -> dict[str, Any]:
-    """The event: `id` is the idempotency key, `severity`, `level` and `simulated` are extension attributes.
+def cloud_event(decision: Decision, kind: str, source: str, epoch: int = 0) -> dict[str, Any]:
+    """The event: `id` is the idempotency key; `severity`, `level`, `simulated` and, in what a brain asks for, `epoch` are
+    extension attributes.
 
-    It holds nothing but the decision, so that every try of a delivery has the same body.
+    It holds nothing but the decision and the brain's epoch, so that every try of a delivery has the same body.
     """
-    return {
+    of_brain = {"epoch": epoch} if epoch and kind == REQUESTED else {}
+    return of_brain | {
         "specversion": "1.0",
         "id": decision.key,
         "source": source,
@@ -54,18 +56,18 @@ def slack_text(decision: Decision) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def encode(decision: Decision, kind: str, source: str, form: str) -> tuple[bytes, str]:
+def encode(decision: Decision, kind: str, source: str, form: str, epoch: int = 0) -> tuple[bytes, str]:
     """Body and content type of a message in `form` (``cloudevents`` or ``slack``); keys are sorted."""
     if form == "slack":
         return to_json({"text": slack_text(decision)}), SLACK_TYPE
-    return to_json(cloud_event(decision, kind, source)), CLOUDEVENTS_TYPE
+    return to_json(cloud_event(decision, kind, source, epoch)), CLOUDEVENTS_TYPE
 
 
 class WebhookSender:
     """Posts decisions to one receiver as signed events.
 
     A timeout, a broken connection, 408, 425, 429 and any 5xx are tried again; another answer outside 2xx is final.
-    `name` is what error texts call the URL, `rest` is that of `Receiver`.
+    `name` is what error texts call the URL, `rest` is that of `Receiver`, `epoch` that of the journal of a brain.
     """
 
     def __init__(
@@ -76,23 +78,28 @@ class WebhookSender:
         source: str = "tocsin",
         name: str = "webhook.url",
         rest: Callable[[float], object] | None = None,
+        epoch: int = 0,
     ) -> None:
         self.settings = settings
         self._clock = clock
         self._source = source
+        self._epoch = epoch
         self._receiver = Receiver(settings.url.get_secret_value(), settings.timeout_seconds, name=name, rest=rest)
 
     def send(self, decision: Decision, kind: str, attempts: int | None = None) -> Delivery:
         """Deliver `decision` as an event of type `kind`; at most `attempts` tries, the settings' number by default."""
-        body, content_type = encode(decision, kind, self._source, self.settings.format)
+        body, content_type = self._encoded(decision, kind)
         return self._receiver.deliver(lambda: self._request(body, content_type), attempts or self.settings.attempts)
 
     def rehearse(self, decision: Decision, kind: str) -> Delivery:
         """Make, sign and address the event as `send` does, and keep it here."""
-        return self._receiver.rehearse(self._request(*encode(decision, kind, self._source, self.settings.format)))
+        return self._receiver.rehearse(self._request(*self._encoded(decision, kind)))
 
     def close(self) -> None:
         self._receiver.close()
+
+    def _encoded(self, decision: Decision, kind: str) -> tuple[bytes, str]:
+        return encode(decision, kind, self._source, self.settings.format, self._epoch)
 
     def _request(self, body: bytes, content_type: str) -> HttpRequest:
         headers = {"content-type": content_type}

@@ -84,6 +84,19 @@ def test_one_signed_event_whose_id_is_the_idempotency_key(httpserver: HTTPServer
     assert is_valid(request.headers[SIGNATURE_HEADER], "s3cret", body, T0)
 
 
+def test_a_request_of_a_brain_says_its_epoch_and_a_notification_does_not(httpserver: HTTPServer) -> None:
+    """A receiver that keeps the highest one knows a brain whose journal was restored."""
+    _answers(httpserver, 200, 200)
+    settings = WebhookSettings.model_validate({"url": httpserver.url_for("/hook")})
+    sender = WebhookSender(settings, ManualClock(T0), rest=lambda _: None, epoch=7)
+    assert sender.send(DECISION, REQUESTED).ok
+    assert sender.send(DECISION, NOTIFIED).ok
+    request, notification = (json.loads(each.get_data()) for each in _requests(httpserver))
+    assert (request["id"], request["epoch"]) == (DECISION.key, 7)
+    assert "epoch" not in notification
+    sender.close()
+
+
 def test_without_a_secret_there_is_no_signature(httpserver: HTTPServer) -> None:
     _answers(httpserver, 200)
     rig = Rig(httpserver.url_for("/hook"), secret=SecretStr(""))
