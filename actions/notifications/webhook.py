@@ -28,7 +28,7 @@ _SIGNS = {Severity.INFO: "INFO", Severity.WARNING: "WARNING", Severity.CRITICAL:
 
 
 def cloud_event(decision: Decision, kind: str, source: str, epoch: int = 0) -> dict[str, Any]:
-    """The event: `id` is the idempotency key; `severity`, `level`, `simulated` and, in what a brain asks for, `epoch` are
+    """The event: `id` is the idempotency key. `severity`, `level`, `simulated` and, in a brain's request, `epoch` are
     extension attributes.
 
     It holds nothing but the decision and the brain's epoch, so that every try of a delivery has the same body.
