@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from tocsin.actions.model.executor import ManagerUnavailable
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.clock import SECOND, ManualClock
+from tocsin.domain.place import Place, PlaceKind
 from tocsin.runtime.brain.managers import BLIND_SECONDS, Managers
 from tocsin.telemetry.metrics import OwnMetrics
+from tocsin.topology.claims import Claim, ClaimSource
 from tocsin_testing.action_world import FakeExecutor
 from tocsin_testing.builders import T0
 
@@ -86,3 +88,13 @@ def test_marks_that_ran_out_are_taken_back_and_a_failure_is_survived() -> None:
     managers.tidy()
     managers.tidy()
     assert one.rounds == 2
+
+
+def test_places_that_two_managers_name_are_both_kept() -> None:
+    rack = Claim(Place(PlaceKind.HOST, "b"), Place(PlaceKind.RACK, "r1"), ClaimSource.NODE_LABEL)
+    leaf = Claim(Place(PlaceKind.HOST, "b"), Place(PlaceKind.SWITCH, "s1"), ClaimSource.SLURM)
+    one = Seeing("one", NodeState("b", schedulable=True, places=(rack,)))
+    two = Seeing("two", NodeState("b", schedulable=False, places=(leaf,)))
+    managers = Managers([one, two], ManualClock(T0), OwnMetrics())
+    managers.look()
+    assert managers.nodes()["b"].places == (rack, leaf)
