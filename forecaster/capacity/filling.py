@@ -2,7 +2,8 @@
 
 Many series at once, on an even grid of time. A straight line is fitted to the newest part of each, of several lengths;
 it speaks where it rises by more than noise and ripples do, and still rises in its newer half. What filled up after a
-start and stays has a plateau, and a jump is a new job, not a trend.
+start and stays has a plateau, and a jump is a new job, not a trend. Memory that has grown since its process began says
+nothing: a cache that fills and holds looks like a leak until it has come to its level.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ LEAST_NOISE = 0.0005
 """Standard deviation about the line that is believed at least."""
 STILL = 0.5
 """Share of its slope that a line must keep in its newer half."""
+NEWEST = 5
+"""Newest steps, which must not show that the rise has ended."""
+FLAT_STEPS = 4
+FLAT = 0.003
+"""What filled up from its start has come to its level once it rose by less over so many steps (own choice)."""
 LEAST_FILLED = 0.75
 """Share of a window's steps that must have a value."""
 
@@ -98,6 +104,19 @@ def stepped_up(values: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray(known[:, -1] & (values[:, -1] - least >= STEP_UP))
 
 
+def still_starting(values: Floats, before: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which series [..., t] have grown ever since their process began, at the newest step.
+
+    One began where the value jumped up, and has come to its level once it stayed flat. `before` is the answer a step
+    earlier; of what was not seen to begin nothing is known, and it does not count.
+    """
+    if values.shape[-1] <= FLAT_STEPS:
+        return before
+    began = np.nan_to_num(values[..., -1] - values[..., -2], nan=0.0) > JUMP
+    came = np.abs(values[..., -1] - values[..., -1 - FLAT_STEPS]) < FLAT
+    return np.asarray(began | (before & ~came))
+
+
 def _since_jump(values: Floats) -> Floats:
     """The same without what lies before the last jump or gap."""
     missing = np.isnan(values)
@@ -121,12 +140,14 @@ class _Line:
 def _line(values: Floats, window: int) -> _Line:
     slope, level, error, filled = _fit(values)
     newer = _fit(values[:, window // 2 :])[0]
+    newest, _, newest_error, _ = _fit(values[:, -NEWEST:])
     rises = (
         (filled >= LEAST_FILLED * window)
         & np.isfinite(values[:, -1])
         & (slope * window >= LEAST_RISE)
         & (slope >= SIGNIFICANCE * error)
         & (newer >= STILL * slope)
+        & (newest + 2.0 * newest_error >= STILL * slope)
     )
     return _Line(level, slope, rises)
 
@@ -184,6 +205,7 @@ class FillingWatch:
         self._kept = np.full((len(_TARGETS), 0, PAST), np.nan)
         self._keys: list[list[str]] = []
         self._said = np.zeros((len(_TARGETS), 0), np.int64)
+        self._starting = np.zeros((len(_TARGETS), 0), np.bool_)
         self._step: int | None = None
         self._found: list[_Filling] = []
 
@@ -200,6 +222,8 @@ class FillingWatch:
                 if metric in _PLACE:
                     there = inside & np.isfinite(columns.values[:, column])
                     self._kept[_PLACE[metric], row[there], PAST - 1 - age[there]] = columns.values[there, column]
+            for back in range(PAST - FLAT_STEPS, 0, -1):
+                self._starting = still_starting(self._kept[:, :, :-back], self._starting)
             for back in range(IN_A_ROW, 0, -1):
                 self._close(self._kept[:, :, :-back])
 
@@ -243,6 +267,7 @@ class FillingWatch:
                 more = max(64, row)  # twice as many, so that a fleet that introduces itself is not copied for each GPU
                 self._kept = np.concatenate([self._kept, np.full((len(_TARGETS), more, PAST), np.nan)], axis=1)
                 self._said = np.concatenate([self._said, np.zeros((len(_TARGETS), more), np.int64)], axis=1)
+                self._starting = np.concatenate([self._starting, np.zeros((len(_TARGETS), more), np.bool_)], axis=1)
         elif not is_bare(gpu):
             self._gpus[row] = gpu  # it may have moved, or have been known by its UUID alone
         return row
@@ -250,9 +275,12 @@ class FillingWatch:
     def _close(self, kept: Floats) -> None:
         """The newest minute of `kept` is over: what has been due for `IN_A_ROW` minutes is said."""
         found: dict[tuple[int, str], _Filling] = {}
+        self._starting = still_starting(kept, self._starting)
         for place, (limit, target) in enumerate(_TARGETS.items()):
             told = _due(kept[place], limit)
-            self._said[place] = np.where(told.due, self._said[place] + 1, 0)
+            # A cache that fills from its process' start on is no leak: it holds where it was made to.
+            fills = self._starting[place] if target == OUT_OF_MEMORY else np.zeros_like(told.due)
+            self._said[place] = np.where(told.due & ~fills, self._said[place] + 1, 0)
             for row in np.flatnonzero(self._said[place] >= IN_A_ROW).tolist():
                 value = float(kept[place, row, -1])
                 key = self._keys[row][place]
