@@ -72,7 +72,13 @@ class Receiver:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                take(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    # The brain was killed while it sent: nothing was asked for.
+                    self.close_connection = True
+                    return
+                take(json.loads(body))
                 self.send_response(204)
                 self.end_headers()
 
