@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.rules.cause_groups import CauseGroup, Symptoms, own_groups
 from tocsin.rules.consequences import attach
@@ -75,7 +75,8 @@ def _incident(symptoms: Symptoms, group: CauseGroup) -> Incident:
     members = [decided if finding is root else finding for finding in members]
     last = max(finding.last_ms for finding in members)
     sentence = _sentence(decided, members, group, len(group.members))
-    return Incident(decided, tuple(members), first, last, sentence, group.place)
+    somewhere = root.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
+    return Incident(decided, tuple(members), first, last, sentence, group.place if somewhere else None)
 
 
 def _root(symptoms: Symptoms, early: Sequence[int]) -> int:

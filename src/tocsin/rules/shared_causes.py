@@ -23,9 +23,9 @@ AT_ONCE_MS = 5 * SECOND
 figure is an own choice)."""
 JOB_MS = MINUTE
 """Span within which the parts of one job fail together (own choice: one polling interval)."""
-_SPANS = {Symptom.HEAT: 15 * MINUTE}
-"""Span within which groups of one kind may become one, QUIET_MS where none is given. Heat spreads over minutes (own
-choice)."""
+_SPANS = {Symptom.HEAT: 15 * MINUTE, Symptom.POWER: 5 * MINUTE, Symptom.DARK: 5 * MINUTE}
+"""Span within which groups of one kind may become one, QUIET_MS where none is given. Heat spreads over minutes; what is
+polled is seen a minute apart, and may be late (own choice)."""
 _UNCOUNTED = 3
 """How many speak for a place of which nobody knows how many there are (own choice)."""
 

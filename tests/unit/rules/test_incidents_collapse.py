@@ -251,7 +251,10 @@ def test_load_and_memory_stand_alone() -> None:
     run = Run()
     run.hold(0, 16, {"memory_used_ratio": 0.95, "utilization_ratio": 0.1})
     run.step(17, {"memory_used_ratio": 0.95, "utilization_ratio": 0.1}, events=[at(48, gpu(), 17 * 60)])
-    assert sorted(incident.root.rule for incident in collapse(run.last.active)) == [
+    places = {incident.root.rule: incident.place for incident in collapse(run.last.active)}
+    assert places["pool_underused"] is None
+    assert places["memory_full"] == Place(PlaceKind.GPU, gpu().uuid)
+    assert sorted(places) == [
         "memory_full",
         "pool_underused",
         "xid_memory",
