@@ -110,6 +110,16 @@ class Delivered:
             self.open.setdefault(channel, {}).setdefault(payload["message"], {})[key] = decision
         return "outcome" in payload
 
+    def open_as_json(self) -> dict[str, Any]:
+        """What must be told when it ends, for a checkpoint of the journal."""
+        return {
+            channel: {
+                message: {key: dump_decision(decision) for key, decision in decisions.items()}
+                for message, decisions in messages.items()
+            }
+            for channel, messages in self.open.items()
+        }
+
     def done(self, key: str) -> Mapping[str, Done]:
         """The channels that are done with a notification that others still wait for."""
         return self.told.get(key, {})
@@ -511,13 +521,7 @@ class Ledger:
                 for record in self.records.values()
             ],
             "effects": {key: dump_decision(decision) for key, decision in self._effects.items()},
-            "open": {
-                channel: {
-                    message: {key: dump_decision(decision) for key, decision in decisions.items()}
-                    for message, decisions in messages.items()
-                }
-                for channel, messages in self.deliveries.open.items()
-            },
+            "open": self.deliveries.open_as_json(),
         }
 
     @classmethod
