@@ -141,8 +141,8 @@ class KindRecord:
         claims, right = self.week(now_ms)
         known, good = 2.0, 1.0
         if self.prior is not None and self.prior.claims:
-            known = min(self.prior.claims, PRIOR_WEIGHT)
-            good = known * self.prior.right / self.prior.claims
+            weight = min(self.prior.claims, PRIOR_WEIGHT)
+            known, good = known + weight, good + weight * self.prior.right / self.prior.claims
         return (right + good) / (claims + known)
 
     def judge(self, floor: float, now_ms: int) -> bool:
