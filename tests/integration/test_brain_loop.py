@@ -203,7 +203,7 @@ def test_an_old_event_never_leads_to_an_action(fleet: Fleet) -> None:
 def test_ingest_keeps_the_good_lines_and_names_the_bad(fleet: Fleet) -> None:
     fleet.minute()
     now = fleet.clock.now_ms()
-    known = replace(gpu(2), host=fleet.service.host_of("GPU-00000002"))
+    known = replace(gpu(2), host=fleet.service.owner_against("GPU-00000002", ""))
     good = encode(Batch(readings=[reading(known, now, power_watts=321)]), info=False).strip()
     future = encode(Batch(readings=[reading(known, now + 120 * MINUTE, power_watts=1)]), info=False).strip()
     result = fleet.service.ingest(f"{good}\nnot a line at all\n{future}\n", "ms")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +42,10 @@ class Site:
         self.memory.put(Batch(readings=readings, events=[*events, *refused.told]))
 
     def push(self, text: str, host: str, now_ms: int = T0) -> None:
-        mine, _ = own_lines(text, simple(host, Role.AGENT, host=host), self.owners.host_of)
+        def against(gpu: str, claimant: str) -> str:
+            return self.owners.against(gpu, claimant, now_ms)[0]
+
+        mine, _ = own_lines(text, simple(host, Role.AGENT, host=host), against)
         self.take(decode(mine, now_ms=now_ms).batch, now_ms)
 
 
@@ -61,7 +66,7 @@ lines = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(sent=st.lists(st.lists(lines, max_size=20), max_size=5))
 def test_a_node_with_its_token_changes_nothing_of_another(sent: list[list[str]]) -> None:
     site = Site()
@@ -154,3 +159,68 @@ def test_what_the_store_has_known_for_long_counts_after_a_start() -> None:
     owners.seed([Reading(Gpu(uuid, "h"), T0, {}) for uuid in ("GPU-old", "GPU-young")], T0 - DAY, {"GPU-old"})
     assert owners.counts("GPU-old", T0)
     assert not owners.counts("GPU-young", T0)
+
+
+OTHER = Gpu("GPU-b2", "node-b", index=1, model="H200")
+HERE = Gpu("GPU-b", "node-a", index=0, model="H200")
+
+
+def reported(site: Site, gpu: Gpu, at_ms: int, *, by_token: bool) -> bool:
+    """`gpu` is reported at that time, with a token of its host or a shared one; whether that host has it then."""
+    if by_token:
+        site.push(f"gpu,gpu_uuid={gpu.uuid},host={gpu.host} power_watts=1 {at_ms}", gpu.host, at_ms)
+    else:
+        site.take(Batch(readings=[Reading(gpu, at_ms, {"gpu_power_watts": 1.0})]), at_ms)
+    return site.owners.host_of(gpu.uuid) == gpu.host
+
+
+def told(site: Site) -> list[str]:
+    return [one.message for one in site.memory.events_since(0) if one.kind is EventKind.DUPLICATE_IDENTITY]
+
+
+@given(by_token=st.booleans(), minutes=st.lists(st.integers(0, 60), max_size=8), at=st.integers(0, 60))
+def test_a_gpu_passes_on_only_where_its_host_reports_others_and_not_it(
+    by_token: bool, minutes: list[int], at: int
+) -> None:
+    site = Site()
+    spoke = [minute for minute in sorted(minutes) if minute <= at]
+    for minute in spoke:
+        reported(site, OTHER, T0 + minute * MINUTE, by_token=by_token)
+    passed = reported(site, HERE, T0 + at * MINUTE, by_token=by_token)
+    assert passed == (bool(spoke) and spoke[-1] * MINUTE >= NEWCOMER_MS)
+    if passed:
+        assert told(site) == ["node-a reports GPU-b, which node-b reported before: taken over"]
+        assert not site.owners.counts("GPU-b", T0 + at * MINUTE), "it settles before it widens a limit"
+
+
+@given(by_token=st.booleans(), back=st.integers(1, 2 * 24 * 60))
+def test_the_host_before_has_its_gpu_back_at_once_within_a_day(by_token: bool, back: int) -> None:
+    site = Site()
+    reported(site, OTHER, T0 + NEWCOMER_MS, by_token=by_token)
+    assert reported(site, HERE, T0 + NEWCOMER_MS, by_token=by_token)
+    later = T0 + NEWCOMER_MS + back * MINUTE
+    assert reported(site, replace(THEIRS, index=None, model=""), later, by_token=by_token) == (back < 24 * 60)
+    if back < 24 * 60:
+        assert not reported(site, HERE, later + 1, by_token=by_token), "two that both report it: the first has it"
+
+
+def test_a_host_of_another_name_takes_over_where_the_manager_has_it_alone() -> None:
+    managed = {"node-a"}
+    owners = Ownership(MOST, NEWCOMER_MS, lambda old, new: new in managed and old not in managed)
+    first = Batch(readings=[Reading(THEIRS, T0, {})])
+    assert not owners.refuse(first, T0).reasons
+    claim = Batch(readings=[Reading(HERE, T0 + NEWCOMER_MS, {})])
+    assert owners.refuse(claim, T0 + NEWCOMER_MS - 1).reasons
+    managed.add("node-b")
+    assert owners.refuse(claim, T0 + NEWCOMER_MS).reasons
+    managed.discard("node-b")
+    assert not owners.refuse(claim, T0 + NEWCOMER_MS).reasons
+
+
+def test_a_token_that_claims_anothers_gpu_is_told_too() -> None:
+    site = Site()
+    assert not reported(site, HERE, T0, by_token=False)
+    (message,) = told(site)
+    assert "refused; if it has moved, run tocsin release gpu GPU-b once node-b is silent about it" in message
+    owner, events = Site().owners.against("GPU-b", "node-a", T0)
+    assert (owner, [one.host for one in events]) == ("node-b", ["node-a"])

@@ -133,26 +133,27 @@ def decode(body: bytes) -> tuple[str, list[RejectedLine]]:
 _TELEMETRY = frozenset({"gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_event"})
 
 
-def own_lines(text: str, who: Principal, host_of: Callable[[str], str]) -> tuple[str, list[RejectedLine]]:
+def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str]) -> tuple[str, list[RejectedLine]]:
     """`text` with the lines that `who` may not send left empty, so that the others keep their numbers, and those lines.
 
-    Agents write readings and events alone: a prediction or a finding of theirs would be acted on. `host_of` tells which
-    node reports a GPU, empty where none: its UUID cannot be taken over by another's certificate or token. Every record
-    of line protocol starts on a line of its own, with its tags, so each line is looked at.
+    Agents write readings and events alone: a prediction or a finding of theirs would be acted on. `owner_against` tells
+    which other node than the line's reports a GPU, empty where none does: its UUID cannot be taken over by another's
+    certificate or token. Every record of line protocol starts on a line of its own, with its tags, so each line is
+    looked at.
     """
     if not who.hosts and who.role is not Role.AGENT:
         return text, []
     lines: list[str] = []
     rejected: list[RejectedLine] = []
     for number, line in enumerate(text.split("\n"), start=1):
-        problem = _problem(line.strip(" \r"), who, host_of)
+        problem = _problem(line.strip(" \r"), who, owner_against)
         lines.append("" if problem else line)
         if problem:
             rejected.append(RejectedLine(number=number, problem=problem))
     return "\n".join(lines), rejected
 
 
-def _problem(line: str, who: Principal, host_of: Callable[[str], str]) -> str:
+def _problem(line: str, who: Principal, owner_against: Callable[[str, str], str]) -> str:
     if not line or line.isspace() or line.lstrip().startswith("#"):
         return ""
     try:
@@ -166,7 +167,7 @@ def _problem(line: str, who: Principal, host_of: Callable[[str], str]) -> str:
     if not who.speaks_for(host):
         return f"{who.name} may not write for host {host[:100]!r}"
     # A MIG instance belongs to the host of its GPU: both names are looked up.
-    for reported in (host_of(tags[name]) for name in ("gpu_uuid", "mig_uuid") if name in tags):
+    for reported in (owner_against(tags[name], host) for name in ("gpu_uuid", "mig_uuid") if name in tags):
         if reported and not who.speaks_for(reported):
             return f"{who.name} may not write for a GPU that host {reported[:100]!r} reports"
     return ""
@@ -219,7 +220,7 @@ def _next(upload: Upload, parts: Iterator[bytes], before: int) -> tuple[IngestRe
     if part is None:
         return None
     text, undecodable = decode(part)
-    text, foreign = own_lines(text, upload.who, upload.service.host_of)
+    text, foreign = own_lines(text, upload.who, upload.service.owner_against)
     kept = upload.service.ingest(text, upload.precision)
     found = sorted([*undecodable, *foreign, *kept.rejected], key=lambda line: line.number)
     rejected = [RejectedLine(number=line.number + before, problem=line.problem) for line in found]

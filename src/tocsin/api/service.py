@@ -149,8 +149,8 @@ class Service(Protocol):
     def same_jobs(self, gpus: Collection[str]) -> set[str]:
         """UUIDs of the GPUs that the jobs on `gpus` hold, `gpus` among them."""
 
-    def host_of(self, gpu: str) -> str:
-        """Host that owns a GPU or a MIG instance: the first that reported it; empty where none did."""
+    def owner_against(self, gpu: str, host: str) -> str:
+        """The other host that owns a GPU or a MIG instance and keeps it; empty where `host` may report it."""
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         """Put a log-in, a log-out or a lock after wrong passwords on record; `detail` holds no secret."""

@@ -93,10 +93,18 @@ def release(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Give the host NAME, or the GPU with UUID NAME, back to service and leave it alone for the hold-off."""
+    """Give the host NAME, or the GPU with UUID NAME, back to service and leave it alone for the hold-off.
+
+    A GPU that its host does not report any more may then be reported by another host: it has moved, or the host has a
+    new name.
+    """
     with connect(context, api_url, token) as client:
         released = client.release(kind, name, reason)
     said = f"{kind} {name} released, left alone until {released.held_off_until}"
+    if released.given_up:
+        said += f"; GPUs that another host may report now: {released.given_up}"
+    if released.still_reported:
+        said += f"; GPUs that it reports itself and keeps: {released.still_reported}"
     done(as_json, said, client.base_url, **released.model_dump(mode="json"))
 
 

@@ -179,10 +179,16 @@ class ReleaseRequest(Wire):
 
 
 class ReleaseOut(Wire):
-    """What was given back; it is left alone until `held_off_until`."""
+    """What was given back; it is left alone until `held_off_until`.
+
+    `given_up` are its GPUs that another host may report from now on: their own host is silent about them. Of those
+    `still_reported` what another host says stays refused.
+    """
 
     subject: Wired[Subject]
     held_off_until: Instant
+    given_up: int = 0
+    still_reported: int = 0
 
 
 class OrderTaken(Wire):

@@ -80,9 +80,6 @@ class LiveOrders(Protocol):
 class LiveOwners(Protocol):
     """Which host speaks for a GPU."""
 
-    def host_of(self, uuid: str) -> str:
-        """The host that owns a GPU or a MIG instance; empty where nobody has reported it."""
-
     def forget(self, gpus: Iterable[Gpu]) -> None:
         """Who reports one of these next owns it."""
 
@@ -106,6 +103,9 @@ class LiveBrain(Protocol):
 
     @property
     def owners(self) -> LiveOwners: ...
+
+    def owner_against(self, gpu: str, host: str) -> str:
+        """The other host that reports a GPU; empty where `host` may."""
 
     @property
     def forecasts(self) -> LiveForecasts: ...

@@ -362,10 +362,14 @@ class BrainService:
         self._brain.actions.operator.release(subject, actor, reason)
         # What still reports has not moved: only who is silent gives up what it owns.
         silent_ms = self.now_ms() - int(self._brain.settings.actions.fresh_seconds * SECOND)
-        known = (one for one in self._brain.memory.latest() if one.at_ms < silent_ms)
-        self._brain.owners.forget([one.gpu for one in known if name in (one.gpu.uuid, one.gpu.host)])
+        own = [one for one in self._brain.memory.latest() if name in (one.gpu.uuid, one.gpu.host)]
+        silent = [one.gpu for one in own if one.at_ms < silent_ms]
+        self._brain.owners.forget(silent)
         until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
-        return control.ReleaseOut(subject=subject, held_off_until=to_iso(until_ms))
+        left = len(own) - len(silent)
+        return control.ReleaseOut(
+            subject=subject, held_off_until=to_iso(until_ms), given_up=len(silent), still_reported=left
+        )
 
     def _subject(self, kind: Literal["host", "gpu"], name: str) -> Subject:
         if kind == "gpu":
@@ -399,8 +403,8 @@ class BrainService:
     def same_jobs(self, gpus: Collection[str]) -> set[str]:
         return same_jobs(self._brain.memory.latest(), self._brain.managers, gpus)
 
-    def host_of(self, gpu: str) -> str:
-        return self._brain.owners.host_of(gpu)
+    def owner_against(self, gpu: str, host: str) -> str:
+        return self._brain.owner_against(gpu, host)
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         self._brain.journal.append(EntryKind(event), detail, actor=actor)

@@ -508,8 +508,8 @@ class FakeService(FakeDecisions):
     def same_jobs(self, gpus: Collection[str]) -> set[str]:
         return set(gpus)
 
-    def host_of(self, gpu: str) -> str:
-        return next((one.host for one in self.gpus() if one.uuid == gpu), "")
+    def owner_against(self, gpu: str, host: str) -> str:
+        return next((one.host for one in self.gpus() if one.uuid == gpu and one.host != host), "")
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         self._record(event, actor, dict(detail))

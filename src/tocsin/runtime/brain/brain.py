@@ -389,7 +389,8 @@ class Brain:
         self._pools = parts.pools
         self._wake = parts.wake
         self.memory = FleetMemory()
-        self.owners = Ownership(settings.api.limits.gpus_per_host, round(settings.actions.newcomer_seconds * SECOND))
+        settle_ms = round(settings.actions.newcomer_seconds * SECOND)
+        self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
         foretelling = [rule.name for rule in parts.ruleset if rule.table.foretells]
@@ -461,11 +462,23 @@ class Brain:
         refused = self.owners.refuse(batch, self.clock.now_ms())
         for (what, reason), count in refused.reasons.items():
             self.metrics.count("tocsin_dropped_total", count, what=what, reason=reason)
-        if not refused.reasons:
+        if not refused.reasons and not refused.told:
             return batch
         readings = [one for place, one in enumerate(batch.readings) if place not in refused.readings]
         events = [one for place, one in enumerate(batch.events) if place not in refused.events]
         return replace(batch, readings=readings, events=[*events, *refused.told])
+
+    def owner_against(self, gpu: str, host: str) -> str:
+        """The other host that reports a GPU; empty where `host` may. That it tried becomes an event."""
+        owner, told = self.owners.against(gpu, host, self.clock.now_ms())
+        if told:
+            self.store.write(Batch(events=told))
+            self._remember(Batch(events=told))
+        return owner
+
+    def _replaced(self, old: str, new: str) -> bool:
+        nodes = self.managers.nodes()
+        return new in nodes and old not in nodes
 
     def _with_own_work(self, batch: Batch) -> Batch:
         """`batch` without names of work that managers show on other hosts alone."""

@@ -88,6 +88,11 @@ def every_series(gpus: Collection[str] | None) -> list[str]:
     return _of_gpus(_EVERY, gpus)
 
 
+def series_on_cards(cards: Collection[str]) -> list[str]:
+    """Selectors of all that readings of these GPUs and of their MIG instances are made of."""
+    return [f"{{{_EVERY},gpu_uuid=~{_one_of(cards)}}}"]
+
+
 def chosen_series(metrics: Iterable[str], gpus: Collection[str] | None) -> list[str]:
     """Selectors of `MARK` and of the series of `metrics`; names that nobody knows are left out."""
     plain = {MARK}
@@ -211,6 +216,9 @@ _WINDOW = 10 * MINUTE
 _NEWEST_SPAN = MINUTE
 """GPUs whose newest readings lie this close together are asked for at once."""
 
+_CARDS_AT_ONCE = 100
+"""GPUs of one request where all readings of a large fleet are asked for: some 10,000 series, first sent in 0.3 s."""
+
 _REFUSED = frozenset({400, 413, 422})
 
 
@@ -312,11 +320,16 @@ class VictoriaMetricsStore:
     def _newest(self, since_ms: int, metrics: Sequence[str] | None) -> Iterator[Exported]:
         """What the newest readings of all GPUs are among: few instants, however long some GPUs have been silent."""
         end_ms = max(self._clock.now_ms(), since_ms) + MAX_FUTURE_MS + 1
-        groups = clusters(self._extremes("max", "tlast_over_time", since_ms, end_ms), _NEWEST_SPAN)
+        seen = self._extremes("max", "tlast_over_time", since_ms, end_ms)
+        groups = clusters({gpu.uuid: at_ms for gpu, at_ms in seen.items()}, _NEWEST_SPAN)
         for place, (first, last, members) in enumerate(groups, start=1):
             newest = place == len(groups)
             # The very newest samples are in an export before a query sees them, of whichever GPU.
-            yield from self._export(first, end_ms if newest else last + 1, None if newest else members, metrics)
+            wanted, until_ms = (None, end_ms) if newest else (members, last + 1)
+            if metrics is None and len(members) > _MAX_NAMED:
+                yield from self._export_in_parts(first, until_ms, wanted, {*seen, *self._beside.gpus()})
+            else:
+                yield from self._export(first, until_ms, wanted, metrics)
         if not groups:  # what a query does not see yet was written just now, however old it is
             yield from self._export(since_ms, end_ms, None, metrics)
 
@@ -350,18 +363,18 @@ class VictoriaMetricsStore:
         found = self.columns(metrics, start_ms, end_ms, [gpu])
         return Series(gpu, found.metrics, found.at_ms, found.values)
 
-    def _extremes(self, outer: str, inner: str, start_ms: int, end_ms: int) -> dict[str, int]:
+    def _extremes(self, outer: str, inner: str, start_ms: int, end_ms: int) -> dict[Gpu, int]:
         """An instant, whole milliseconds, for each GPU with samples in [`start_ms`, `end_ms`)."""
         span = max(end_ms - max(start_ms, DAY), 1)  # an empty answer where it would look back to before 1970
         query = f"{outer}({inner}({ANY_MARK}[{span}ms])) by (gpu_uuid, mig_uuid)"
         data = {"query": query, "time": f"{(end_ms - 1) / SECOND:.3f}", "nocache": "1"}
         result = self._ask("/api/v1/query", data)["result"]
-        found: dict[str, int] = {}
+        found: dict[Gpu, int] = {}
         for row, gpu in self._of_ours(result, lambda row: row["metric"]):
             try:
                 at_ms = round(float(row["value"][1]) * SECOND)
                 points.check_instant(at_ms)
-                found[gpu.uuid] = at_ms
+                found[gpu] = at_ms
             except (ValueError, LookupError, TypeError, OverflowError) as error:
                 self._left_out(str(error)[:200])
         return found
@@ -391,6 +404,18 @@ class VictoriaMetricsStore:
             return
         chosen = every_series(gpus) if metrics is None else chosen_series(metrics, gpus)
         yield from parse(self._exported(chosen, start_ms, end_ms), gpus)
+
+    def _export_in_parts(
+        self, start_ms: int, end_ms: int, gpus: Collection[str] | None, there: Collection[Gpu]
+    ) -> Iterator[Exported]:
+        """What `_export` gives of `gpus`, or of all that are `there`, some cards at a time.
+
+        Of a large fleet the server gathers all series before it sends the first, for longer than a request may take.
+        """
+        cards = sorted({gpu.parent or gpu.uuid for gpu in there if gpus is None or gpu.uuid in gpus})
+        for at in range(0, len(cards), _CARDS_AT_ONCE):
+            chosen = series_on_cards(cards[at : at + _CARDS_AT_ONCE])
+            yield from parse(self._exported(chosen, start_ms, end_ms), gpus)
 
     def _exported(self, chosen: list[str], start_ms: int, end_ms: int) -> Iterator[bytes]:
         data: dict[str, str | list[str]] = {

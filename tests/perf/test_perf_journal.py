@@ -1,0 +1,98 @@
+"""A brain that starts over a journal of a million entries, and what keeps that journal in order.
+
+Each start is a process of its own, so that its memory is its own. The first one has no checkpoint that counts, as the
+first after an upgrade: it checks and folds the whole journal. The second goes on from the checkpoint of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from tocsin.domain.clock import ManualClock
+from tocsin.journal.archive import FILE_ENTRIES, archive_next
+from tocsin.journal.journal import Journal
+from tocsin.journal.verify import SLICE_ENTRIES, verify_slice
+from tocsin_testing.grown_journal import grown
+
+ENTRIES = 1_000_000
+MOST_CPU_SECONDS, MOST_MB = 10.0, 500
+"""Of a start from a checkpoint: about four times what was measured of the one, less than the 660 MB that it took."""
+
+START = """
+import json, resource, sys, time
+from pathlib import Path
+from tocsin.config.settings import Settings
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from tocsin.domain.clock import ManualClock
+from tocsin.runtime.brain.assembly import open_brain
+
+folder, now_ms = Path(sys.argv[1]), int(sys.argv[2])
+settings = Settings.model_validate({
+    "store": {"path": folder / "store.db"}, "journal": {"path": folder / "journal.db"},
+    "forecast": {"worker": False, "models": folder / "models"},
+})
+imported, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+running = open_brain(settings, ManualClock(now_ms))
+opened = time.process_time()
+running.brain.tick()
+ticked = time.process_time()
+running.brain.actions.controls()
+again = time.process_time()
+running.brain.tick()
+print(json.dumps({
+    "open": opened - imported, "first tick": ticked - opened, "tick": time.process_time() - again,
+    "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "imports mb": before / 1024,
+    "from": running.brain.journal.folded("ledger")[0], "head": running.brain.journal.head,
+}))
+running.stop()
+"""
+
+
+def started(folder: Path, now_ms: int) -> dict[str, float]:
+    command = [sys.executable, "-c", START, str(folder), str(now_ms)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1_800)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_start_over_a_million_entries(
+    tmp_path: Path, benchmark: BenchmarkFixture, say: Callable[[str], None]
+) -> None:
+    now_ms = grown(tmp_path / "journal.db", ENTRIES)
+
+    def said(what: str) -> dict[str, float]:
+        found = started(tmp_path, now_ms)
+        took = f"{found['open']:.1f} s CPU, {found['mb']:.0f} MB; then an evaluation in {found['tick'] * 1000:.0f} ms"
+        say(f"start over {ENTRIES:,} entries, {what}: {took}")
+        return found
+
+    said("without a checkpoint")
+    again = said("from a checkpoint")
+    assert again["from"] >= ENTRIES
+    clock = ManualClock(now_ms)
+    with closing(Journal.open(tmp_path / "journal.db", clock)) as journal:
+        begun, files = time.process_time(), 0
+        while archive_next(journal, 100_000) is not None:
+            files += 1
+        took = (time.process_time() - begun) / files
+        journal.compact()
+        say(f"archiving {FILE_ENTRIES:,} entries, mean of {files}: {took:.1f} s CPU")
+        at, slowest = verify_slice(journal.path), 0.0
+        for _ in range(20):
+            begun = time.process_time()
+            at = verify_slice(journal.path, after=at.events, previous=at.hash)
+            slowest = max(slowest, time.process_time() - begun)
+        say(f"a slice of {SLICE_ENTRIES:,} entries of a check, slowest of 20: {slowest * 1000:.0f} ms CPU")
+    archived = said("from a checkpoint, 900,000 archived")
+    assert archived["open"] < MOST_CPU_SECONDS
+    assert archived["mb"] < MOST_MB
+    benchmark.pedantic(lambda: None)
