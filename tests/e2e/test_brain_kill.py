@@ -33,7 +33,7 @@ from tocsin_testing.brain_child import spawn_brain, start_brain
 from tocsin_testing.chaos import until
 from tocsin_testing.killed_agent import AgentSite, Course
 
-KILLS = int(os.environ.get("TOCSIN_KILLS", "50"))
+KILLS = max(10, int(os.environ.get("TOCSIN_KILLS", "50")))
 LEAST_READINGS = 100_000
 LEAST_EXECUTIONS = 300
 AGENTS = 2
@@ -200,7 +200,7 @@ class Site:
         for number in range(self.kills):
             if self.brain is None:
                 self.brain = spawn_brain(self.settings)
-            self.course.heat(number // 2 * self.step, (number // 2 + 3) * self.step)
+            self._heat(number)
             self._allow((number + 1) / self.kills)
             if number % 2:
                 self._kill_brain(number, settled=number % 4 == 1)
@@ -208,6 +208,9 @@ class Site:
                 self._kill_agent(self.agents[number // 2 % AGENTS])
             if (number + 1) % 50 == 0:
                 progress(f"kill {number + 1} after {time.monotonic() - begun:.0f} s: {self.acknowledged()} readings")
+
+    def _heat(self, number: int) -> None:
+        self.course.heat(number // 2 * self.step, (number // 2 + 3) * self.step)
 
     def _allow(self, share: float) -> None:
         """Let the agents read that share of all, for what is read before the GPUs get hot one more, and one more for
@@ -245,7 +248,10 @@ class Site:
         """Let the agents read the rest, kill all, deliver what spools hold, and let the brain end what it began."""
         if self.brain is None:
             self.brain = spawn_brain(self.settings)
+        self._heat(self.kills)
+        self.course.allow(math.ceil(LEAST_READINGS / self.gpus) + 5 + self.killed["agent"])
         until(lambda: self.acknowledged() >= LEAST_READINGS, "the rest of the readings", PATIENCE)
+        until(lambda: self.receiver.executed.total() >= LEAST_EXECUTIONS, "the rest of the executions", PATIENCE)
         self.kill_all()
         self.brain, _ = start_brain(self.settings)
         for agent in self.agents:
