@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
 from tocsin.actions.model.view import FleetView, GpuView
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.decision import Decision, ScaleInParameters, ScaleParameters, ThrottleKind
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
@@ -105,12 +106,13 @@ _OF_ONE_HOST = frozenset({PlaceKind.GPU, PlaceKind.HOST})
 def breaker_cause(decision: Decision, view: FleetView) -> str:
     """The root cause that the breaker counts: kind and place. All that one host alone reports is one, whatever it is.
 
-    Empty for a forecast: what is only expected is no sign that the fleet, or Tocsin, has gone wrong.
+    Empty for a forecast and for a note: what is only expected, or worth no more than a line on record, is no sign that
+    the fleet, or Tocsin, has gone wrong.
     """
     incident = view.incident_of.get(decision.incident)
     seen = [view.findings[name] for name in decision.findings if name in view.findings]
     root = incident.root if incident is not None else next(iter(seen), None)
-    if root is not None and root.expected:
+    if root is not None and (root.expected or (incident or root).alert_level is AlertLevel.NOTE):
         return ""
     place = None if incident is None else incident.place
     hosts = hosts_of(decision.subject, view)

@@ -132,3 +132,14 @@ def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
     (tmp_path / "quiet-1-16x1.json").write_text(json.dumps({"pages": "many"}))
     with pytest.raises(InputError, match="is no report"):
         kept(tmp_path)
+
+
+def test_full_and_sound_memory_trips_no_breaker_and_pages_nobody(tmp_path: Path) -> None:
+    quiet = FleetRehearsal(RehearsalPlan(gpus=32, days=1.0, seed=7, fault_scale=0.0), Settings(), tmp_path)
+    for _ in range(40):
+        quiet.step()
+    report = quiet.report()
+    quiet.running.stop()
+    # Some of it has stood above the rule's level for long enough to be decided about.
+    assert any(note.rule == "memory_full" for note in quiet.notes.values())
+    assert (report.breaker_trips, report.pages) == (0, 0)

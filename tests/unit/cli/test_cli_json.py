@@ -20,6 +20,7 @@ WITHOUT = {
     "tocsin dashboard": "a service",
     "tocsin completion": "prints a script for a shell",
     "tocsin reference": "prints a page or a file in the format of its own",
+    "tocsin rehearse set": "keeps a report of JSON for each run in its folder",
     "tocsin journal export": "prints entries in the format that --format names, JSON lines unless told otherwise",
 }
 """Commands without ``--json``, and why."""
