@@ -228,6 +228,11 @@ class RuleSet:
     xids: XidCatalogue
     sxids: SxidCatalogue = field(default_factory=shipped_sxids)
 
+    @property
+    def foretelling(self) -> list[str]:
+        """Names of the rules that foretell failures."""
+        return [rule.name for rule in self.rules if rule.table.foretells]
+
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 

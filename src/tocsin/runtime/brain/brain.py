@@ -393,8 +393,7 @@ class Brain:
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
-        foretelling = [rule.name for rule in parts.ruleset if rule.table.foretells]
-        self._foretelling = ForetellingRules(journal, foretelling, settings.rules.least_precision)
+        self._foretelling = ForetellingRules(journal, parts.ruleset.foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
         self._begun = clock.monotonic()
         self.active: list[Finding] = []
