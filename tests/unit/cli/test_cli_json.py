@@ -84,7 +84,7 @@ def test_files_and_stores_answer_with_figures() -> None:
     assert told("store", "backup", "copy.db") == {"ok": True, "target": "copy.db"}
     assert told("store", "restore", "copy.db")["ok"] is True
     rules = json.loads(CliRunner().invoke(cli, ["rules", "list", "--json"]).output)
-    assert rules[0].keys() == {"name", "severity", "category", "action", "mode", "meaning"}
+    assert rules[0].keys() == {"name", "severity", "level", "category", "action", "mode", "meaning"}
 
 
 @pytest.mark.parametrize("code", [0, 1])
