@@ -112,9 +112,12 @@ class NotifierChannel:
 def wants(settings: ChannelSettings, decision: Decision) -> bool:
     """Whether `decision` is for the channel, by severity, pool, rule and world.
 
-    What is of no single pool, such as a host with GPUs of several, is for every channel.
+    What is of no single pool, such as a host with GPUs of several, is for every channel. A page needs a person now,
+    whatever the severity of the finding that it began with: `min_severity` does not keep it away.
     """
-    if decision.severity.rank < settings.min_severity.rank or (decision.simulated and not settings.simulated):
+    if decision.simulated and not settings.simulated:
+        return False
+    if decision.severity.rank < settings.min_severity.rank and decision.alert_level is not AlertLevel.PAGE:
         return False
     if decision.alert_level.rank < settings.min_level.rank:
         return False

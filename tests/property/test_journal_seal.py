@@ -20,6 +20,7 @@ from tocsin.cli.main import cli
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.entry import GENESIS, EntryKind, digest
 from tocsin.domain.errors import InputError
+from tocsin.journal import backup as journal_backup
 from tocsin.journal.backup import backup, restore
 from tocsin.journal.files import Anchor, JournalBroken, load_key
 from tocsin.journal.journal import Journal, seal
@@ -257,3 +258,31 @@ def test_a_key_that_is_none_is_named_with_its_remedy(tmp_path: Path, content: by
     key_file.write_bytes(content)
     with pytest.raises(InputError, match="openssl rand"):
         Journal.open(tmp_path / "volume" / "journal.db", ManualClock(T0), key_file)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_forged_last_number_hides_no_truncation(tmp_path: Path, keyed: bool) -> None:
+    site = Site(tmp_path)
+    with closing(sqlite3.connect(site.path)) as db, db:
+        for (trigger,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            db.execute(f"DROP TRIGGER {trigger}")
+        db.execute("DELETE FROM entry WHERE seq > 5")
+        columns = "epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"
+        db.execute(f"INSERT INTO entry (seq, {columns}) SELECT 9223372036854775807, {columns} FROM entry WHERE seq = 5")
+    found = verify(site.path, load_key(site.key_file) if keyed else b"")
+    assert not found.ok
+    assert found.problem == "entry 6 is missing"
+
+
+def test_a_backup_beside_a_writer_has_no_seal_of_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, key = Site(tmp_path), load_key(tmp_path / "elsewhere" / "key")
+    read = journal_backup._sealed_anchor
+
+    def while_written(source: Path, sealed_with: bytes) -> Anchor | None:
+        site.write(3)
+        return read(source, sealed_with)
+
+    copy = tmp_path / "copy.db"
+    monkeypatch.setattr(journal_backup, "_sealed_anchor", while_written)
+    backup(site.path, copy, key)
+    assert verify(copy, key).ok

@@ -66,7 +66,7 @@ class ChannelSettings(Section):
     """Routing key (`pagerduty`), key of the signature (`cloudevents`, `feishu`, `dingtalk`), bearer token
     (`alertmanager`) or password (`email`); better in `notify.secrets`."""
     min_severity: Severity = Severity.WARNING
-    """Lowest severity to send: `info`, `warning` or `critical`."""
+    """Lowest severity to send: `info`, `warning` or `critical`. A page comes whatever its severity."""
     min_level: AlertLevel = AlertLevel.WARNING
     """Lowest level to send: `page` for what needs a person now alone, `warning` for the working day as well."""
     pools: list[str] = Field(default_factory=list)

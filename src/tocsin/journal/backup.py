@@ -25,10 +25,12 @@ def backup(source: Path, target: Path, key: bytes = b"") -> None:
     with closing(connect(source, write=False)) as old:
         make_private(target)
         with closing(sqlite3.connect(target)) as new:
+            # The anchor before the copy: one that a writer moved meanwhile would name entries that the copy lacks.
+            sealed = _sealed_anchor(source, key) if key else None
             old.backup(new)
             last = new.execute("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1").fetchone()
             # What was sealed, and no more: a copy must not make good what was added without the key.
-            end = newest(_sealed_anchor(source, key), sealed_in(new, key)) if key else None
+            end = newest(sealed, sealed_in(new, key)) if key else None
     # The archive last: what is archived meanwhile stands in the copy as well, and the other way round is a gap.
     _copy_archive(source, target)
     if end is None and last:

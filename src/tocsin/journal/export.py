@@ -44,6 +44,8 @@ KINDS: Mapping[EntryKind, Row] = {
     EntryKind.INCIDENT_UPDATED: Row("Incident updated", 4, "update"),
     EntryKind.INCIDENT_CLOSED: Row("Incident closed", 2, "close"),
     EntryKind.PREDICTION: Row("Failure foretold", 5, "predict"),
+    EntryKind.FORECAST_MUTED: Row("Forecast muted", 3, "mute"),
+    EntryKind.FORECAST_HEARD: Row("Forecast heard again", 3, "hear"),
     EntryKind.DECISION: Row("Action decided", 5, "decide", graded=True),
     EntryKind.VERDICT: Row("Guards asked", 2, "judge"),
     EntryKind.APPROVAL: Row("Action approved by a person", 6, "approve"),

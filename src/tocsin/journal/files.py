@@ -211,8 +211,8 @@ def newest(*anchors: Anchor | None) -> Anchor | None:
 
 COLUMNS = "seq, epoch, at_ms, kind, actor, simulated, payload, previous_hash, hash"
 _PAGE = 1_000
-_NO_NUMBER = 2**63 - 1
-"""Above every number of an entry."""
+_LAST_NUMBER = 2**63 - 1
+"""What SQLite can number; a forged entry may have it."""
 
 
 def from_row(row: tuple[object, ...]) -> Entry:
@@ -242,21 +242,21 @@ class _Selection:
         self._kinds = tuple(kinds or ())
         self.left = limit
         clause = f" AND kind IN ({', '.join('?' * len(self._kinds))})" if kinds else ""
-        self._query = f"SELECT {COLUMNS} FROM entry WHERE seq > ? AND seq < ?{clause} ORDER BY seq LIMIT ?"
+        self._query = f"SELECT {COLUMNS} FROM entry WHERE seq > ? AND seq <= ?{clause} ORDER BY seq LIMIT ?"
 
-    def page(self, db: sqlite3.Connection, after: int, before: int) -> tuple[list[Row], bool]:
-        """The next rows between the numbers `after` and `before`, and whether there are no more."""
+    def page(self, db: sqlite3.Connection, after: int, last: int) -> tuple[list[Row], bool]:
+        """The next rows from behind number `after` to number `last`, and whether there are no more."""
         size = _PAGE if self.left is None else min(_PAGE, self.left)
-        rows = db.execute(self._query, (after, before, *self._kinds, size)).fetchall()
+        rows = db.execute(self._query, (after, last, *self._kinds, size)).fetchall()
         if self.left is not None:
             self.left -= len(rows)
         return rows, len(rows) < size or self.left == 0
 
-    def all(self, db: sqlite3.Connection, after: int, before: int) -> Iterator[Row]:
-        """The rows between the numbers, page by page, so that no read holds the database for long."""
+    def all(self, db: sqlite3.Connection, after: int, last: int) -> Iterator[Row]:
+        """The rows from behind `after` to `last`, page by page, so that no read holds the database for long."""
         ended = self.left == 0
         while not ended:
-            rows, ended = self.page(db, after, before)
+            rows, ended = self.page(db, after, last)
             yield from rows
             after = rows[-1][0] if rows else after
 
@@ -281,14 +281,14 @@ def read_rows(
             db.execute("BEGIN")
             first, rows = first_here(db), list[Row]()
             if first <= after + 1:
-                rows, ended = wanted.page(db, after, _NO_NUMBER)
+                rows, ended = wanted.page(db, after, _LAST_NUMBER)
             db.execute("COMMIT")
             yield from rows
             after = rows[-1][0] if rows else after
             if first > after + 1:
                 file = file_with(path, after + 1)
                 with closing(connect(file.path, write=False)) as archived:
-                    yield from wanted.all(archived, after, min(file.last + 1, first))
+                    yield from wanted.all(archived, after, min(file.last, first - 1))
                 after, ended = min(file.last, first - 1), wanted.left == 0
 
 

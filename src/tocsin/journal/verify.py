@@ -76,9 +76,10 @@ def _verify(path: Path, key: bytes, after: int, previous: str, entries: int | No
             return Verification(False, after, f"entry {anchor.seq} is not the one that was acknowledged")
         ahead = max(0, end.head - after)
         rows = read_rows(path, after=after, limit=ahead if entries is None else min(ahead, entries))
-        if entries is None:
-            return _walk(track(rows, "journal", ahead), end, after, start)
-        return _walk(_short(rows), end, after, start)
+        found = _walk(track(rows, "journal", ahead) if entries is None else _short(rows), end, after, start)
+        if found.ok and not found.done and (entries is None or found.events == after):
+            return Verification(False, found.events, f"entry {found.events + 1} is missing")
+        return found
     except (JournalBroken, ArchiveMissing, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return Verification(False, 0, str(error))
 

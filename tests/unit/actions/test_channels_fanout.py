@@ -11,6 +11,7 @@ from tocsin.actions.notifications.channel import Delivery, Phase, text_of
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut, build_notifier, portions, wants
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.config.settings import Settings
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import DecisionState, NotifyParameters, OutcomeStatus
 from tocsin.domain.entry import EntryKind
@@ -125,6 +126,7 @@ NOTHING = {"parameters": NotifyParameters()}
         ({}, {}, True),
         ({"min_severity": "critical"}, {}, True),
         ({"min_severity": "critical"}, {"severity": Severity.WARNING}, False),
+        ({"min_severity": "critical"}, {"severity": Severity.WARNING, "alert_level": AlertLevel.PAGE}, True),
         ({}, {"severity": Severity.INFO}, False),
         ({"pools": ["train"]}, {}, True),
         ({"pools": ["serve"]}, {}, False),
