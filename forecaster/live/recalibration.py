@@ -7,13 +7,14 @@ too seldom is muted: it is still made and judged, and told to nobody until its c
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import Floats
+from tocsin.forecaster.live.host_weight import weighed
 
 EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
 """Ranges of stated probability that are calibrated apart (own choice)."""
@@ -35,11 +37,21 @@ PRIOR_WEIGHT = 20.0
 """Cases that what was seen in simulated fleets weighs at most (own choice)."""
 COMES_BACK = 0.05
 """How far above the floor the precision of a muted kind must come before it is heard again."""
+MOST_DUE = 20_000
+"""Cases that wait to be judged; beyond, the oldest are dropped and counted."""
+SEEN_SHARE = 0.5
+"""How much of its window must have readings before a crossing counts as one that did not come (own choice)."""
 LEAST_CLAIMS = 5
 """A kind without a prior is not muted by fewer claims of its own."""
 CLAIMS = frozenset({PredictionStatus.CROSSING, PredictionStatus.LIKELY})
 _CROSSINGS = frozenset({PredictionStatus.CROSSING, PredictionStatus.NO_CROSSING})
 _EVENTS = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
+
+
+_Kind = tuple[str, str, bool]
+"""Target, model, and whether of simulated GPUs."""
+_CaseKey = tuple[str, str, str, bool]
+"""Subject, target, model, and whether it claims that something comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,7 @@ class KindPrior:
 
 @cache
 def shipped_priors() -> Mapping[str, KindPrior]:
-    """By kind; made by `python -m tocsin.offline.statement_prior`."""
+    """By kind; made by `python -m tocsin.offline.statement_prior`. None ships yet: every kind starts unrecalibrated."""
     text = files("tocsin.forecaster").joinpath("prior/statements.json").read_text(encoding="utf-8")
     return {kind: prior_of(raw) for kind, raw in json.loads(text)["kinds"].items()}
 
@@ -68,7 +80,8 @@ def prior_of(raw: Mapping[str, Any]) -> KindPrior:
 class KindFigures:
     """How a kind did: of `settled` claims `right` ones came true, `week` and `week_right` within seven days; mean
     stated probability and share observed of all its cases, None without any. `precision` is what it is judged by, with
-    the prior in it, `simulated` says that the prior came from simulated fleets."""
+    the prior in it, `simulated` says that the prior came from simulated fleets,
+    `simulated_gpus` that the record is one of simulated GPUs."""
 
     kind: str
     target: str
@@ -83,6 +96,7 @@ class KindFigures:
     observed: float | None
     muted: bool
     simulated: bool
+    simulated_gpus: bool = False
 
     @property
     def line(self) -> str:
@@ -104,13 +118,15 @@ class KindRecord:
     prior: KindPrior | None
     cases: Floats = field(default_factory=lambda: np.zeros(len(EDGES) - 1))
     came: Floats = field(default_factory=lambda: np.zeros(len(EDGES) - 1))
-    claims: deque[tuple[int, bool]] = field(default_factory=deque)
+    claims: deque[tuple[int, bool, str]] = field(default_factory=deque)
     settled: int = 0
     right: int = 0
     stated: float = 0.0
     observed: int = 0
     with_chance: int = 0
     muted: bool = False
+    announced: bool = False
+    """Whether it was muted when that was last told."""
     _weighed_ms: int | None = None
 
     def settle(self, case: Prediction, came: bool, now_ms: int) -> None:
@@ -128,17 +144,22 @@ class KindRecord:
             self.observed += came
         if case.status in CLAIMS:
             self.settled, self.right = self.settled + 1, self.right + came
-            self.claims.append((now_ms, came))
+            self.claims.append((now_ms, came, case.subject.host))
 
     def week(self, now_ms: int) -> tuple[int, int]:
         """Claims of the last seven days, and the right ones."""
         while self.claims and self.claims[0][0] <= now_ms - WEEK_MS:
             self.claims.popleft()
-        return len(self.claims), sum(right for _, right in self.claims)
+        return len(self.claims), sum(right for _, right, _ in self.claims)
+
+    def weighed(self, now_ms: int) -> tuple[float, float]:
+        """The week's claims and the right ones, each host weighing its share."""
+        self.week(now_ms)
+        return weighed(((host, came) for _, came, host in self.claims), LEAST_CLAIMS)
 
     def precision(self, now_ms: int) -> float:
         """Share of claims that come true, by the week's and the prior's; 0.5 where nothing is known."""
-        claims, right = self.week(now_ms)
+        claims, right = self.weighed(now_ms)
         known, good = 2.0, 1.0
         if self.prior is not None and self.prior.claims:
             weight = min(self.prior.claims, PRIOR_WEIGHT)
@@ -146,14 +167,14 @@ class KindRecord:
         return (right + good) / (claims + known)
 
     def judge(self, floor: float, now_ms: int) -> bool:
-        """Mute or hear it; whether that changed."""
-        before, precision = self.muted, self.precision(now_ms)
+        """Mute or hear it; whether that is news."""
+        precision = self.precision(now_ms)
         grounds = self.prior is not None and self.prior.claims >= LEAST_CLAIMS
         if self.muted:
             self.muted = precision < floor + COMES_BACK
         else:
-            self.muted = precision < floor and (grounds or self.week(now_ms)[0] >= LEAST_CLAIMS)
-        return self.muted is not before
+            self.muted = precision < floor and (grounds or self.weighed(now_ms)[0] >= LEAST_CLAIMS)
+        return self.muted is not self.announced
 
     def calibrated(self, said: float) -> float:
         """What is stated in place of `said`: never less for more."""
@@ -196,14 +217,25 @@ class Recalibration:
     def __init__(self, floor: float, priors: Mapping[str, KindPrior] | None = None) -> None:
         self._floor = floor
         self._priors = shipped_priors() if priors is None else priors
-        self._kinds: dict[tuple[str, str], KindRecord] = {}
-        self._open: dict[tuple[str, str, str, bool], Prediction] = {}
+        self._kinds: dict[_Kind, KindRecord] = {}
+        self._restored: frozenset[tuple[str, bool]] = frozenset()
+        self._open: dict[_CaseKey, Prediction] = {}
+        self._ends: list[tuple[int, int, _CaseKey, Prediction]] = []
+        self._count = 0
+        self._due: deque[Prediction] = deque()
+        self.unjudged = 0
+
+    def restore(self, muted: Iterable[tuple[str, bool]]) -> None:
+        """Take up which kinds were muted before a restart, as (kind, of simulated GPUs)."""
+        self._restored = frozenset(muted)
 
     def _record(self, said: Prediction) -> KindRecord:
-        key = said.target, said.model
+        key = said.target, said.model, said.simulated
         if key not in self._kinds:
-            self._kinds[key] = KindRecord(self._priors.get(said.kind))
-            self._kinds[key].judge(self._floor, said.at_ms)
+            muted = (said.kind, said.simulated) in self._restored
+            self._kinds[key] = KindRecord(self._priors.get(said.kind), muted=muted, announced=muted)
+            if not muted:
+                self._kinds[key].judge(self._floor, said.at_ms)
         return self._kinds[key]
 
     def restated(self, made: Iterable[Prediction]) -> list[Prediction]:
@@ -224,16 +256,32 @@ class Recalibration:
         return replace(said, muted=muted) if muted else said
 
     def follow(self, said: Iterable[Prediction]) -> None:
-        """Open a case for each statement whose subject and target have none; what is said again repeats it."""
-        for one in said:
-            if _judged(one):
-                self._record(one)
-                self._open.setdefault((one.subject.key, one.target, one.model, one.status in CLAIMS), one)
+        """Open a case for each statement whose subject and target have no window open; what is said again repeats it.
+        The oldest first."""
+        for one in filter(_judged, said):
+            self._record(one)
+            key = one.subject.key, one.target, one.model, one.status in CLAIMS
+            before = self._open.get(key)
+            if before is None or before.at_ms + before.horizon_ms <= one.at_ms:
+                self._open[key] = one
+                self._count += 1
+                heapq.heappush(self._ends, (one.at_ms + one.horizon_ms, self._count, key, one))
 
     def take_due(self, now_ms: int, most: int) -> list[Prediction]:
-        """Cases whose window is over, `most` at most, no longer open: for `settle`."""
-        over = [key for key, one in self._open.items() if one.at_ms + one.horizon_ms <= now_ms]
-        return [self._open.pop(key) for key in over[:most]]
+        """Cases whose window is over, `most` at most, the first that ended first: for `settle` or `put_back`."""
+        while self._ends and self._ends[0][0] <= now_ms:
+            _, _, key, one = heapq.heappop(self._ends)
+            if self._open.get(key) is one:
+                del self._open[key]
+            self._due.append(one)
+        self.unjudged += max(0, len(self._due) - MOST_DUE)
+        while len(self._due) > MOST_DUE:
+            self._due.popleft()
+        return [self._due.popleft() for _ in range(min(most, len(self._due)))]
+
+    def put_back(self, cases: Sequence[Prediction]) -> None:
+        """Let cases that could not be judged wait for the next time."""
+        self._due.extendleft(reversed(cases))
 
     def settle(self, found: Iterable[tuple[Prediction, bool]]) -> None:
         """Count cases by what came."""
@@ -243,6 +291,8 @@ class Recalibration:
     def judge(self, now_ms: int) -> list[KindFigures]:
         """Mute and hear; the kinds for which that changed."""
         changed = [key for key, record in sorted(self._kinds.items()) if record.judge(self._floor, now_ms)]
+        for key in changed:
+            self._kinds[key].announced = self._kinds[key].muted
         return [self._figures(key, now_ms) for key in changed]
 
     def figures(self, now_ms: int) -> list[KindFigures]:
@@ -251,10 +301,11 @@ class Recalibration:
 
     def counted(self) -> dict[str, dict[str, Any]]:
         """Every record as JSON, by kind, for a prior."""
-        return {f"{target} by {model}": one.counted() for (target, model), one in sorted(self._kinds.items())}
+        return {f"{target} by {model}": one.counted() for (target, model, _), one in sorted(self._kinds.items())}
 
-    def _figures(self, key: tuple[str, str], now_ms: int) -> KindFigures:
-        target, model = key
+    def _figures(self, key: _Kind, now_ms: int) -> KindFigures:
+        target, model, simulated = key
+        waiting = chain(self._open.values(), self._due)
         one = self._kinds[key]
         week, week_right = one.week(now_ms)
         return KindFigures(
@@ -265,12 +316,13 @@ class Recalibration:
             right=one.right,
             week=week,
             week_right=week_right,
-            open=sum((target, model) == (each[1], each[2]) for each in self._open),
+            open=sum(key == (each.target, each.model, each.simulated) for each in waiting),
             precision=one.precision(now_ms),
             stated=one.stated / one.with_chance if one.with_chance else None,
             observed=one.observed / one.with_chance if one.with_chance else None,
             muted=one.muted,
             simulated=one.prior is not None and one.prior.claims > 0,
+            simulated_gpus=simulated,
         )
 
 
@@ -285,11 +337,21 @@ def _judged(said: Prediction) -> bool:
     return said.status in _EVENTS
 
 
-def crossed(said: Prediction, at_ms: Sequence[int], values: Floats) -> bool:
-    """Whether one of the samples `values` lies at or beyond the threshold within the window."""
+def crossed(said: Prediction, at_ms: Sequence[int], values: Floats) -> int | None:
+    """The first of the instants `at_ms` (ms) at which `values` lie at or beyond the threshold within the window."""
     window = np.asarray(at_ms)
     inside = (window > said.at_ms) & (window <= said.at_ms + said.horizon_ms)
     falls = said.value is not None and said.threshold is not None and said.value > said.threshold
     limit = said.threshold if said.threshold is not None else np.inf
-    beyond = values <= limit if falls else values >= limit
-    return bool((inside & beyond).any())
+    beyond = np.flatnonzero(inside & (values <= limit if falls else values >= limit))
+    return int(window[beyond[0]]) if beyond.size else None
+
+
+def came_of(said: Prediction, at_ms: Sequence[int], values: Floats) -> bool | None:
+    """Whether the metric crossed its threshold within the window; None where nothing shows that it did not, as the
+    readings, NaN where one is missing, end in its first half."""
+    if crossed(said, at_ms, values) is not None:
+        return True
+    known = np.asarray(at_ms)[np.isfinite(values)]
+    seen = known[known <= said.at_ms + said.horizon_ms]
+    return False if seen.size and seen[-1] >= said.at_ms + said.horizon_ms * SEEN_SHARE else None

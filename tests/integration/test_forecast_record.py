@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE
@@ -11,6 +13,7 @@ from tocsin.domain.reading import Reading
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.memory import MemoryStore
+from tocsin.store.port import Series, StoreUnavailable
 from tocsin_testing.builders import T0, gpu
 
 GPUS = [gpu(n) for n in range(12)]
@@ -57,7 +60,49 @@ def test_claims_that_fail_mute_their_kind_and_a_restart_knows_it() -> None:
     running.put(claims(T0 + 70 * MINUTE), "guess")
     assert not any(one.warns for one in running.current(T0 + 70 * MINUTE))
     again = forecasts(store)
-    again.recall(T0 + 80 * MINUTE)
+    again.recall(T0 + 80 * MINUTE, [(muted.kind, False)])
+    assert again.settle(T0 + 80 * MINUTE) == [], "it was muted before"
     (known,) = [one for one in again.kinds(T0 + 80 * MINUTE) if one.model == "guess"]
     assert (known.settled, known.muted) == (12, True)
     assert not any(one.warns for one in again.current(T0 + 80 * MINUTE))
+
+
+class CountingStore(MemoryStore):
+    """Counts the reads of series, and fails them while it is `down`."""
+
+    reads = 0
+    down = False
+
+    def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
+        self.reads += 1
+        if self.down:
+            raise StoreUnavailable("down")
+        return super().series(gpu, metrics, start_ms, end_ms)
+
+
+def test_a_start_judges_nothing_and_the_past_is_judged_once_afterwards() -> None:
+    store = CountingStore()
+    for hour in range(48):
+        store.write(Batch(predictions=claims(T0 + hour * HOUR)))
+    again = forecasts(store)
+    now_ms = T0 + 49 * HOUR
+    again.recall(now_ms)
+    assert store.reads == 0
+    again.catch_up(now_ms)
+    assert store.reads == 48 * len(GPUS)
+    again.settle(now_ms)
+    assert store.reads == 48 * len(GPUS)
+
+
+def test_cases_wait_while_the_store_is_unavailable() -> None:
+    store = CountingStore()
+    for minute in range(70):
+        at_ms = T0 + minute * MINUTE
+        store.write(Batch(readings=[Reading(one, at_ms, {METRIC: 0.88}) for one in GPUS]))
+    running = forecasts(store)
+    running.put(claims(T0), "guess")
+    store.down = True
+    assert running.settle(T0 + 65 * MINUTE) == []
+    store.down = False
+    (muted,) = running.settle(T0 + 66 * MINUTE)
+    assert muted.settled == len(GPUS)

@@ -1,6 +1,6 @@
 """What each kind of forecast is worth before a fleet has a record of its own: counted in simulated fleets.
 
-`python -m tocsin.offline.statement_prior` writes the file that the package ships.
+`python -m tocsin.offline.statement_prior` writes the file that the package would ship; none ships yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.filling import FillingWatch
-from tocsin.forecaster.live.recalibration import Recalibration, crossed
+from tocsin.forecaster.live.recalibration import Recalibration, came_of
 from tocsin.forecaster.trend.model_threshold import METRICS, ThresholdForecaster
 from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.sim.fleet import SimulatedFleet
@@ -54,7 +54,8 @@ class SimulatedRecord:
                 made += self._trend.predict([self._history(one.gpu, now_ms) for one in batch.readings], now_ms)
             self.kinds.follow(made)
             due = self.kinds.take_due(now_ms, len(batch.readings) * 100)
-            self.kinds.settle([(one, self._came(one)) for one in due])
+            found = [(one, self._came(one)) for one in due]
+            self.kinds.settle([(one, came) for one, came in found if came is not None])
             while self._past and self._past[0][0] < now_ms - horizon - HOUR:
                 self._past.popleft()
 
@@ -67,10 +68,9 @@ class SimulatedRecord:
     def _history(self, gpu: Gpu, now_ms: int) -> GpuHistory:
         return GpuHistory(gpu, self._series(gpu.uuid, METRICS, now_ms - self._keep * MINUTE))
 
-    def _came(self, said: Prediction) -> bool:
+    def _came(self, said: Prediction) -> bool | None:
         series = self._series(said.subject.name, (said.metric,), said.at_ms + 1)
-        known = np.isfinite(series.values[:, 0])
-        return crossed(said, series.at_ms[known].tolist(), series.values[known, 0])
+        return came_of(said, series.at_ms.tolist(), series.values[:, 0])
 
 
 @click.command()

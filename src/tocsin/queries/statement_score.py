@@ -15,6 +15,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.live.recalibration import came_of, crossed
 from tocsin.queries.pager_score import LATE_MS, Alert, Truth
 from tocsin.queries.scoreboard import SeriesOf
 
@@ -49,7 +50,7 @@ def cases_of(
     """One case for each window of a subject and target: what is said again within it repeats it.
 
     A crossing is settled by the metric's own series, a fault by the onsets of `truth`, where there is one; what neither
-    can settle, such as the load of a pool, is left out.
+    can settle, such as the load of a pool or a crossing of a GPU that stopped reporting, is left out.
     """
     ends: dict[tuple[str, str, bool], int] = {}
     found = []
@@ -61,8 +62,11 @@ def cases_of(
         if said.at_ms < ends.get(key, 0):
             continue
         ends[key] = end_ms
-        came = _crossed(said, series_of, min(end_ms, now_ms)) if said.metric else _struck(said, truth, end_ms)
-        found.append(StatedCase(said, came, end_ms <= now_ms))
+        came, known = _struck(said, truth, end_ms), True
+        if said.metric:
+            came, known = _crossed(said, series_of, min(end_ms, now_ms))
+        if known or end_ms > now_ms:
+            found.append(StatedCase(said, came, end_ms <= now_ms))
     return found
 
 
@@ -74,15 +78,13 @@ def _speaks(said: Prediction, truth: Truth | None) -> bool:
     return said.status in _EVENTS and truth is not None
 
 
-def _crossed(said: Prediction, series_of: SeriesOf, end_ms: int) -> int | None:
-    assert said.threshold is not None
+def _crossed(said: Prediction, series_of: SeriesOf, end_ms: int) -> tuple[int | None, bool]:
+    """When it crossed, and whether the readings can tell."""
     series = series_of(said.subject.name, said.metric, said.at_ms + 1, end_ms + 1)
     if not series.values.size:
-        return None
-    falling = said.value is not None and said.value > said.threshold
-    column = series.values[:, 0]
-    beyond = np.flatnonzero(column <= said.threshold if falling else column >= said.threshold)
-    return int(series.at_ms[beyond[0]]) if beyond.size else None
+        return None, False
+    at_ms, values = series.at_ms.tolist(), series.values[:, 0]
+    return crossed(said, at_ms, values), came_of(said, at_ms, values) is not None
 
 
 def _struck(said: Prediction, truth: Truth | None, end_ms: int) -> int | None:
@@ -104,8 +106,9 @@ def _score(kind: str, cases: Sequence[StatedCase], muted: float) -> StatementSco
     with_chance = [case for case in settled if case.said.probability is not None]
     stated = np.array([case.said.probability for case in with_chance], dtype=np.float64)
     came = np.array([case.came_ms is not None for case in with_chance], dtype=np.float64)
-    closed = [case for case in claims if case.came_ms is not None and case.said.eta_high_ms is not None]
-    within = [(case.said.eta_low_ms or 0) <= (case.came_ms or 0) <= (case.said.eta_high_ms or 0) for case in closed]
+    closed = [case for case in claims if case.said.eta_high_ms is not None]
+    # An interval in which nothing came did not hold: what only claims that came true say would flatter it.
+    within = [(case.said.eta_low_ms or 0) <= (case.came_ms or -1) <= (case.said.eta_high_ms or 0) for case in closed]
     with_interval = [case for case in claims if case.said.eta_low_ms is not None]
     return StatementScore(
         kind=kind,

@@ -19,7 +19,7 @@ KIND = "time_to_threshold:gpu_memory_used_ratio by threshold"
 
 def said(number: int, at_ms: int = T0, probability: float | None = 0.75, **more: object) -> Prediction:
     fields: dict[str, object] = {
-        "subject": Subject(SubjectKind.GPU, f"GPU-{number}", "node-1"),
+        "subject": Subject(SubjectKind.GPU, f"GPU-{number}", f"node-{number}"),
         "target": "time_to_threshold:gpu_memory_used_ratio",
         "at_ms": at_ms,
         "horizon_ms": 2 * HOUR,
@@ -141,3 +141,46 @@ def test_the_shipped_priors_can_be_read() -> None:
         assert " by " in kind
         assert 0 <= prior.right <= prior.claims
         assert all(0 <= came <= cases + 1e-9 for came, cases in zip(prior.came, prior.cases, strict=True))
+
+
+def test_one_host_with_many_gpus_does_not_outvote_a_fleet() -> None:
+    kinds = Recalibration(0.5, {})
+    crowd = [said(n, subject=Subject(SubjectKind.GPU, f"GPU-{n}", "node-many")) for n in range(100, 164)]
+    kinds.follow([*crowd, *(said(n) for n in range(20))])
+    kinds.settle([(one, one.subject.host != "node-many") for one in kinds.take_due(T0 + 2 * HOUR, 99)])
+    assert kinds.judge(T0 + 2 * HOUR) == []
+    assert kinds.figures(T0 + 2 * HOUR)[0].precision > 0.8
+
+
+def test_simulated_gpus_mute_no_real_ones() -> None:
+    kinds = Recalibration(0.5, {})
+    kinds.follow([said(n, simulated=True) for n in range(20)])
+    kinds.settle([(one, False) for one in kinds.take_due(T0 + 2 * HOUR, 99)])
+    (muted,) = kinds.judge(T0 + 2 * HOUR)
+    assert muted.simulated_gpus
+    real, made_up = kinds.restated([said(1, T0 + 3 * HOUR), said(2, T0 + 3 * HOUR, simulated=True)])
+    assert (real.muted, made_up.muted) == (False, True)
+
+
+def test_a_kind_that_its_prior_mutes_is_news_once() -> None:
+    poor = KindPrior((0.0,) * 4 + (40.0, 0.0, 0.0), (0.0,) * 4 + (2.0, 0.0, 0.0), 40.0, 2.0)
+    kinds = Recalibration(0.5, {KIND: poor})
+    kinds.restated([said(1)])
+    assert [one.muted for one in kinds.judge(T0)] == [True]
+    assert kinds.judge(T0) == []
+
+
+def test_what_was_muted_before_a_restart_must_come_above_the_floor_again() -> None:
+    kinds = Recalibration(0.5, {})
+    kinds.restore([(KIND, False)])
+    assert kinds.restated([said(1)])[0].muted
+    assert kinds.judge(T0) == [], "0.5 is not above the floor by enough"
+
+
+def test_cases_come_due_in_order_and_wait_when_put_back() -> None:
+    kinds = Recalibration(0.5, {})
+    kinds.follow([said(1, horizon_ms=4 * HOUR), said(2), said(2, T0 + 2 * HOUR)])
+    due = kinds.take_due(T0 + 4 * HOUR, 2)
+    assert [(one.subject.name, one.at_ms) for one in due] == [("GPU-2", T0), ("GPU-1", T0)]
+    kinds.put_back(due)
+    assert kinds.take_due(T0 + 4 * HOUR, 9)[:2] == due

@@ -118,3 +118,18 @@ def test_rules_are_kinds_of_statement_too() -> None:
     ]
     (score,) = score_rules(alerts, Truth([fault], T0 + 6 * HOUR))
     assert (score.kind, score.settled, score.right) == ("rule xid_memory", 2, 1)
+
+
+def test_the_coverage_of_intervals_counts_claims_that_did_not_come() -> None:
+    made = [said(T0, 0.9), said(T0 + 3 * HOUR, 0.9)]
+    (score,) = score_statements(cases_of(made, rising(T0 + 4 * HOUR), T0 + 9 * HOUR), {})  # type: ignore[arg-type]
+    assert (score.settled, score.right, score.coverage) == (2, 1, 0.5)
+
+
+def test_a_gpu_that_stops_reporting_shows_nothing() -> None:
+    whole = rising(None)
+
+    def ends_soon(gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
+        return whole(gpu, metric, start_ms, min(end_ms, T0 + 20 * MINUTE))  # type: ignore[operator, no-any-return]
+
+    assert not cases_of([said(T0, 0.9)], ends_soon, T0 + 3 * HOUR)

@@ -11,15 +11,17 @@ from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subje
 from tocsin.journal.journal import Journal
 from tocsin.rules.load import load_rules
 from tocsin.runtime.brain.brain import _finding_payload
-from tocsin.runtime.brain.foretelling import FORETELLING_PART, WINDOW_MS, ForetellingRules
+from tocsin.runtime.brain.foretelling import FORETELLING_PART, KEPT_MS, WINDOW_MS, ForetellingRules
 from tocsin_testing.builders import T0
 
 SIGN = "pcie_replays"
 
 
-def finding(rule: str, gpu: int, at_ms: int, severity: Severity = Severity.WARNING) -> Finding:
-    subject = Subject(SubjectKind.GPU, f"GPU-{gpu}", "node-1")
-    return Finding(rule, subject, severity, Category.HARDWARE, ActionKind.NOTIFY, at_ms, at_ms, "")
+def finding(
+    rule: str, gpu: int, at_ms: int, severity: Severity = Severity.WARNING, host: str = "", simulated: bool = False
+) -> Finding:
+    subject = Subject(SubjectKind.GPU, f"GPU-{gpu}", host or f"node-{gpu}")
+    return Finding(rule, subject, severity, Category.HARDWARE, ActionKind.NOTIFY, at_ms, at_ms, "", simulated=simulated)
 
 
 def journal(tmp_path: Path) -> Journal:
@@ -74,3 +76,60 @@ def test_what_the_shipped_rules_foretell() -> None:
     foretelling = {rule.name: rule for rule in load_rules() if rule.table.foretells}
     assert SIGN in foretelling
     assert all(rule.level is AlertLevel.WARNING for rule in foretelling.values()), "a page is about what has happened"
+
+
+def test_a_gpu_that_flaps_gives_one_sign_in_its_window(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN}, 0.2)
+    rules.opened(finding(SIGN, 1, T0 + n * HOUR) for n in range(40))
+    assert len(rules.state()["open"]) == 1
+    log.close()
+
+
+def test_one_host_never_mutes_a_rule_for_the_fleet(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN}, 0.5)
+    for number in range(40):
+        rules.opened([finding(SIGN, number, T0 + number * HOUR, host="node-bad")])
+    late = T0 + 40 * HOUR + WINDOW_MS
+    assert rules.precision(SIGN, late) is None, "one host alone"
+    for number in range(4):
+        at_ms = late + number * HOUR
+        rules.opened([finding(SIGN, 100 + number, at_ms)])
+        rules.opened([finding("xid_bus", 100 + number, at_ms + HOUR // 2, Severity.CRITICAL)])
+    assert rules.precision(SIGN, late + 4 * HOUR + WINDOW_MS) == 4 / 5
+    log.close()
+
+
+def test_a_poor_record_ends_though_no_new_sign_settles(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN}, 0.2)
+    rules.opened(signs(6, 0))
+    late = T0 + 6 * HOUR + WINDOW_MS
+    assert rules.precision(SIGN, late) == 0.0
+    assert rules.precision(SIGN, late + KEPT_MS) is None
+    log.close()
+
+
+def test_simulated_gpus_have_a_record_of_their_own(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN}, 0.2)
+    rules.opened(finding(SIGN, n, T0 + n * HOUR, simulated=True) for n in range(6))
+    late = T0 + 6 * HOUR + WINDOW_MS
+    real, made_up = finding(SIGN, 9, late), finding(SIGN, 10, late, simulated=True)
+    levels = [one.alert_level for one in rules.levelled([real, made_up], late)]
+    assert levels == [AlertLevel.WARNING, AlertLevel.NOTE]
+    log.close()
+
+
+def test_a_checkpoint_of_before_hosts_were_on_record_is_read(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    old = {"open": [(SIGN, "GPU-1", T0)], "hit": [(SIGN, "GPU-1", T0)], "settled": {SIGN: [(T0, False)]}}
+    log.append(EntryKind.SERVICE_STARTED, {})
+    log.save(log.head, {FORETELLING_PART: old})
+    log.close()
+    again = journal(tmp_path)
+    rules = ForetellingRules(again, {SIGN}, 0.2)
+    assert rules.precision(SIGN, T0 + WINDOW_MS) is None
+    assert len(rules.state()["settled"][SIGN]) == 2
+    again.close()

@@ -209,6 +209,7 @@ class Expectations:
         self._metrics = metrics
         self._clock = clock
         self._failed_before = 0
+        self._unjudged_before = 0
         self._filling = FillingWatch()
         self._filled_minute = 0
         self._pool_pasts = PoolPasts()
@@ -217,9 +218,17 @@ class Expectations:
 
     def recall(self, gpus: Sequence[Gpu], now_ms: int) -> None:
         """Read back from the store what was expected, and how things filled up. Raises StoreUnavailable."""
-        self._forecasts.recall(now_ms)
+        self._forecasts.recall(now_ms, self._muted())
         columns = self._store.columns(RECALLED, now_ms - PAST * STEP_MS, now_ms + 1)
         self._filling.recall(columns, gpus, now_ms)
+
+    def _muted(self) -> set[tuple[str, bool]]:
+        """The kinds of statements that the journal says are muted, and whether of simulated GPUs."""
+        found: set[tuple[str, bool]] = set()
+        for entry in self._journal.entries(kinds=(EntryKind.FORECAST_MUTED, EntryKind.FORECAST_HEARD)):
+            kind = str(entry.payload.get("kind", "")), entry.simulated
+            (found.add if entry.kind == EntryKind.FORECAST_MUTED else found.discard)(kind)
+        return found
 
     def take(self, readings: Sequence[Reading], now_ms: int) -> None:
         """Take in new readings, for what fills up."""
@@ -243,6 +252,7 @@ class Expectations:
         self, gpus: Sequence[Gpu], readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int
     ) -> None:
         """Run every model on `gpus`, and on the pools as `readings` and `pools` show them; blocks while they run."""
+        self._forecasts.catch_up(now_ms)
         before = self._ahead(now_ms)
         begun = self._clock.monotonic()
         made = [
@@ -259,11 +269,17 @@ class Expectations:
 
     def _record_kinds(self, now_ms: int) -> None:
         """Put on record which kinds of statements are muted, or heard again, from now on."""
-        simulated = any(prediction.simulated for prediction in self._forecasts.current(now_ms))
         for one in self._forecasts.settle(now_ms):
             kind = EntryKind.FORECAST_MUTED if one.muted else EntryKind.FORECAST_HEARD
             payload = {"kind": one.kind, "settled": one.settled, "right": one.right, "precision": one.precision}
-            self._journal.append(kind, payload | {"sentence": one.line}, simulated=simulated)
+            self._journal.append(kind, payload | {"sentence": one.line}, simulated=one.simulated_gpus)
+        self._metrics.count(
+            "tocsin_dropped_total",
+            self._forecasts.unjudged - self._unjudged_before,
+            what="forecast",
+            reason="not_judged",
+        )
+        self._unjudged_before = self._forecasts.unjudged
 
     def _observe_pools(
         self, readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
 import structlog
 
 from tocsin.config.settings import ForecastSettings
@@ -17,7 +16,7 @@ from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.evaluation.reliability import bin_of
 from tocsin.forecaster.features.onsets import Onset, onsets_of
-from tocsin.forecaster.live.recalibration import KindFigures, Recalibration, crossed
+from tocsin.forecaster.live.recalibration import KindFigures, Recalibration, came_of
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.grid import by_gpu
@@ -30,6 +29,8 @@ CHUNK = 100
 
 MOST_SETTLED = 200
 """Cases that are judged in one pass: each reads the series of its window (own choice)."""
+LOCKED = 1000
+"""Past statements that are taken in before others get a turn."""
 RECORD_MS = 30 * DAY
 """How far back what was said is judged after a restart."""
 
@@ -48,46 +49,75 @@ class FleetForecasts:
         self._newest: dict[Key, Prediction] = {}
         self._stored_ms: dict[Key, int] = {}
         self._last_ms: int | None = None
+        self._unread = False
+        self._waiting: list[Prediction] = []
         self._kinds = Recalibration(settings.least_precision)
         self.made = 0
         self.failed = 0
 
-    def recall(self, now_ms: int) -> None:
-        """Take up what was said before a restart, what came of it, and what is in force."""
-        past = sorted(self._store.predictions(now_ms - RECORD_MS, now_ms + 1), key=lambda p: (p.at_ms, p.id))
-        for prediction in past:
-            self._settle(prediction.at_ms)
-            self._kinds.follow([prediction])
-            if prediction.at_ms >= self._oldest(now_ms):
-                self._newest[_key(prediction)] = prediction
-        self._settle(now_ms)
-        self._kinds.judge(now_ms)
+    def recall(self, now_ms: int, muted: Iterable[tuple[str, bool]] = ()) -> None:
+        """Take up what is in force, and which kinds were muted, as (kind, of simulated GPUs). What was said before is
+        judged with the next `catch_up`, which need not hold up a start."""
+        self._kinds.restore(muted)
+        for prediction in sorted(self._store.predictions(self._oldest(now_ms), now_ms + 1), key=_in_time):
+            self._newest[_key(prediction)] = prediction
+        self._unread = True
+
+    def catch_up(self, now_ms: int) -> None:
+        """After a restart: judge what was said before it, a day after the other, the oldest first."""
+        if not self._unread:
+            return
+        try:
+            for start in range(now_ms - RECORD_MS, now_ms + 1, DAY):
+                said = sorted(self._store.predictions(start, min(start + DAY, now_ms + 1)), key=_in_time)
+                for first in range(0, len(said), LOCKED):
+                    with self._lock:
+                        self._kinds.follow(said[first : first + LOCKED])
+        except StoreUnavailable as error:
+            log.warning("past forecasts not read: the store is unavailable", error=str(error))
+            return
+        with self._lock:
+            self._unread = False
+            self._kinds.follow(sorted(self._waiting, key=_in_time))
+            self._waiting = []
+        while self._settle(now_ms) and not self._stopping.is_set():
+            pass
 
     def settle(self, now_ms: int) -> list[KindFigures]:
         """Judge what was said by what came of it; the kinds of statements that are muted or heard again from now on."""
+        self.catch_up(now_ms)
         self._settle(now_ms)
         with self._lock:
-            return self._kinds.judge(now_ms)
+            return [] if self._unread else self._kinds.judge(now_ms)
+
+    @property
+    def unjudged(self) -> int:
+        """Cases that were dropped, as more were over than could be judged."""
+        return self._kinds.unjudged
 
     def kinds(self, now_ms: int) -> list[KindFigures]:
         """The record of every kind of statement."""
         with self._lock:
             return self._kinds.figures(now_ms)
 
-    def _settle(self, now_ms: int) -> None:
+    def _settle(self, now_ms: int) -> bool:
+        """Judge one pass of cases; whether there may be more."""
         with self._lock:
             due = self._kinds.take_due(now_ms, MOST_SETTLED)
         if not due:
-            return
+            return False
         try:
             events = self._store.events(min(one.at_ms for one in due), now_ms + 1) if _on_faults(due) else []
             onsets = onsets_of(events, self._store.gpus()) if events else []
             found = [(one, self._came(one, onsets)) for one in due]
         except StoreUnavailable as error:
             log.warning("forecasts not judged: the store is unavailable", error=str(error))
-            return
+            with self._lock:
+                self._kinds.put_back(due)
+            return False
         with self._lock:
             self._kinds.settle([(one, came) for one, came in found if came is not None])
+        return len(due) == MOST_SETTLED
 
     def _came(self, said: Prediction, onsets: Sequence[Onset]) -> bool | None:
         """Whether the metric crossed its threshold, or hardware failed, in time; None where nothing was read."""
@@ -95,10 +125,7 @@ class FleetForecasts:
         if not said.metric:
             return any(one.device == said.subject.name and said.at_ms < one.at_ms <= end_ms for one in onsets)
         series = self._store.series(said.subject.name, [said.metric], said.at_ms + 1, end_ms + 1)
-        known = np.isfinite(series.values[:, 0]) if series.values.size else np.zeros(0, np.bool_)
-        if not known.any():
-            return None
-        return crossed(said, series.at_ms[known].tolist(), series.values[known, 0].astype(np.float64))
+        return came_of(said, series.at_ms.tolist(), series.values[:, 0]) if series.values.size else None
 
     def _oldest(self, now_ms: int) -> int:
         return now_ms - int(3 * self._settings.every_seconds * SECOND) - MINUTE
@@ -173,7 +200,10 @@ class FleetForecasts:
         with self._lock:
             self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
             self.made += len(made)
-            self._kinds.follow(news)
+            if self._unread:
+                self._waiting += news
+            else:
+                self._kinds.follow(news)
             self._newest.update((_key(prediction), prediction) for prediction in made)
         return made
 
@@ -192,6 +222,10 @@ class FleetForecasts:
             self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
             self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= now_ms - 2 * DAY}
             return list(self._newest.values())
+
+
+def _in_time(said: Prediction) -> tuple[int, str]:
+    return said.at_ms, said.id
 
 
 def _on_faults(cases: Sequence[Prediction]) -> bool:

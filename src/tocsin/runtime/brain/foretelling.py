@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Finding
+from tocsin.forecaster.live.host_weight import weighed
 from tocsin.journal.journal import Journal
 
 FORETELLING_PART = "foretelling"
@@ -19,29 +20,43 @@ WINDOW_MS = 48 * HOUR
 """A failure within this bears a sign out."""
 KEPT_MS = 30 * DAY
 LEAST_CASES = 5
-"""Fewer settled signs show nothing of a rule."""
+"""Fewer settled signs show nothing of a rule, where each host weighs its share."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
+    """Those of before hosts and worlds were on record have neither."""
+
     rule: str
     gpu: str
     at_ms: int
+    host: str = ""
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    at_ms: int
+    right: bool
+    host: str = ""
+    simulated: bool = False
 
 
 class ForetellingRules:
     """The signs that each of `rules` gave, and the failures that followed: a fold of findings that opened.
 
     A sign is right if a fault that pages opened on its GPU within `WINDOW_MS`; it counts when that time is over,
-    whatever came before. Belongs to the thread that evaluates.
+    whatever came before. What opens again on a GPU meanwhile is the same sign. No host weighs more than a fifth, so
+    signs of fewer than five hosts show nothing; simulated GPUs have a record of their own. Belongs to the thread that
+    evaluates.
     """
 
     def __init__(self, journal: Journal, rules: Collection[str], floor: float) -> None:
         self._rules = frozenset(rules)
         self._floor = floor
-        self._open: deque[_Sign] = deque()
+        self._open: dict[tuple[str, str], _Sign] = {}
         self._hit: set[_Sign] = set()
-        self._settled: dict[str, deque[tuple[int, bool]]] = {}
+        self._settled: dict[str, deque[_Settled]] = {}
         after, state = journal.folded(FORETELLING_PART)
         if state is not None:
             self._restore(state)
@@ -49,17 +64,18 @@ class ForetellingRules:
             self._fold(entry)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        self._open = deque(_Sign(*one) for one in state["open"])
-        self._hit = {_Sign(*one) for one in state["hit"]}
+        for one in (_Sign(*each) for each in state["open"]):
+            self._open.setdefault((one.rule, one.gpu), one)
+        self._hit = {_Sign(*one) for one in state["hit"]} & set(self._open.values())
         settled = state["settled"].items()
-        self._settled = {rule: deque((at_ms, right) for at_ms, right in found) for rule, found in settled}
+        self._settled = {rule: deque(_Settled(*each) for each in found) for rule, found in settled}
 
     def state(self) -> dict[str, Any]:
         """As JSON, for a checkpoint."""
         return {
-            "open": [(one.rule, one.gpu, one.at_ms) for one in self._open],
-            "hit": sorted((one.rule, one.gpu, one.at_ms) for one in self._hit),
-            "settled": {rule: list(found) for rule, found in self._settled.items()},
+            "open": [astuple(one) for one in self._open.values()],
+            "hit": sorted(astuple(one) for one in self._hit),
+            "settled": {rule: [astuple(one) for one in found] for rule, found in self._settled.items()},
         }
 
     def _fold(self, entry: Entry) -> None:
@@ -67,40 +83,54 @@ class ForetellingRules:
         if isinstance(found, dict):
             level = found.get("level") or {"critical": "page"}.get(str(found.get("severity")), "")
             subject = found.get("subject", {})
-            self._take(str(found.get("rule")), str(subject.get("name")), str(level), int(found.get("started_ms", 0)))
+            sign = _Sign(
+                str(found.get("rule")),
+                str(subject.get("name")),
+                int(found.get("started_ms", 0)),
+                str(subject.get("host") or ""),
+                bool(found.get("simulated")),
+            )
+            self._take(sign, str(level))
 
     def opened(self, findings: Iterable[Finding]) -> None:
         """Take in findings that are new."""
         for one in findings:
-            self._take(one.rule, one.subject.name, one.alert_level, one.started_ms)
+            sign = _Sign(one.rule, one.subject.name, one.started_ms, one.subject.host, one.simulated)
+            self._take(sign, one.alert_level)
 
-    def _take(self, rule: str, gpu: str, level: str, at_ms: int) -> None:
+    def _take(self, sign: _Sign, level: str) -> None:
+        at_ms = sign.at_ms
         self._settle(at_ms)
-        if rule in self._rules:
-            self._open.append(_Sign(rule, gpu, at_ms))
+        if sign.rule in self._rules:
+            self._open.setdefault((sign.rule, sign.gpu), sign)
         elif level == AlertLevel.PAGE:
-            self._hit |= {one for one in self._open if one.gpu == gpu and one.at_ms <= at_ms <= one.at_ms + WINDOW_MS}
+            here = [one for one in self._open.values() if one.gpu == sign.gpu]
+            self._hit |= {one for one in here if one.at_ms <= at_ms <= one.at_ms + WINDOW_MS}
 
     def _settle(self, now_ms: int) -> None:
-        while self._open and self._open[0].at_ms + WINDOW_MS <= now_ms:
-            sign = self._open.popleft()
-            found = self._settled.setdefault(sign.rule, deque())
-            found.append((sign.at_ms, sign in self._hit))
+        for sign in [one for one in self._open.values() if one.at_ms + WINDOW_MS <= now_ms]:
+            del self._open[sign.rule, sign.gpu]
+            right = sign in self._hit
             self._hit.discard(sign)
-            while found and found[0][0] < now_ms - KEPT_MS:
+            case = _Settled(sign.at_ms, right, sign.host, sign.simulated)
+            self._settled.setdefault(sign.rule, deque()).append(case)
+        for found in self._settled.values():
+            while found and found[0].at_ms < now_ms - KEPT_MS:
                 found.popleft()
 
-    def precision(self, rule: str, now_ms: int) -> float | None:
-        """Share of the signs of `rule` that a failure followed; None where too few are settled."""
+    def precision(self, rule: str, now_ms: int, *, simulated: bool = False) -> float | None:
+        """Share of the signs of `rule` that a failure followed, each host weighing a fifth at most; None where too few
+        are settled. Those of `simulated` GPUs or of real ones."""
         self._settle(now_ms)
-        found = self._settled.get(rule, ())
-        return sum(right for _, right in found) / len(found) if len(found) >= LEAST_CASES else None
+        found = [(one.host, one.right) for one in self._settled.get(rule, ()) if one.simulated is simulated]
+        signs, right = weighed(found, 1)
+        return right / signs if signs >= LEAST_CASES else None
 
     def levelled(self, findings: Sequence[Finding], now_ms: int) -> list[Finding]:
         """`findings`, those of rules whose signs hold too seldom as notes."""
         poor = {
-            rule
-            for rule in {one.rule for one in findings} & self._rules
-            if (share := self.precision(rule, now_ms)) is not None and share < self._floor
+            (rule, simulated)
+            for rule, simulated in {(one.rule, one.simulated) for one in findings if one.rule in self._rules}
+            if (share := self.precision(rule, now_ms, simulated=simulated)) is not None and share < self._floor
         }
-        return [replace(one, level=AlertLevel.NOTE) if one.rule in poor else one for one in findings]
+        return [replace(one, level=AlertLevel.NOTE) if (one.rule, one.simulated) in poor else one for one in findings]
