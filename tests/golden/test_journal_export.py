@@ -99,6 +99,16 @@ ENTRIES: list[tuple[EntryKind, Mapping[str, Any], str]] = [
     (EntryKind.FINDING_CLEARED, {"id": "0123456789abcdef"}, "tocsin"),
     (EntryKind.SERVICE_STOPPED, {"epoch": 1}, "tocsin"),
     (EntryKind.CHECKPOINT, {"seq": 30, "sha256": "5e" * 32, "version": "0.1.0"}, "tocsin"),
+    (
+        EntryKind.FORECAST_MUTED,
+        {"kind": "m|t", "settled": 25, "right": 1, "precision": 0.04, "sentence": "Muted."},
+        "tocsin",
+    ),
+    (
+        EntryKind.FORECAST_HEARD,
+        {"kind": "m|t", "settled": 25, "right": 9, "precision": 0.36, "sentence": "Heard."},
+        "tocsin",
+    ),
     (EntryKind.ARCHIVED, {"first": 1, "last": 20, "hash": "6f" * 32, "file": "000000000001-000000000020.db"}, "tocsin"),
 ]
 
@@ -146,7 +156,7 @@ def test_spans_kinds_and_numbers(journal: Path) -> None:
     since, until = to_iso(T0 + 2 * MINUTE), to_iso(T0 + 5 * MINUTE)
     assert sequence("--since", since, "--until", until) == [3, 4, 5]
     assert sequence("--kind", "approval", "--kind", "pause") == [9, 16]
-    assert sequence("--after", "28") == [29, 30, 31, 32]
+    assert sequence("--after", "28") == [29, 30, 31, 32, 33, 34]
     assert sequence("--kind", "approval", "--since", until) == [9]
     assert sequence("--kind", "approval", "--until", until) == []
 

@@ -283,13 +283,18 @@ def reset_breaker(service: ServiceDep, who: Admin, _request: ControlRequest) -> 
     return service.reset_breaker(who.name)
 
 
-@control_router.post("/release", tags=["control"], responses=documented(404))
-def release(service: ServiceDep, who: Operator, request: ReleaseRequest) -> ReleaseOut:
-    """Give a host or GPU back to service: its incidents are cancelled and it is left alone for the hold-off."""
+@control_router.post("/release", tags=["control"], responses=documented(404), response_model_exclude_defaults=True)
+def release(service: ServiceDep, who: Operator, request: ReleaseRequest, counts: bool = False) -> ReleaseOut:
+    """Give a host or GPU back to service: its incidents are cancelled and it is left alone for the hold-off.
+
+    The answer has `given_up` and `still_reported` where `counts` asks for them: clients of 0.1.0 refuse fields that
+    they do not know.
+    """
     if who.limited:
         subject = Subject(kind=SubjectKind(request.kind), name=request.name)
         require_scope(who, OPERATORS, "release", pools_of(service, subject))
-    return service.release(request.kind, request.name, who.name, request.reason)
+    answer = service.release(request.kind, request.name, who.name, request.reason)
+    return answer if counts else ReleaseOut(subject=answer.subject, held_off_until=answer.held_off_until)
 
 
 @control_router.post("/manual", tags=["control"])

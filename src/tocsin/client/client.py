@@ -180,7 +180,7 @@ class Client:
 
     def release(self, kind: Literal["host", "gpu"], name: str, reason: str = "") -> control.ReleaseOut:
         """Give a host or GPU back to service."""
-        return self._post(control.ReleaseOut, "/v1/release", {"kind": kind, "name": name, "reason": reason})
+        return self._post(control.ReleaseOut, "/v1/release?counts=true", {"kind": kind, "name": name, "reason": reason})
 
     def record_manual(self, deed: ManualAction) -> ManualActionOut:
         """Put on record what a person does by hand."""

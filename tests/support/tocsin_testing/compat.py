@@ -179,3 +179,12 @@ def sums(store: Store, start_ms: int, end_ms: int) -> dict[str, Any]:
 def identified(found: Iterable[Any]) -> list[dict[str, Any]]:
     """Events, findings or predictions as `expected` has them."""
     return [{"id": one.id, **plain(one)} for one in found]
+
+
+def within(wanted: Any, found: Any) -> bool:
+    """Whether `found` says all that `wanted` does; a new version may say more."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(name in found and within(wanted[name], found[name]) for name in wanted)
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(wanted) == len(found) and all(map(within, wanted, found))
+    return bool(wanted == found)
