@@ -283,7 +283,7 @@ def reset_breaker(service: ServiceDep, who: Admin, _request: ControlRequest) -> 
     return service.reset_breaker(who.name)
 
 
-@control_router.post("/release", tags=["control"], responses=documented(404), response_model_exclude_defaults=True)
+@control_router.post("/release", tags=["control"], responses=documented(404), response_model_exclude_unset=True)
 def release(service: ServiceDep, who: Operator, request: ReleaseRequest, counts: bool = False) -> ReleaseOut:
     """Give a host or GPU back to service: its incidents are cancelled and it is left alone for the hold-off.
 
