@@ -140,7 +140,8 @@ def _job_of(finding: Finding) -> str:
 def own_groups(symptoms: Symptoms, instants: Mapping[str, Sequence[int]]) -> list[CauseGroup]:
     """What is near in time on one GPU or other subject; XIDs at `instants` of a GPU bridge gaps.
 
-    Silence and NVLink errors of either end are groups by themselves: what they belong to is told by other GPUs.
+    Silence and NVLink errors of either end are groups by themselves: what they belong to is told by other GPUs. A
+    program that crashed again and again before a fault of another kind is a group by itself, however its XIDs bridge.
     """
     keyed: dict[Hashable, list[int]] = defaultdict(list)
     for i, finding in enumerate(symptoms.ordered):
@@ -155,8 +156,16 @@ def own_groups(symptoms: Symptoms, instants: Mapping[str, Sequence[int]]) -> lis
     groups: list[CauseGroup] = []
     for positions in keyed.values():
         bridges = instants.get(symptoms.ordered[positions[0]].subject.name, ())
-        groups += [group_of(symptoms, chain) for chain in _chains(symptoms.ordered, positions, bridges)]
+        for chain in _chains(symptoms.ordered, positions, bridges):
+            groups += [group_of(symptoms, part) for part in _crashes_apart(symptoms, chain)]
     return groups
+
+
+def _crashes_apart(symptoms: Symptoms, chain: list[int]) -> list[list[int]]:
+    """`chain` without the programs that ended long before its first fault of another kind, and these."""
+    others = [symptoms.start(i) for i in chain if symptoms.kind[i] is not Symptom.PROGRAM]
+    crashes = [i for i in chain if others and symptoms.start(i) <= min(others) - QUIET_MS]
+    return [crashes, [i for i in chain if i not in crashes]] if crashes else [chain]
 
 
 def group_of(symptoms: Symptoms, positions: list[int]) -> CauseGroup:

@@ -10,14 +10,15 @@ from tocsin.domain.place import Place, PlaceKind
 
 
 class ClaimSource(StrEnum):
-    """Who says so. The order of definition is the order in which they are believed."""
+    """Who says so. The order of definition is the order in which they are believed: what the site and its managers say
+    comes before what an agent sends, since one node's word must not move another node's incidents."""
 
-    DRIVER = "driver"
-    """NVML's fabric information: measured, not written down."""
     SITE_FILE = "site file"
-    AGENT = "agent's settings"
     NODE_LABEL = "node label"
     SLURM = "Slurm's topology"
+    DRIVER = "driver"
+    """NVML's fabric information, as an agent sends it."""
+    AGENT = "agent's settings"
     ZONE_LABEL = "zone label"
     """``topology.kubernetes.io/zone``, which is wider than a power or cooling zone: used where nobody says more, and
     never in disagreement with anything."""

@@ -33,7 +33,7 @@ def node_places(labels: Mapping[str, str]) -> dict[str, str]:
 
 def claims_of_node(host: str, labels: Mapping[str, str]) -> Iterator[Claim]:
     """What the labels of a node say of its host."""
-    return _claims(Place(PlaceKind.HOST, host), labels)
+    return _claims(Place(PlaceKind.HOST, host), labels, ClaimSource.NODE_LABEL)
 
 
 def claims_of_gpu(gpu: Gpu) -> Iterator[Claim]:
@@ -47,14 +47,14 @@ def claims_of_gpu(gpu: Gpu) -> Iterator[Claim]:
     if usable(gpu.rack):
         yield Claim(subject, Place(PlaceKind.RACK, gpu.rack), ClaimSource.AGENT)
     if gpu.labels:
-        yield from _claims(subject, gpu.labels)
+        yield from _claims(subject, gpu.labels, ClaimSource.AGENT)
 
 
-def _claims(subject: Place, labels: Mapping[str, str]) -> Iterator[Claim]:
+def _claims(subject: Place, labels: Mapping[str, str], source: ClaimSource) -> Iterator[Claim]:
     for label, kind in NODE_LABELS.items():
         name = labels.get(label, "")
         if usable(name):
-            yield Claim(subject, Place(kind, name), ClaimSource.NODE_LABEL)
+            yield Claim(subject, Place(kind, name), source)
     zone = labels.get(ZONE_LABEL, "")
     if usable(zone):
         for kind in (PlaceKind.POWER_ZONE, PlaceKind.COOLING_ZONE):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident
@@ -312,3 +313,21 @@ def test_last_seen_is_that_of_the_newest_member() -> None:
     (incident,) = collapse([first, late])
     assert incident.last_ms == late.last_ms
     assert incident.opened_ms == instant(0)
+
+
+@pytest.mark.parametrize("code", [79, 95, 119])
+def test_a_hard_fault_after_a_crash_loop_is_an_incident_that_pages(code: int) -> None:
+    one = gpu(1, host="node-1")
+    events = [*(at(31, one, 100 * n) for n in range(7)), at(code, one, 600)]
+    found_then = collapse(found(*events), events)
+    assert {incident.root.value: incident.alert_level for incident in found_then} == {
+        31: AlertLevel.NOTE,
+        code: AlertLevel.PAGE,
+    }
+
+
+def test_a_crash_that_a_fault_brought_with_it_stays_with_the_fault() -> None:
+    one = gpu(1, host="node-1")
+    events = [at(31, one), at(79, one, 100)]
+    (incident,) = collapse(found(*events), events)
+    assert (incident.root.value, incident.alert_level) == (79, AlertLevel.PAGE)

@@ -72,12 +72,27 @@ def test_a_gpu_that_contradicts_its_host_is_named() -> None:
     ]
     places = Topology(HOSTS, claims)
     assert (places.name(PlaceKind.NVLINK_DOMAIN, "a"), places.name(PlaceKind.NVLINK_DOMAIN, "b")) == (
-        "measured",
+        "by-hand",
         "by-hand",
     )
     assert [str(said) for said in places.disagreements] == [
-        "gpu a: nvlink domain is measured by the driver and by-hand by the site file; the driver counts"
+        "gpu a: nvlink domain is by-hand by the site file and measured by the driver; the site file counts"
     ]
+
+
+def test_what_an_agent_says_of_its_gpus_moves_them_nowhere_that_the_site_names_otherwise() -> None:
+    forged = {NVLINK_DOMAIN: "d", "nvidia.com/gpu.clique": "d", "topology.kubernetes.io/rack": "r1"}
+    evil, victim = gpu(1, host="evil", labels=forged), gpu(2, host="n1")
+    said = {
+        "evil": {"nvidia.com/gpu.clique": "other", "topology.kubernetes.io/rack": "r9"},
+        "n1": {"nvidia.com/gpu.clique": "d", "topology.kubernetes.io/rack": "r1"},
+    }
+    places = topology_of(
+        [evil, victim], [claim for name, labels in said.items() for claim in claims_of_node(name, labels)]
+    )
+    assert places.held(Place(PlaceKind.NVLINK_DOMAIN, "d")).gpus == {victim.uuid}
+    assert places.held(Place(PlaceKind.RACK, "r1")).hosts == {"n1"}
+    assert {one.used.place.kind for one in places.disagreements} == {PlaceKind.NVLINK_DOMAIN, PlaceKind.RACK}
 
 
 def test_a_hosts_own_claim_by_a_stronger_source_counts_for_its_gpus() -> None:
