@@ -16,6 +16,7 @@ from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import action_sentence, eta_clause, joined, named
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import (
     PARAMETERS,
     ActionParameters,
@@ -44,6 +45,8 @@ _RECOVERY_METRIC = "gpu_recovery_action"
 _KINDS = list(ActionKind)
 _HARD = frozenset({Category.HARDWARE, Category.POWER, Category.THERMAL, Category.TELEMETRY})
 """Categories of faults of machines: what else may page, such as a maintenance notice, keeps to the budget."""
+PAGE_AGAIN_MS = 12 * HOUR
+"""A shift, as of the budget of pages."""
 LOSS_DIGITS = 6
 """Decimals of an expected loss in GPU-hours that are kept with the decision."""
 _BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
@@ -254,11 +257,23 @@ def _notice(
         key, own = _key(root, proposed, view), PARAMETERS[proposed]()
         waiting = _decision(incident, proposed, view, policy, key, "", own).id
         parameters = replace(parameters, proposes=waiting)
-    key = cause_key(root, ActionKind.NOTIFY)
-    if incident.alert_level is AlertLevel.PAGE and root.alert_level is not AlertLevel.PAGE:
-        # It may have begun as a warning, of which people were told under the key of its root.
-        key += "|page"
+    key = cause_key(root, ActionKind.NOTIFY) + _page_again(incident)
     return _decision(incident, ActionKind.NOTIFY, view, policy, key, sentence, parameters)
+
+
+def _page_again(incident: Incident) -> str:
+    """What tells a page of an incident from what people were told of its root before.
+
+    It may have begun as a warning. A root that stays for days takes up what fails much later: that pages anew, and what
+    comes and goes pages once in PAGE_AGAIN_MS.
+    """
+    if incident.alert_level is not AlertLevel.PAGE:
+        return ""
+    root = incident.root
+    newest = max((one.started_ms for one in incident.members if one.alert_level is AlertLevel.PAGE), default=0)
+    if later := max(0, newest - root.started_ms) // PAGE_AGAIN_MS:
+        return f"|page|{later}"
+    return "" if root.alert_level is AlertLevel.PAGE else "|page"
 
 
 def _decision(

@@ -176,3 +176,18 @@ def test_simulated_findings_give_simulated_decisions() -> None:
 )
 def test_a_subject_is_named_once(subject: Subject, cause: str, words: str) -> None:
     assert action_sentence(ActionKind.THROTTLE, subject, cause, "") == words
+
+
+def test_what_fails_days_after_the_root_pages_anew_and_once_a_shift() -> None:
+    root = finding(GPU, severity=Severity.WARNING, action=ActionKind.NOTIFY)
+
+    def key(*hours: int) -> str:
+        starts = [T0 + one * HOUR for one in hours]
+        late = [finding(GPU, at_ms, rule="slowdown", severity=Severity.CRITICAL) for at_ms in starts]
+        decided = decide([incident(root, *late)], [], VIEW, Policy(settings()))
+        (told,) = [one for one in decided if one.action is ActionKind.NOTIFY]
+        return told.key
+
+    told = f"hot|gpu:GPU-a|notify|{T0}"
+    assert [key(), key(1), key(1, 5)] == [told, f"{told}|page", f"{told}|page"]
+    assert [key(1, 49), key(1, 49, 50), key(50, 62)] == [f"{told}|page|4", f"{told}|page|4", f"{told}|page|5"]
