@@ -331,3 +331,13 @@ def test_a_crash_that_a_fault_brought_with_it_stays_with_the_fault() -> None:
     events = [at(31, one), at(79, one, 100)]
     (incident,) = collapse(found(*events), events)
     assert (incident.root.value, incident.alert_level) == (79, AlertLevel.PAGE)
+
+
+def test_two_hosts_of_a_large_zone_that_fail_at_once_are_two_causes() -> None:
+    def fallen(hosts: int) -> list[Incident]:
+        fleet = [gpu(n, host=f"node-{n}", labels={"topology.kubernetes.io/zone": "z"}) for n in range(hosts)]
+        events = [at(79, fleet[0]), at(79, fleet[1], 4)]
+        return collapse(found(*events), events, topology_of(fleet))
+
+    assert len(fallen(500)) == 2
+    assert len(fallen(20)) == 1
