@@ -208,10 +208,11 @@ def event_clock(
     fresh = [(node, at) for node, at_ms in starts.items() for at in at_ms.tolist() if not _just(onsets.get(node), at)]
     rng = np.random.default_rng(seed)
     seen = {node: at_ms for node, at_ms in observed.items() if at_ms.size}
-    total = sum(at_ms.size for at_ms in starts.values())
+    # As many as were said, reminders among them: a stuck one must look no better than chance.
+    total = sum(at_ms.size for at_ms in times.values())
     drawn = {
         "coin of equal budget": [_warned(tossed_times(rng, total, seen), onsets) for _ in range(draws)],
-        "shifted starts": [_warned(shifted_times(rng, starts, seen), onsets) for _ in range(draws)],
+        "shifted starts": [_warned(shifted_times(rng, times, seen), onsets) for _ in range(draws)],
     }
     return EventClock(
         events=sum(at_ms.size for at_ms in onsets.values()),

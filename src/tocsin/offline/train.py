@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -88,7 +89,7 @@ def run_training(
     registry = ModelRegistry(folder or settings.forecast.models)
     if wanted.version in (*registry.versions(), PRIOR):
         raise InputError("version", wanted.version, "the name is taken", "give the version another name")
-    parts, provenance = _parts(settings, wanted, clock)
+    parts, provenance, made_up = _parts(settings, wanted, clock)
     examples = parts[0] if len(parts) == 1 else joined(parts)
     if not len(examples):
         raise InputError("past", provenance, "no GPU has a reading to decide on", "name a past with telemetry")
@@ -100,10 +101,10 @@ def run_training(
     with engine(wanted.engine, wanted.address) as running:
         trained = train(
             examples, wanted.recipe, wanted.version, now, provenance, _incumbent(registry), running, also=also,
-            simulated=wanted.gpus > 0,
+            simulated=made_up,
         )  # fmt: skip
     registry.add(trained.model)
-    heard = trained.model.gate.heard(simulated=wanted.gpus > 0)
+    heard = trained.model.gate.heard(simulated=made_up)
     promoted = wanted.promote and trained.trial.wins and heard
     if promoted:
         registry.promote(wanted.version, clock.now_ms(), wanted.actor)
@@ -118,7 +119,10 @@ def judge_on_recordings(
     Raises InputError for recordings that it was fitted on, and where nothing can be read.
     """
     one = registry.load(version)
-    learned = [path.name for path in files if path.name in one.card.provenance]
+    learned = [path.name for path in files if _is_named(path.name, one.card.provenance)]
+    if _CUT_SHORT in one.card.provenance:
+        remedy = "train it anew: this version names all of its files"
+        raise InputError("version", version, "its card does not name all files that it was fitted on", remedy)
     if learned:
         raise InputError("paths", learned[0], f"{version} was fitted on it", "judge by recordings it has not seen")
     examples = _recorded(files, TrainingRequest(TrialRecipe(one.card.family), version, every_ms=every_ms))
@@ -136,8 +140,9 @@ def _incumbent(registry: ModelRegistry) -> ModelVersion | None:
     return None if version is None else registry.load(version)
 
 
-def _parts(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[list[Examples], str]:
-    parts, words = [], []
+def _parts(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[list[Examples], str, bool]:
+    """Rows, where they are from in words, and whether any of it was made up: that is no record for real GPUs."""
+    parts, words, made_up = [], [], wanted.gpus > 0
     if wanted.gpus:
         parts.append(simulated(wanted))
         words.append(f"a simulated fleet of {wanted.gpus} GPUs over {wanted.days:g} days (abrupt faults left out)")
@@ -145,16 +150,25 @@ def _parts(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[l
         parts.append(_recorded(wanted.files, wanted))
         words.append(_names(wanted.files))
     if not parts:
-        parts.append(_stored(settings, wanted, clock))
+        stored, made_up = _stored(settings, wanted, clock)
+        parts.append(stored)
         first, last = (
             to_iso(at)[:10] for at in (int(parts[0].at_ms.min(initial=0)), int(parts[0].at_ms.max(initial=0)))
         )
         words.append(f"the fleet's own store, {first} to {last}")
-    return parts, "; ".join(words)
+    return parts, "; ".join(words), made_up
+
+
+_CUT_SHORT = ", ..."
+"""In cards of 0.1.0, after the fourth file."""
 
 
 def _names(files: Sequence[Path]) -> str:
-    return f"{len(files)} recorded files: {', '.join(path.name for path in files[:4])}{', ...' if files[4:] else ''}"
+    return f"{len(files)} recorded files: {', '.join(path.name for path in files)}"
+
+
+def _is_named(name: str, provenance: str) -> bool:
+    return re.search(rf"(?:: |, ){re.escape(name)}(?:[,;]|$)", provenance) is not None
 
 
 def _recorded(files: Sequence[Path], wanted: TrainingRequest) -> Examples:
@@ -164,11 +178,13 @@ def _recorded(files: Sequence[Path], wanted: TrainingRequest) -> Examples:
     return examples_from(batches(recording), [track.gpu for track in recording.tracks], span)
 
 
-def _stored(settings: Settings, wanted: TrainingRequest, clock: Clock) -> Examples:
+def _stored(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[Examples, bool]:
+    """The rows, and whether a simulated GPU is among those that they are of."""
     now = clock.now_ms()
     span = Span(wanted.start_ms or now - PAST_MS, wanted.end_ms or now, wanted.every_ms)
     with closing(open_store(settings.store)) as store:
-        return examples_from(store, store.gpus(), span)
+        gpus = store.gpus()
+        return examples_from(store, gpus, span), any(gpu.simulated for gpu in gpus)
 
 
 def simulated(wanted: TrainingRequest) -> Examples:

@@ -201,7 +201,10 @@ def _wide_key(symptoms: Symptoms, kind: PlaceKind, group: CauseGroup) -> Hashabl
 
 
 def _join_hosts(symptoms: Symptoms, kind: PlaceKind, same: list[CauseGroup]) -> None:
-    """Most hosts of a place, or whole hosts of a small one at once. Only hosts that show it as a whole count; others come along."""
+    """Most hosts of a place, or whole hosts of a small one at once.
+
+    Only hosts that show it as a whole count; others come along.
+    """
     topology, symptom = symptoms.topology, same[0].kind
     place = Place(kind, symptoms.name(kind, min(same[0].hosts)))
     total = len(topology.held(place).hosts)
@@ -225,6 +228,8 @@ def _is_whole(topology: Topology, group: CauseGroup) -> bool:
     if group.place.kind is not PlaceKind.GPU:
         return True
     return all(len(topology.held(Place(PlaceKind.HOST, host)).gpus) <= 1 for host in group.hosts)
+
+
 AT_ONCE_HOSTS = 64
 """Hosts of the widest place in which two that fail at once have one cause: a row on one feed has fewer, a zone of a
 cloud has hundreds, where two failures at once are chance (own choice)."""

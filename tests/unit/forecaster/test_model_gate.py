@@ -103,3 +103,11 @@ def test_records_are_kept_by_data_and_world(tmp_path: Path) -> None:
     (tmp_path / "gate.json").write_text('{"records": 3}')
     with pytest.raises(InputError, match="judge the model again"):
         Gate.load(tmp_path / "gate.json")
+
+
+def test_a_lucky_small_recording_outvotes_no_larger_one_that_failed() -> None:
+    failed, lucky = GateRecord(False, False, "a", 40), GateRecord(True, False, "b", 12)
+    for records in ((failed, lucky), (lucky, failed)):
+        assert not Gate(records).heard(simulated=False)
+    assert Gate((lucky,)).heard(simulated=False)
+    assert not Gate((replace(lucky, simulated=True),)).heard(simulated=False)

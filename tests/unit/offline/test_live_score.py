@@ -139,3 +139,11 @@ def test_the_score_in_words_and_as_json() -> None:
     assert ticket["incidents"][0] == {
         "node": "a", "incident_date": "1970-01-13", "start": "1970-01-10T12:00:00.000Z", "lead_hours": 60.0,
     }  # fmt: skip
+
+
+def test_a_reminder_every_twelve_hours_warns_of_no_more_than_chance_does() -> None:
+    reminder = said([("a", at) for at in range(0, DAYS * DAY, 12 * HOUR)], hours=1)
+    onsets: dict[str, Instants] = {"a": np.array([29 * DAY], np.int64)}
+    told = event_clock(reminder, onsets, OBSERVED, draws=50)
+    assert (told.events, told.warned) == (1, 1)
+    assert told.nulls["shifted starts"][0] > 0.9
