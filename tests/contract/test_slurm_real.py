@@ -173,7 +173,8 @@ def test_drain_and_resume_keep_the_words_of_others(cluster: Cluster) -> None:
     assert undo is not None
     assert made.execute(undo).ok
     cluster.until("it answers again", lambda: made.nodes()["gpu-n2"].schedulable)
-    assert client(cluster).snapshot().nodes["gpu-n2"].comment == "rack 7"
+    kept = client(cluster).snapshot().nodes["gpu-n2"].comment
+    assert kept.startswith("rack 7"), "what ended for a decision stays marked behind the words of others"
 
 
 def test_the_drain_of_an_administrator_is_left_alone(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.domain.clock import ManualClock
@@ -67,6 +68,8 @@ def started(folder: Path, now_ms: int) -> dict[str, float]:
 def test_a_start_over_a_million_entries(
     tmp_path: Path, benchmark: BenchmarkFixture, say: Callable[[str], None]
 ) -> None:
+    if benchmark.disabled:
+        pytest.skip("a million entries are for where something is measured")
     now_ms = grown(tmp_path / "journal.db", ENTRIES)
 
     def said(what: str) -> dict[str, float]:

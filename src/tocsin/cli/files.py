@@ -73,11 +73,11 @@ def rules_list(context: CliContext, as_json: bool) -> None:
         {
             "name": rule.name,
             "severity": rule.table.severity.value,
-            "level": rule.level.value,
             "category": rule.table.category.value,
             "action": str(rule.table.action),
             "mode": rule.table.mode.value,
             "meaning": rule.meaning(),
+            "level": rule.level.value,
         }
         for rule in load_rules(settings.path, settings.xid_overrides)
     ]

@@ -126,7 +126,7 @@ NOTHING = {"parameters": NotifyParameters()}
         ({}, {}, True),
         ({"min_severity": "critical"}, {}, True),
         ({"min_severity": "critical"}, {"severity": Severity.WARNING}, False),
-        ({"min_severity": "critical"}, {"severity": Severity.WARNING, "alert_level": AlertLevel.PAGE}, True),
+        ({"min_severity": "critical"}, {"severity": Severity.WARNING, "level": AlertLevel.PAGE}, True),
         ({}, {"severity": Severity.INFO}, False),
         ({"pools": ["train"]}, {}, True),
         ({"pools": ["serve"]}, {}, False),

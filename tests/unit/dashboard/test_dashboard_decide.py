@@ -381,7 +381,7 @@ def test_a_new_version_says_that_there_is_not_enough_data(url: str, service: Fak
 @pytest.mark.parametrize(
     ("confirmed", "unconfirmed", "says"),
     [
-        (0, 0, "not enough data yet"),
+        (0, 0, "not yet"),
         (3, 1, "3 of 4: not enough data yet"),
         (9, 1, "9 of 10 (90 %)"),
         (0, 12, "0 of 12 (0 %)"),
