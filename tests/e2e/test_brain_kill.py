@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -186,6 +187,10 @@ class Site:
         """Readings that the brain has taken by its word."""
         return sum(len(agent.acknowledged()) * len(agent.numbers) for agent in self.agents)
 
+    def is_complete(self) -> bool:
+        """Whether as many readings were acknowledged, and as many actions carried out, as a run has to show."""
+        return self.acknowledged() >= LEAST_READINGS and len(self.receiver.executed) >= LEAST_EXECUTIONS
+
     def begin(self) -> None:
         self.brain, _ = start_brain(self.settings)
         with Client(self.url) as client:
@@ -195,9 +200,14 @@ class Site:
             agent.start()
 
     def run(self, progress: Callable[[str], None]) -> None:
-        """Kill the brain, then an agent, and so on."""
+        """Kill an agent, then the brain, and so on: as often as asked, and on until both quotas are met."""
         begun = time.monotonic()
-        for number in range(self.kills):
+        for number in itertools.count():
+            if number >= self.kills and self.is_complete():
+                return
+            assert number < 2 * self.kills, (
+                f"{self.acknowledged()} readings, {self.receiver.executed.total()} executions"
+            )
             if self.brain is None:
                 self.brain = spawn_brain(self.settings)
             self._heat(number)
@@ -245,13 +255,7 @@ class Site:
         self.verified = result.events
 
     def end(self) -> None:
-        """Let the agents read the rest, kill all, deliver what spools hold, and let the brain end what it began."""
-        if self.brain is None:
-            self.brain = spawn_brain(self.settings)
-        self._heat(self.kills)
-        self.course.allow(math.ceil(LEAST_READINGS / self.gpus) + 5 + self.killed["agent"])
-        until(lambda: self.acknowledged() >= LEAST_READINGS, "the rest of the readings", PATIENCE)
-        until(lambda: self.receiver.executed.total() >= LEAST_EXECUTIONS, "the rest of the executions", PATIENCE)
+        """Kill all, deliver what spools hold, and let the brain end what it began."""
         self.kill_all()
         self.brain, _ = start_brain(self.settings)
         for agent in self.agents:

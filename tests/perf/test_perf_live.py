@@ -22,7 +22,7 @@ from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
-from tocsin.forecaster.lifecycle.gate import Gate, GateRecord
+from tocsin.forecaster.lifecycle.gate import GateRecord, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.risk import RiskWatch
 from tocsin.forecaster.live.risk_inputs import RiskInputs
@@ -68,7 +68,7 @@ def learned(family: str, folder: Path) -> None:
         onsets=50,
     )  # fmt: skip
     shelf = ModelRegistry(folder)
-    heard = Gate((GateRecord(True, False, "noise", 50),))
+    heard = ModelGate((GateRecord(True, False, "noise", 50),))
     shelf.add(ModelVersion("v1", scorer, card, None, gate=heard))
     shelf.promote("v1", START, "test")
 

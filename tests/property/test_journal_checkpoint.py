@@ -22,7 +22,7 @@ from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify
 from tocsin.runtime.brain import brain as brain_module
 from tocsin.runtime.brain.assembly import open_brain
-from tocsin.runtime.brain.brain import RECORDER_PART, Recorder
+from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin_testing.builders import T0
 from tocsin_testing.compat import JOURNALS, unpack
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
@@ -23,6 +24,8 @@ PATIENCE = 30.0
 ORDINARY = (EntryKind.FINDING_OPENED, EntryKind.VERDICT, EntryKind.OUTCOME)
 AWAITED_KINDS = sorted(AWAITED)
 runs = st.lists(st.lists(st.sampled_from([*ORDINARY, *AWAITED_KINDS]), min_size=1, max_size=4), min_size=1, max_size=4)
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Nothing here is about what a disk keeps, and waiting for one took most of the time."""
 few = settings(max_examples=25, deadline=None)
 
 
@@ -69,7 +72,7 @@ class Site:
 def test_a_restore_to_any_earlier_instant_is_found_and_a_person_takes_it_over(
     wanted: list[list[EntryKind]],
 ) -> None:
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         site = Site(Path(folder))
         for kinds in wanted:
             assert site.run(kinds) is Standing.CURRENT
@@ -94,7 +97,7 @@ def test_a_restore_to_any_earlier_instant_is_found_and_a_person_takes_it_over(
 @given(wanted=runs, lost=st.integers(0, 20))
 def test_a_witness_that_lost_its_newest_words_stops_no_restart(wanted: list[list[EntryKind]], lost: int) -> None:
     """As a power loss leaves it, or an absence while the brain went on."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         site = Site(Path(folder))
         words: list[bytes] = []
         for kinds in wanted:
@@ -104,15 +107,16 @@ def test_a_witness_that_lost_its_newest_words_stops_no_restart(wanted: list[list
         assert site.run([]) is Standing.CURRENT
 
 
-def test_two_hundred_of_two_hundred_ordinary_restarts_go_on(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+def test_two_hundred_of_two_hundred_ordinary_restarts_go_on() -> None:
     found = []
-    for number in range(200):
-        journal, keeper = site.start()
-        found.append(keeper.standing)
-        journal.append((*ORDINARY, *AWAITED_KINDS)[number % 8], {})
-        if number % 2:
+    with TemporaryDirectory(dir=MEMORY) as folder:
+        site = Site(Path(folder))
+        for number in range(200):
+            journal, keeper = site.start()
+            found.append(keeper.standing)
+            journal.append((*ORDINARY, *AWAITED_KINDS)[number % 8], {})
+            if number % 2:
+                keeper.close()
+            journal.close()
             keeper.close()
-        journal.close()
-        keeper.close()
     assert found == [Standing.CURRENT] * 200

@@ -13,12 +13,18 @@ from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.runtime.brain.assembly import run_brain
 
+PRELOADED = [
+    *(f"tocsin_testing.{name}" for name in ("brain_child", "killed_agent", "killed_store")),
+    # A brain loads its model's library at its first forecast, and a child the program that its parent runs.
+    "tocsin.forecaster.hazard.scorer_hazard",
+    "pytest",
+]
+
 
 def context() -> ForkServerContext:
     """Start method whose server has brain and agent imported already, so that a start costs a fork."""
     chosen = multiprocessing.get_context("forkserver")
-    loaded = ("brain_child", "killed_agent", "killed_store")
-    chosen.set_forkserver_preload([f"tocsin_testing.{name}" for name in loaded])
+    chosen.set_forkserver_preload(PRELOADED)
     return chosen
 
 

@@ -21,9 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tocsin.actions.model.decision_log import DecisionLog, dump_decision
+from tocsin.actions.model.decision_log import DecisionLog, dump_decision, dump_outcome
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
+from tocsin.domain.decision import Outcome
 from tocsin.domain.reading import Reading
 from tocsin.journal.journal import Journal
 from tocsin.store.port import Columns, Series, Store
@@ -64,7 +65,9 @@ def expected() -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it."""
+    """`value` as JSON has it; an outcome without what it has not from then."""
+    if isinstance(value, Outcome):
+        return dump_outcome(value)
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from tocsin.domain.entry import GENESIS, EntryKind, canonical, digest
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.journal.files import COLUMNS, Anchor
 from tocsin.journal.journal import Journal
-from tocsin.runtime.brain.brain import _finding_payload
+from tocsin.runtime.brain.recorder import finding_payload
 from tocsin_testing.builders import T0
 
 N, GPU, HOST = "@n@", "@gpu@", "@host@"
@@ -43,7 +43,7 @@ def _lifecycle() -> list[tuple[EntryKind, str]]:
     opened: dict[str, object] = {"id": N, "root": N, "members": 1, "subjects": [GPU], "sentence": "", "opened_ms": T0}
     start: dict[str, object] = {"subject": f"gpu:{GPU}", "action": "cordon", "executor": "kubernetes", "before": {}}
     found: list[tuple[EntryKind, dict[str, object]]] = [
-        (EntryKind.FINDING_OPENED, {**_finding_payload(finding), "id": N}),
+        (EntryKind.FINDING_OPENED, {**finding_payload(finding), "id": N}),
         (EntryKind.INCIDENT_OPENED, opened),
         (EntryKind.DECISION, {**dump_decision(decision), "id": N}),
         (EntryKind.VERDICT, {**about, "overall": "allow", "verdicts": verdicts, "cause": N}),

@@ -46,8 +46,9 @@ BASE = Path(__file__).with_name("walk_base.json")
 """What the script counted on an earlier commit, and how much of it a walk may have now."""
 SECONDS = 120.0
 """Longest time that anything is waited for."""
-SELDOM = 30.0
-"""Seconds between two readings, or two evaluations, where the walk has to be the only thing that happens."""
+SELDOM, NEVER_TWICE = 30.0, 3600.0
+"""Seconds between two readings, or two evaluations, where the walk has to be the only thing that happens: of an XID,
+which waits for an evaluation, and of a reading, which needs none."""
 NODE = "node-1"
 FORECAST = 'tocsin_forecast_seconds_count{model="all"} 1.0'
 WATTS = 123.457
@@ -125,7 +126,9 @@ class Way:
 class World:
     """A node with two GPUs and a kernel log, a cluster that has the node, and the commands of one tree."""
 
-    def __init__(self, tree: Path, folder: Path, markers: Mapping[str, Any], double: KubeDouble, events: str) -> None:
+    def __init__(
+        self, tree: Path, folder: Path, markers: Mapping[str, Any], double: KubeDouble, events: str, seldom: float
+    ) -> None:
         self._tree, self._folder, self._markers, self.double = tree, folder, markers, double
         self._events = events
         self._outs: list[Path] = []
@@ -137,7 +140,7 @@ class World:
             "TOCSIN_CONFIG": str(folder / "tocsin.toml"),
         }
         port = self.url.rpartition(":")[2]
-        text = SETTINGS.format(node=NODE, url=self.url, port=port, folder=folder, seldom=SELDOM)
+        text = SETTINGS.format(node=NODE, url=self.url, port=port, folder=folder, seldom=seldom)
         (folder / "tocsin.toml").write_text(text)
         (folder / "rules.toml").write_text(RULES)
         (folder / "kubeconfig").write_text(json.dumps(_cluster(double)))
@@ -230,12 +233,12 @@ def _cluster(double: KubeDouble) -> dict[str, object]:
 
 
 @contextmanager
-def world(tree: Path, markers: Mapping[str, Any], events: str) -> Iterator[World]:
+def world(tree: Path, markers: Mapping[str, Any], events: str, seldom: float) -> Iterator[World]:
     """A world in a folder of its own, for the time of the block."""
     double = KubeDouble()
     with tempfile.TemporaryDirectory(prefix="tocsin-walk-") as folder:
         try:
-            yield World(tree, Path(folder), markers, double, events)
+            yield World(tree, Path(folder), markers, double, events, seldom)
         finally:
             double.stop()
 
@@ -251,7 +254,7 @@ def until(true: Callable[[], bool], what: str, log: Path) -> None:
 
 def walk_reading(tree: Path, events: str) -> Way:
     """From NVML to a row of ``tocsin top``."""
-    with world(tree, READING, events) as here:
+    with world(tree, READING, events, NEVER_TWICE) as here:
         with here.serving():
             shown = here.run("top", "--once")
         if "123 W" not in shown:
@@ -267,7 +270,7 @@ def walk_xid(tree: Path, events: str) -> Way:
         if (asked.method, asked.plural) == ("PATCH", "nodes") and "unschedulable" in json.dumps(asked.body):
             patched.append(time.time())
 
-    with world(tree, FAULT, events) as here:
+    with world(tree, FAULT, events, SELDOM) as here:
         here.double.before = before
         with here.serving() as brain:
             here.run("resume", traced=False)

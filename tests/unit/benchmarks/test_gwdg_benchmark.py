@@ -132,15 +132,15 @@ def test_a_test_folder_is_judged_by_what_train_nodes_chose(tmp_path: Path) -> No
     assert again.sections == told.sections
 
 
-def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path, folder: Path) -> None:
-    bare = [line for line in lines("x", 3) if "DCGM" not in line]
-    window(tmp_path, "x", bare)
+def test_a_node_without_gpu_metrics_has_no_rows(tmp_path: Path) -> None:
+    window(tmp_path, "x", [line for line in lines("x", 3, days=3) if "DCGM" not in line])
+    for seed, (node, fault_h) in enumerate({"a": 30.0, "b": 40.0, "c": None}.items()):
+        window(tmp_path, node, lines(node, seed, fault_h, days=3))
     log(tmp_path, [("x", "03 Mar 2025")])
-    (blind,) = read_folder(tmp_path).nodes
+    blind, *others = sorted(read_folder(tmp_path).nodes, key=lambda node: node.node != "x")
     assert blind.gpus == ()
     with pytest.raises(NotEnoughData, match="no node"):
         examples_of([blind])
-    others = read_folder(folder).nodes
     assert np.array_equal(examples_of([blind, *others]).at_ms, examples_of(others).at_ms)
     (section,) = onset_sections([blind, *others], None, seed=0, draws=5, quick=True, leak=False)
     assert section.population["nodes"] == 3
