@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -13,7 +14,8 @@ import pytest
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, SystemClock
-from tocsin.domain.reading import Missing
+from tocsin.domain.metrics import variant
+from tocsin.domain.reading import Missing, Reading
 from tocsin.store.factory import open_store
 from tocsin.store.line_protocol.encode import encode
 from tocsin.store.port import Store, StoreUnavailable
@@ -155,3 +157,23 @@ def test_readings_of_agents_that_write_themselves_are_read_as_columns(url: str, 
     assert [dict(r.missing) for r in store.latest(NOW) if r.gpu.uuid == "GPU-00000008"] == [
         {"gpu_power_watts": Missing.LOST}
     ]
+
+
+def test_the_newest_readings_of_a_large_fleet_are_read_whatever_a_label_holds(url: str, store: Store) -> None:
+    """Labels that a table of plain text cannot hold are read from JSON, the others from the table."""
+    at_ms = NOW + MINUTE
+    link = variant("gpu_nvlink_transmit_bytes_total", "link", "3")
+    denied = {"gpu_fan_speed_ratio": Missing.DENIED}
+    sent = [
+        Reading(gpu(n), at_ms, {"gpu_temperature_celsius": 40.5, link: n * 1e9}, denied) for n in range(1_000, 1_250)
+    ]
+    odd = replace(gpu(1_250), host='rack 1, "left"')
+    sent.append(reading(odd, at_ms, temperature_celsius=41))
+    older = reading(gpu(1_000), at_ms - 1, power_watts=1)
+    write(url, encode(Batch([*sent, older])))
+    ended = time.monotonic() + 30
+    while len(found := store.latest(at_ms - 1)) < len(sent) and time.monotonic() < ended:
+        flush(url)
+    assert {one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in found} == {
+        one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in sent
+    }

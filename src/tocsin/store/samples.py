@@ -17,6 +17,11 @@ from tocsin.store.port import Columns
 _REASONS = {reason.value: reason for reason in Missing}
 
 
+def reason_of(value: float) -> Missing:
+    """The reason that a finite sample stands for; a number that is none counts as blank."""
+    return _REASONS.get(int(value), Missing.BLANK)
+
+
 def metric_key(field: str, tags: Mapping[str, str]) -> str | None:
     """Canonical name of `field`, as a variant where the tags have its label; None where it is no metric."""
     if (spec := BY_FIELD.get(field)) is None:
@@ -38,7 +43,7 @@ class Rows:
         self._gpus[gpu.uuid] = gpu
         row = (at_ms, gpu.uuid)
         if is_reason:
-            self._missing.setdefault(row, {})[key] = _REASONS.get(int(value), Missing.BLANK)
+            self._missing.setdefault(row, {})[key] = reason_of(value)
         else:
             self._values.setdefault(row, {})[key] = float(value)
 

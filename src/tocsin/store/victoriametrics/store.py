@@ -23,7 +23,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NoReturn
 
 import httpx2
@@ -35,7 +34,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.metrics import BY_FIELD, METRICS, split_variant, variant
+from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Reading
 from tocsin.http_client import http_client
@@ -47,6 +46,8 @@ from tocsin.store.points import Point, PointError
 from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
 from tocsin.store.samples import Rows
 from tocsin.store.upkeep import FileStore, Retention, Upkeep
+from tocsin.store.victoriametrics.labels import MARK, gpu_of, key_of
+from tocsin.store.victoriametrics.newest import FORMAT, newest_readings
 
 log = structlog.get_logger()
 
@@ -54,16 +55,14 @@ log = structlog.get_logger()
 #
 # The export has stored samples as they are, a line of JSON for each series.
 
-MARK = "gpu_info_index"
-"""Written with every reading, by the store as by the agent: it tells the instants of a GPU without its other series."""
-
 MARKS = (MARK, "gpu_temperature_celsius", "gpu_power_watts", "gpu_memory_used_bytes")
 """What nearly every reading has, also one that VictoriaMetrics scraped itself."""
 
 PUSHED_EVENT = "gpu_event_message"
 """A text field, so of events that an agent pushed itself: the store sends the server the numbers of events alone."""
 _OTHERS = "gpu_(event|finding|prediction|info|owner)_.+"
-_EVERY = f'__name__=~"gpu_.+",__name__!~"{_OTHERS}"'
+_NO_OTHERS = f'__name__!~"{_OTHERS}"'
+_EVERY = f'__name__=~"gpu_.+",{_NO_OTHERS}'
 ANY_MARK = f'{{__name__=~"{"|".join(MARKS)}"}}'
 _MAX_NAMED = 100
 """More GPUs than these are not named in a selector: all are read, and the others left out here."""
@@ -89,8 +88,12 @@ def every_series(gpus: Collection[str] | None) -> list[str]:
 
 
 def series_on_cards(cards: Collection[str]) -> list[str]:
-    """Selectors of all that readings of these GPUs and of their MIG instances are made of."""
-    return [f"{{{_EVERY},gpu_uuid=~{_one_of(cards)}}}"]
+    """Selectors of all that readings of these GPUs and of their MIG instances are made of, with what else names them.
+
+    A pattern that every name fits makes the server go through the names of all series, once for each selector that it
+    has not met since a series was added: ten times the work.
+    """
+    return [f"{{{_NO_OTHERS},gpu_uuid=~{_one_of(cards)}}}"]
 
 
 def chosen_series(metrics: Iterable[str], gpus: Collection[str] | None) -> list[str]:
@@ -158,9 +161,9 @@ def _series(line: bytes, chosen: Collection[str] | None, stamps: dict[bytes, Ins
     cut = line.rindex(_STAMPS)
     document = json.loads(line[:cut].decode() + "}")
     labels = document["metric"]
-    if (key := _key(labels)) is None:
+    if (key := key_of(labels)) is None:
         return None
-    gpu = _gpu(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
+    gpu = gpu_of(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
     if chosen is not None and gpu.uuid not in chosen:
         return None
     if (at_ms := stamps.get(line[cut:])) is None:
@@ -175,25 +178,6 @@ def _series(line: bytes, chosen: Collection[str] | None, stamps: dict[bytes, Ins
         raise ValueError(f"it has {values.size} values at {at_ms.size} instants")
     there = np.isfinite(values)
     return Exported(gpu, *key, at_ms, values) if there.all() else Exported(gpu, *key, at_ms[there], values[there])
-
-
-@lru_cache(maxsize=65_536)
-def _gpu(uuid: str, host: str, mig: str) -> Gpu:
-    return points.gpu_of_tags({"gpu_uuid": uuid, "host": host, "mig_uuid": mig})
-
-
-def _key(labels: Mapping[str, str]) -> tuple[str, bool] | None:
-    """Metric key of a series, and whether it holds reasons; None for a series that is none of ours."""
-    if not labels.get("gpu_uuid"):
-        return None
-    if labels["__name__"] == MARK:
-        return "", False
-    field = labels["__name__"].removeprefix("gpu_")
-    is_reason = field not in BY_FIELD
-    if (spec := BY_FIELD.get(field.removeprefix("missing_"))) is None:
-        return None
-    value = labels.get(spec.label, "") if spec.label else ""
-    return (variant(spec.name, spec.label, value) if value else spec.name), is_reason
 
 
 def clusters(newest: Mapping[str, int], span_ms: int) -> list[tuple[int, int, Sequence[str]]]:
@@ -310,28 +294,51 @@ class VictoriaMetricsStore:
         return [known[uuid] for uuid in sorted(known)]
 
     def latest(self, since_ms: int) -> list[Reading]:
-        rows = _rows(self._newest(since_ms, None), self._beside.latest(since_ms))
-        last = {reading.gpu.uuid: reading for reading in rows.readings(self._known())}
-        return [last[uuid] for uuid in sorted(last)]
+        last: dict[str, Reading] = {}
+        for reading in self._latest_there(since_ms):
+            if (known := last.get(reading.gpu.uuid)) is None or known.at_ms <= reading.at_ms:
+                last[reading.gpu.uuid] = reading
+        for beside in self._beside.latest(since_ms):
+            if not beside.owners:
+                continue
+            found = last.get(beside.gpu.uuid)
+            if found is None or found.at_ms < beside.at_ms:
+                last[beside.gpu.uuid] = replace(beside, values={}, missing={})
+            elif found.at_ms == beside.at_ms:
+                last[beside.gpu.uuid] = replace(found, owners=beside.owners)
+        known_gpus = self._known()
+        return [replace(last[uuid], gpu=known_gpus.get(uuid, last[uuid].gpu)) for uuid in sorted(last)]
+
+    def _latest_there(self, since_ms: int) -> Iterator[Reading]:
+        """The newest readings of all GPUs, and older ones among them, as the server has them."""
+        for start_ms, end_ms, wanted, there in self._newest_spans(since_ms):
+            if len(there) > _MAX_NAMED:
+                yield from self._latest_in_parts(start_ms, end_ms, wanted, there)
+            else:
+                yield from _rows(self._export(start_ms, end_ms, wanted, None), ()).readings({})
 
     def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
         return _grid(metrics, self._newest(since_ms, metrics)).columns(newest=True)
 
-    def _newest(self, since_ms: int, metrics: Sequence[str] | None) -> Iterator[Exported]:
-        """What the newest readings of all GPUs are among: few instants, however long some GPUs have been silent."""
+    def _newest(self, since_ms: int, metrics: Sequence[str]) -> Iterator[Exported]:
+        """What the newest values of all GPUs are among: few instants, however long some GPUs have been silent."""
+        for start_ms, end_ms, wanted, _ in self._newest_spans(since_ms):
+            yield from self._export(start_ms, end_ms, wanted, metrics)
+
+    def _newest_spans(self, since_ms: int) -> Iterator[tuple[int, int, Sequence[str] | None, Collection[Gpu]]]:
+        """Where the newest readings of all GPUs are: [start, end), of which UUIDs or all, and the GPUs there."""
         end_ms = max(self._clock.now_ms(), since_ms) + MAX_FUTURE_MS + 1
         seen = self._extremes("max", "tlast_over_time", since_ms, end_ms)
         groups = clusters({gpu.uuid: at_ms for gpu, at_ms in seen.items()}, _NEWEST_SPAN)
-        for place, (first, last, members) in enumerate(groups, start=1):
-            newest = place == len(groups)
-            # The very newest samples are in an export before a query sees them, of whichever GPU.
-            wanted, until_ms = (None, end_ms) if newest else (members, last + 1)
-            if metrics is None and len(members) > _MAX_NAMED:
-                yield from self._export_in_parts(first, until_ms, wanted, {*seen, *self._beside.gpus()})
-            else:
-                yield from self._export(first, until_ms, wanted, metrics)
-        if not groups:  # what a query does not see yet was written just now, however old it is
-            yield from self._export(since_ms, end_ms, None, metrics)
+        by_uuid = {gpu.uuid: gpu for gpu in seen}
+        for first, last, members in groups[:-1]:
+            yield first, last + 1, members, [by_uuid[uuid] for uuid in members]
+        # The very newest samples are in an export before a query sees them, of whichever GPU; if it sees none, what is
+        # there was written just now, however old it is.
+        if groups and len(groups[-1][2]) > _MAX_NAMED:
+            yield groups[-1][0], end_ms, None, {*seen, *self._beside.gpus()}
+        else:
+            yield groups[-1][0] if groups else since_ms, end_ms, None, ()
 
     def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
         if gpus is not None and not gpus:
@@ -405,24 +412,26 @@ class VictoriaMetricsStore:
         chosen = every_series(gpus) if metrics is None else chosen_series(metrics, gpus)
         yield from parse(self._exported(chosen, start_ms, end_ms), gpus)
 
-    def _export_in_parts(
+    def _latest_in_parts(
         self, start_ms: int, end_ms: int, gpus: Collection[str] | None, there: Collection[Gpu]
-    ) -> Iterator[Exported]:
-        """What `_export` gives of `gpus`, or of all that are `there`, some cards at a time.
+    ) -> Iterator[Reading]:
+        """The newest readings in [`start_ms`, `end_ms`) of `gpus`, or of all that are `there`, some cards at a time.
 
         Of a large fleet the server gathers all series before it sends the first, for longer than a request may take.
         """
-        cards = sorted({gpu.parent or gpu.uuid for gpu in there if gpus is None or gpu.uuid in gpus})
+        chosen = None if gpus is None else set(gpus)
+        cards = sorted({gpu.parent or gpu.uuid for gpu in there})
         for at in range(0, len(cards), _CARDS_AT_ONCE):
-            chosen = series_on_cards(cards[at : at + _CARDS_AT_ONCE])
-            yield from parse(self._exported(chosen, start_ms, end_ms), gpus)
+            part = series_on_cards(cards[at : at + _CARDS_AT_ONCE])
+            asked = {**_asked(part, start_ms, end_ms), "format": FORMAT, "reduce_mem_usage": "1"}
+            found = newest_readings(self._post(self._reader, "/api/v1/export/csv", data=asked).content, chosen)
+            if found is None:
+                series = parse(self._exported(part, start_ms, end_ms), gpus, self._left_out)
+                found = list(_rows(series, ()).readings({}))
+            yield from found
 
     def _exported(self, chosen: list[str], start_ms: int, end_ms: int) -> Iterator[bytes]:
-        data: dict[str, str | list[str]] = {
-            "match[]": chosen,
-            "start": f"{max(start_ms, 0) / SECOND:.3f}",
-            "end": f"{max(end_ms - 1, 0) / SECOND:.3f}",
-        }
+        data = _asked(chosen, start_ms, end_ms)
         try:
             with self._reader.stream("POST", "/api/v1/export", data=data) as response:
                 if response.status_code >= 400:
@@ -470,6 +479,12 @@ class VictoriaMetricsStore:
         self._writer.close()
         self._reader.close()
         self._beside.close()
+
+
+def _asked(chosen: list[str], start_ms: int, end_ms: int) -> dict[str, str | list[str]]:
+    """Parameters of an export of what stands in [`start_ms`, `end_ms`)."""
+    start, end = max(start_ms, 0) / SECOND, max(end_ms - 1, 0) / SECOND
+    return {"match[]": chosen, "start": f"{start:.3f}", "end": f"{end:.3f}"}
 
 
 def _refuse(server: httpx2.Client, response: httpx2.Response) -> NoReturn:
