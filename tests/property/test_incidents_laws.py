@@ -7,10 +7,13 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity, Subject, SubjectKind
-from tocsin.rules.incidents import QUIET_MS, collapse
+from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.reading import NVLINK_DOMAIN, Gpu
+from tocsin.rules.incidents import QUIET_MS, OpenIncidents, collapse
 from tocsin.rules.xid import xid
+from tocsin.topology.topology import NO_TOPOLOGY, topology_of
 from tocsin_testing.builders import T0
 
 
@@ -102,3 +105,103 @@ def test_events_of_other_gpus_do_not_bridge() -> None:
     pair = [finding(0), finding(300)]
     middle = Event(EventKind.XID, "GPU-1", "node-0", T0 + 150_000, 154)
     assert len(collapse(pair, [middle])) == 2
+
+
+def under(incidents: list[Incident]) -> dict[str, str]:
+    """The root of each finding that still holds, by ids."""
+    return {member.id: one.root.id for one in incidents for member in one.members if member.id not in one.cleared}
+
+
+small_bursts = st.lists(findings(), max_size=12, unique_by=lambda finding: finding.id)
+STEP_MS = 30_000
+END_MS = T0 + 1_000_000
+"""After the start of all that `findings` makes."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(small_bursts, st.randoms(use_true_random=False), st.booleans())
+def test_an_incident_lives_on_until_all_of_it_is_over_whatever_is_learnt_of_places(
+    burst: list[Finding], chance: random.Random, domains: bool
+) -> None:
+    fleet = [Gpu(f"GPU-{n}", f"node-{n // 2}", labels={NVLINK_DOMAIN: "u.1"}) for n in range(8)]
+    places = [NO_TOPOLOGY, topology_of(fleet)]
+    book = OpenIncidents()
+    first = book.step(burst, (), places[domains], END_MS)
+    assert first == collapse(burst, (), places[domains])
+    before, left = under(first), list(burst)
+    chance.shuffle(left)
+    now_ms = END_MS
+    while left:
+        left = left[chance.randint(1, 3) :]
+        now_ms += STEP_MS
+        now = book.step(left, (), places[domains] if chance.random() < 0.7 else places[not domains], now_ms)
+        after = under(now)
+        assert set(after) == {finding.id for finding in left}
+        assert set(after.values()) <= {before[name] for name in after}, "no new name: no second page"
+        groups = [{after[name] for name in after if before[name] == root} for root in set(before.values())]
+        assert all(len(roots) <= 1 for roots in groups), "two may become one, and none falls apart"
+        for one in now:
+            assert one.root.id in {member.id for member in one.members}
+            assert set(one.cleared) == {member.id for member in one.members} - set(after)
+        before = after
+
+
+@settings(max_examples=60, deadline=None)
+@given(small_bursts, st.randoms(use_true_random=False))
+def test_where_places_stay_the_same_clearing_changes_no_name(burst: list[Finding], chance: random.Random) -> None:
+    book = OpenIncidents()
+    before, left = under(book.step(burst, (), NO_TOPOLOGY, END_MS)), list(burst)
+    chance.shuffle(left)
+    for step in range(len(burst)):
+        now = book.step(left[step + 1 :], (), NO_TOPOLOGY, END_MS + STEP_MS * (step + 1))
+        assert under(now) == {finding.id: before[finding.id] for finding in left[step + 1 :]}
+
+
+HARD_CODES = (48, 79, 95, 119, 149)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    small_bursts, st.randoms(use_true_random=False), st.sampled_from(HARD_CODES), st.integers(0, 7), st.integers(1, 240)
+)
+def test_a_fault_that_begins_after_the_root_was_over_is_an_incident_that_pages(
+    burst: list[Finding], chance: random.Random, code: int, number: int, seconds: int
+) -> None:
+    book = OpenIncidents()
+    first = book.step(burst, (), NO_TOPOLOGY, END_MS)
+    roots = {one.root.id for one in first}
+    left = [finding for finding in burst if finding.id not in roots]
+    book.step(left, (), NO_TOPOLOGY, END_MS + STEP_MS)
+    spec, at_ms = xid(code), END_MS + 1000 * seconds
+    subject = Subject(SubjectKind.GPU, f"GPU-{number}", f"node-{number // 2}")
+    fresh = Finding(
+        f"xid_{spec.xid_class}",
+        subject,
+        Severity.CRITICAL,
+        spec.category,
+        spec.action,
+        at_ms,
+        at_ms,
+        f"XID {code}",
+        "gpu_xid_last_code",
+        float(code),
+    )
+    for step in range(1, 4):
+        now = book.step([*left, fresh], (), NO_TOPOLOGY, at_ms + STEP_MS * step)
+        (mine,) = [one for one in now if fresh in one.members]
+        assert (mine.root.id, mine.alert_level) == (fresh.id, AlertLevel.PAGE)
+        left = chance.sample(left, len(left) // 2)
+
+
+def test_what_comes_and_goes_under_a_cause_that_stays_does_not_pile_up() -> None:
+    def made(rule: str, category: Category, at_ms: int) -> Finding:
+        subject = Subject(SubjectKind.GPU, "GPU-0", "node-0")
+        return Finding(rule, subject, Severity.CRITICAL, category, ActionKind.NOTIFY, at_ms, at_ms, "s")
+
+    book, root = OpenIncidents(), made("fault", Category.HARDWARE, T0)
+    for hour in range(200):
+        now_ms = T0 + hour * 3_600_000
+        frozen = [made("values_frozen", Category.TELEMETRY, now_ms)] if hour % 2 else []
+        (one,) = book.step([root, *frozen], (), NO_TOPOLOGY, now_ms)
+        assert one.root == root
+        assert len(one.members) <= 3

@@ -121,15 +121,22 @@ class Symptoms:
         return found
 
     def job(self, i: int) -> str:
-        """The job of a finding: the topology's, else what its owners name; empty where it is not known."""
+        """The job of a finding: the topology's of its GPU or MIG instance, else what its owners name; else empty."""
         found = self._job.get(i)
         if found is None:
-            found = self._job[i] = self.topology.name(PlaceKind.JOB, self.gpu[i]) or _job_of(self.ordered[i])
+            found = self._job[i] = self.topology.name(PlaceKind.JOB, self.part(i)) or _job_of(self.ordered[i])
         return found
 
+    def part(self, i: int) -> str:
+        """The GPU or MIG instance of a finding as it reports itself; empty where it is about neither."""
+        subject = self.ordered[i].subject
+        return subject.name if subject.kind is SubjectKind.GPU else ""
+
     def name(self, kind: PlaceKind, host: str) -> str:
-        """The place of `kind` of a host; its rack also by what its findings carry."""
-        return self.topology.name(kind, host=host) or (self._rack.get(host, "") if kind is PlaceKind.RACK else "")
+        """The place of `kind` of a host; its rack by what its findings carry where the topology does not know it."""
+        if kind is PlaceKind.RACK and not self.topology.held(Place(PlaceKind.HOST, host)).gpus:
+            return self.topology.name(kind, host=host) or self._rack.get(host, "")
+        return self.topology.name(kind, host=host)
 
 
 def _job_of(finding: Finding) -> str:

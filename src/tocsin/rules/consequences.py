@@ -16,6 +16,7 @@ from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.rules.cause_groups import CauseGroup, Symptoms, group_of
 from tocsin.rules.episodes import QUIET_MS
+from tocsin.rules.shared_causes import UNCOUNTED, collapse_words
 from tocsin.rules.symptoms import Symptom, code_of
 
 LATE_MS = 2 * MINUTE
@@ -191,7 +192,7 @@ def _attach_sides(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseGro
         if cause is not None:
             cause.final().explain(side)
     alone = [one for one in sides if one.into is None]
-    for side in _join_bursts(alone, lambda one: symptoms.domain(one.members[0]), symptoms):
+    for side in _join_bursts(alone, _bursts_of(symptoms, alone), symptoms):
         near = in_domain.near(symptoms.domain(side.members[0]), side.start_ms, (Symptom.SWITCH,))
         late = best(side.start_ms, [one for one in near if not one.effects])
         if late is not None:
@@ -239,6 +240,23 @@ def _join_bursts(
     return _left(groups)
 
 
+def _bursts_of(symptoms: Symptoms, groups: Iterable[CauseGroup]) -> Callable[[CauseGroup], Hashable]:
+    """The key of bursts that nothing explains: their NVLink domain, where that is more than one agent's word or three
+    hosts take part; else the host in it."""
+    hosts: dict[str, set[str]] = defaultdict(set)
+    for one in groups:
+        hosts[symptoms.domain(one.members[0])] |= one.hosts
+
+    def key(one: CauseGroup) -> Hashable:
+        i = one.members[0]
+        domain, topology = symptoms.domain(i), symptoms.topology
+        name = topology.name(PlaceKind.NVLINK_DOMAIN, symptoms.gpu[i], symptoms.host[i])
+        wide = topology.confirmed(Place(PlaceKind.NVLINK_DOMAIN, name)) or len(hosts[domain]) >= UNCOUNTED
+        return domain if wide else (domain, symptoms.host[i])
+
+    return key
+
+
 def _goes_on(same: Sequence[CauseGroup], at: int) -> bool:
     return at + 1 < len(same) and same[at + 1].start_ms - same[at].start_ms <= BURST_GAP_MS
 
@@ -276,7 +294,7 @@ def _attach_echoes(
         else:
             cause.final().effects.append(i)
             heard[gpu].append((at_ms, cause))
-    return [*groups, *_join_bursts(lone, lambda one: symptoms.domain(one.members[0]), symptoms)]
+    return [*groups, *_join_bursts(lone, _bursts_of(symptoms, lone), symptoms)]
 
 
 def _likeliest(at_ms: int, own: Collection[CauseGroup], others: Iterable[CauseGroup]) -> CauseGroup | None:
@@ -421,4 +439,4 @@ def _lone_words(symptoms: Symptoms, lone: dict[str, list[int]]) -> list[CauseGro
                 chain = []
             chain.append(i)
         made.append(group_of(symptoms, chain))
-    return made
+    return collapse_words(symptoms, made)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, to_minute
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Evidence, Finding, Subject, SubjectKind
 from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
@@ -269,7 +269,7 @@ class Renderer:
         subject = self._subject(row)
         started, last = int(self._state.started.v[row]), int(self._state.held.v[row])
         words = {name: text for report in reversed(reports) for name, text in report.words.items()}
-        words |= self._words(row, gpu, first, last - started)
+        words |= self._words(row, gpu, first, started, last)
         return Finding(
             rule=table.name,
             subject=subject,
@@ -326,7 +326,7 @@ class Renderer:
             return table.action
         return first.action or self._xids.of(round(first.value or 0)).action
 
-    def _words(self, row: int, gpu: Gpu | None, first: Report, duration_ms: int) -> dict[str, str]:
+    def _words(self, row: int, gpu: Gpu | None, first: Report, started_ms: int, last_ms: int) -> dict[str, str]:
         subject = self._subject(row)
         spec = spec_of(first.metric) or spec_of(split_variant(first.metric)[0].partition("{")[0])
         unit = spec.unit if spec is not None else ""
@@ -339,7 +339,9 @@ class Renderer:
             "part": subject.detail,
             "value": show_value(first.value, unit),
             "threshold": show_value(first.threshold, unit),
-            "duration": show_duration(duration_ms),
+            "duration": show_duration(last_ms - started_ms),
+            # A sentence is kept and read later: an instant stays true.
+            "since": to_minute(started_ms),
             "rule": self._rule.name,
         }
 
@@ -455,6 +457,11 @@ class RuleEngine:
     def fleet(self) -> FleetFragmentation | None:
         """Free GPUs and what of them is no use to the mix, as of the last step; None where no rule looks."""
         return self._frame.aggregates.fleet
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """The fleet's metrics by name, as of the last step."""
+        return self._frame.aggregates.figures
 
     def _world(self, rule: Rule) -> World:
         sheet = self._frame.sheets[rule.sheet]

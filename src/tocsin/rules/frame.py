@@ -160,6 +160,8 @@ class Aggregates:
         self._fleet = sheets[FLEET_SHEET]
         self.fleet: FleetFragmentation | None = None
         """Free GPUs and what of them is no use; None where no rule looks at the fleet or no utilisation is known."""
+        self.figures: dict[str, float] = {}
+        """The fleet's metrics by name; empty where no rule looks at the fleet or no utilisation is known."""
         self.elastic = self._pool.table.vector(np.bool_, False)
         self._fleet.table.row("fleet")
         self._fleet.table.settle()
@@ -223,9 +225,9 @@ class Aggregates:
         table.updated.v[0] = True
         found = self._free_by_host()
         self.fleet = None if found is None else fleet_fragmentation(*found, mix)
-        values = {} if found is None or self.fleet is None else _fleet_values(*found, self.fleet)
+        self.figures = {} if found is None or self.fleet is None else _fleet_values(*found, self.fleet)
         for i, name in enumerate(self._fleet.names):
-            self._fleet.values.v[i, 0] = values.get(name, np.nan)
+            self._fleet.values.v[i, 0] = self.figures.get(name, np.nan)
 
     def _free_by_host(self) -> tuple[Ints, Ints] | None:
         """Free GPUs and all GPUs of each host, both of shape (hosts,); None where no GPU's utilisation is known."""

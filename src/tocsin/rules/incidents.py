@@ -1,25 +1,31 @@
-"""Bursts collapsed to their root cause: what belongs together is one incident, in the place that it shares."""
+"""Bursts collapsed to their root cause: what belongs together is one incident, in the place that it shares.
+
+An incident that is open stays what it is until all of it is over. Each evaluation collapses what holds now together
+with what has cleared of open incidents, and then keeps together what was together: neither the end of a cause, nor a
+topology that changed, nor a late event makes two incidents of one.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
-from tocsin.rules.cause_groups import CauseGroup, Symptoms, own_groups
+from tocsin.rules.cause_groups import OWN, CauseGroup, Symptoms, own_groups
 from tocsin.rules.consequences import attach
 from tocsin.rules.episodes import QUIET_MS
-from tocsin.rules.shared_causes import collapse_upward
-from tocsin.rules.symptoms import Symptom, cause_rank, code_of, is_verdict, root_order
+from tocsin.rules.shared_causes import LASTING, collapse_upward
+from tocsin.rules.symptoms import Symptom, cause_rank, code_of, is_verdict, root_order, symptom_of
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid_explain import sequences
 from tocsin.topology.topology import NO_TOPOLOGY, Topology
 
-__all__ = ["QUIET_MS", "cause_rank", "collapse"]
+__all__ = ["QUIET_MS", "cause_rank", "causes", "collapse", "incident_of", "root_of", "worst_first"]
 
 
 def collapse(
@@ -38,10 +44,21 @@ def collapse(
     the first; where the driver has given a verdict on the root's GPU, that is the root's action. The order of the
     arguments does not matter.
     """
+    symptoms, groups = causes(findings, events, topology)
+    return worst_first(incident_of(symptoms, group) for group in groups)
+
+
+def causes(
+    findings: Iterable[Finding], events: Iterable[Event], topology: Topology
+) -> tuple[Symptoms, list[CauseGroup]]:
+    """`findings` in groups of one cause, as `collapse` makes incidents of them."""
     instants, by_code = _xid_instants(events)
     symptoms = Symptoms(_ordered(findings), topology, by_code)
-    groups = attach(symptoms, collapse_upward(symptoms, own_groups(symptoms, instants)))
-    incidents = [_incident(symptoms, group) for group in groups]
+    return symptoms, attach(symptoms, collapse_upward(symptoms, own_groups(symptoms, instants)))
+
+
+def worst_first(incidents: Iterable[Incident]) -> list[Incident]:
+    """`incidents`, most severe first, then oldest."""
     return sorted(incidents, key=lambda one: (-one.root.severity.rank, one.opened_ms, one.root.subject.key, one.id))
 
 
@@ -64,19 +81,36 @@ def _xid_instants(events: Iterable[Event]) -> tuple[dict[str, list[int]], dict[t
     return instants, by_code
 
 
-def _incident(symptoms: Symptoms, group: CauseGroup) -> Incident:
+def incident_of(
+    symptoms: Symptoms, group: CauseGroup, root: int | None = None, cleared: Collection[int] = ()
+) -> Incident:
+    """The incident that `group` makes, under the finding at position `root` where that is known already.
+
+    What is at the positions `cleared` holds no more: it stays a member, and the driver's verdict among it has no say.
+    """
     positions = sorted((*group.members, *group.effects))
+    found = symptoms.ordered[root_of(symptoms, group) if root is None else root]
     members = [symptoms.ordered[i] for i in positions]
-    first = members[0].started_ms
+    decided = _with_verdict(found, [symptoms.ordered[i] for i in positions if i not in cleared])
+    members = [decided if finding is found else finding for finding in members]
+    last = max(finding.last_ms for finding in members)
+    over = [symptoms.ordered[i] for i in positions if i in cleared]
+    sentence = _sentence(decided, members, group, len(group.members))
+    if any(finding is found for finding in over):
+        left = len(members) - len(over)
+        sentence += f" It has cleared; {left} of what it explains {'has' if left == 1 else 'have'} not."
+    somewhere = found.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
+    place = group.place if somewhere else None
+    return Incident(decided, tuple(members), members[0].started_ms, last, sentence, place, tuple(f.id for f in over))
+
+
+def root_of(symptoms: Symptoms, group: CauseGroup) -> int:
+    """The position of the root: of what shows the cause and started early the finding nearest to it."""
+    positions = sorted((*group.members, *group.effects))
+    first = symptoms.start(positions[0])
     early = [i for i in group.members if symptoms.start(i) - first < QUIET_MS]
     early = early or [i for i in positions if symptoms.start(i) - first < QUIET_MS]
-    root = symptoms.ordered[_root(symptoms, early)]
-    decided = _with_verdict(root, members)
-    members = [decided if finding is root else finding for finding in members]
-    last = max(finding.last_ms for finding in members)
-    sentence = _sentence(decided, members, group, len(group.members))
-    somewhere = root.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
-    return Incident(decided, tuple(members), first, last, sentence, group.place if somewhere else None)
+    return _root(symptoms, early)
 
 
 def _root(symptoms: Symptoms, early: Sequence[int]) -> int:
@@ -128,6 +162,7 @@ _LOOK_AT: dict[tuple[Symptom, PlaceKind], str] = {
     (Symptom.DARK, PlaceKind.RACK): "its power or its network switch",
     (Symptom.DARK, PlaceKind.SWITCH): "the switch and its uplinks",
     (Symptom.DARK, PlaceKind.POWER_ZONE): "its feed: breaker, busbar or distribution unit",
+    (Symptom.STALE, PlaceKind.HOST): "its driver, exporter and agent",
     (Symptom.NVLINK, PlaceKind.GPU): "its NVLinks: cable, connector or port",
     (Symptom.NVLINK, PlaceKind.LINK): "the link: cable, connector and ports at both ends",
     (Symptom.NVLINK, PlaceKind.HOST): "its NVSwitches and the fabric manager",
@@ -172,3 +207,233 @@ def _sentence(root: Finding, members: Sequence[Finding], group: CauseGroup, show
 def _named(place: Place, *, start: bool = True) -> str:
     words = place.kind.replace("_", " ").replace("nvlink", "NVLink")
     return f"{words[:1].upper() + words[1:] if start else words} {place.name}"
+
+
+_NEW_CAUSES = OWN - {Symptom.PROGRAM}
+
+Key = tuple[str, str, int]
+
+
+def key_of(finding: Finding) -> Key:
+    """What tells a finding from others, as its id does; to hash all of it costs more."""
+    return finding.rule, finding.subject.key, finding.started_ms
+
+
+@dataclass(slots=True)
+class HeldIncident:
+    """An incident as it was left: its members as they were last seen, the root first among equals by `root`.
+
+    `over_ms` has, of members that hold no more, the instant of the last evaluation that saw them.
+    """
+
+    root: Key
+    members: dict[Key, Finding]
+    place: Place | None
+    opened_ms: int
+    over_ms: dict[Key, int] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it still holds."""
+        return len(self.over_ms) < len(self.members)
+
+    def look(self, live: Mapping[Key, Finding], seen_ms: int) -> None:
+        """Take note of what holds now; what does not was last seen at `seen_ms`."""
+        for key in self.members:
+            if key in live:
+                self.members[key] = live[key]
+                self.over_ms.pop(key, None)
+            else:
+                self.over_ms.setdefault(key, seen_ms)
+        self._forget_repeats()
+
+    def _forget_repeats(self) -> None:
+        """Of what comes and goes under a cause that stays, keep the newest: else there were more with every day."""
+        newest: dict[tuple[str, str], int] = {}
+        for rule, subject, start_ms in self.members:
+            newest[rule, subject] = max(start_ms, newest.get((rule, subject), start_ms))
+        for key in [key for key in self.over_ms if key != self.root and key[2] < newest[key[0], key[1]]]:
+            del self.members[key], self.over_ms[key]
+
+    def cause_over_ms(self) -> int | None:
+        """When its cause was last seen; None while it goes on.
+
+        Heat and lack of power go on as long as any of those that show the same.
+        """
+        kind = symptom_of(self.members[self.root])
+        shown = [self.root]
+        if kind in LASTING:
+            shown = [key for key, finding in self.members.items() if symptom_of(finding) is kind]
+        over = [self.over_ms.get(key) for key in shown]
+        return None if None in over else max(at_ms for at_ms in over if at_ms is not None)
+
+
+class OpenIncidents:
+    """The incidents of one evaluation after another; `held` are those of before a restart, last seen at `seen_ms`.
+
+    For one thread.
+    """
+
+    def __init__(self, held: Iterable[HeldIncident] = (), seen_ms: int = 0) -> None:
+        self._held = list(held)
+        self._seen_ms = seen_ms
+
+    def step(
+        self,
+        findings: Sequence[Finding],
+        events: Sequence[Event],
+        topology: Topology,
+        now_ms: int,
+        *,
+        keep_gone: bool = False,
+    ) -> list[Incident]:
+        """The incidents at `now_ms` of the `findings` that hold, as `collapse` has them.
+
+        An open incident keeps its root and its members until all of them are over; two may still become one, and a
+        cause that is nearer may still turn up. A page about a new fault never joins an incident whose cause is over.
+        With `keep_gone` what nothing holds of is remembered: just after a start not everything has been seen again.
+        """
+        live = {key_of(one): one for one in findings}
+        for one in self._held:
+            one.look(live, self._seen_ms)
+        alive = [one for one in self._held if one.alive]
+        gone = [one for one in self._held if not one.alive] if keep_gone else []
+        pool = {key: found for one in alive for key, found in one.members.items() if key in one.over_ms} | live
+        made = _collapsed(list(pool.values()), events, topology, alive, pool.keys() - live.keys())
+        over_ms = {key: at_ms for one in alive for key, at_ms in one.over_ms.items()}
+        self._held = [_held(one, over_ms) for one in made] + gone
+        self._seen_ms = now_ms
+        return worst_first(made)
+
+
+def _held(incident: Incident, over_ms: Mapping[Key, int]) -> HeldIncident:
+    members = {key_of(one): one for one in incident.members}
+    mine = {key: over_ms[key] for key in members if key in over_ms}
+    return HeldIncident(key_of(incident.root), members, incident.place, incident.opened_ms, mine)
+
+
+def _collapsed(
+    findings: Sequence[Finding],
+    events: Sequence[Event],
+    topology: Topology,
+    held: Sequence[HeldIncident],
+    cleared: Collection[Key],
+) -> list[Incident]:
+    symptoms, groups = causes(findings, events, topology)
+    if not any(len(one.members) > 1 for one in held):
+        return [incident_of(symptoms, group) for group in groups]
+    cohesion = _Cohesion(symptoms, groups, held)
+    apart = cohesion.part_new_faults()
+    cohesion.keep_together()
+    over = {i for i, key in enumerate(cohesion.keys) if key in cleared}
+    made = [_as_before(incident_of(symptoms, group, root, over), before) for group, root, before in cohesion.settled()]
+    if apart:
+        # Without the cause that is over these are seen for what they are; there are fewer of them each time.
+        made += _collapsed([symptoms.ordered[i] for i in sorted(apart)], events, topology, held, cleared)
+    return made
+
+
+def _as_before(incident: Incident, before: HeldIncident | None) -> Incident:
+    """`incident`, opened when it was opened: a first member may have been forgotten."""
+    if before is None or before.opened_ms >= incident.opened_ms:
+        return incident
+    return replace(incident, opened_ms=before.opened_ms)
+
+
+class _Cohesion:
+    """Groups of one evaluation, which are changed so that what was together stays so."""
+
+    def __init__(self, symptoms: Symptoms, groups: Sequence[CauseGroup], held: Sequence[HeldIncident]) -> None:
+        self.keys = [key_of(finding) for finding in symptoms.ordered]
+        self._symptoms = symptoms
+        self._at = {key: i for i, key in enumerate(self.keys)}
+        self._held = sorted((one for one in held if one.root in self._at), key=lambda one: (one.opened_ms, one.root))
+        self._groups = list(groups)
+        self._group = {i: group for group in groups for i in (*group.members, *group.effects)}
+        self._pulled: set[Key] = set()
+
+    def part_new_faults(self) -> set[int]:
+        """Take what is a new fault out of groups whose cause was over before; returns the positions."""
+        roots = {one.root for one in self._held}
+        effects = {key for one in self._held for key in one.members} - roots
+        apart: set[Key] = set()
+        for one in self._held:
+            over_ms = one.cause_over_ms()
+            if over_ms is None or one.root in apart:
+                continue
+            group = self._group[self._at[one.root]]
+            for i in (*group.members, *group.effects):
+                key = self.keys[i]
+                if key not in one.members and key not in effects and (key in roots or self._is_new_fault(i, over_ms)):
+                    apart.add(key)
+        for one in self._held:
+            if one.root in apart:
+                apart |= one.members.keys() & self._at.keys()
+        self._held = [one for one in self._held if one.root not in apart]
+        positions = {self._at[key] for key in apart}
+        for i in positions:
+            self._take(i)
+        return positions
+
+    def _is_new_fault(self, i: int, over_ms: int) -> bool:
+        finding = self._symptoms.ordered[i]
+        paging = finding.alert_level is AlertLevel.PAGE
+        return paging and self._symptoms.kind[i] in _NEW_CAUSES and finding.started_ms > over_ms
+
+    def _take(self, i: int) -> None:
+        group = self._group.pop(i)
+        (group.members if i in group.members else group.effects).remove(i)
+
+    def keep_together(self) -> None:
+        """Bring what has drifted off from an open incident back to the group of its root."""
+        roots = {self._at[one.root] for one in self._held}
+        for one in self._held:
+            target = self._group[self._at[one.root]]
+            for key in one.members:
+                i = self._at.get(key)
+                if i is None or self._group[i] is target:
+                    continue
+                self._pulled.add(one.root)
+                group = self._group[i]
+                strange = any(j in roots for j in (*group.members, *group.effects))
+                if not strange and self.keys[root_of(self._symptoms, group)] in one.members:
+                    # What came since has joined one of the incident's own, and comes along.
+                    self._move(group, target)
+                else:
+                    self._take(i)
+                    target.effects.append(i)
+                    self._group[i] = target
+
+    def _move(self, group: CauseGroup, target: CauseGroup) -> None:
+        for j in (*group.members, *group.effects):
+            self._group[j] = target
+        if group.kind is target.kind:
+            target.absorb(group)
+        else:
+            target.explain(group)
+        group.members, group.effects = [], []
+
+    def settled(self) -> list[tuple[CauseGroup, int, HeldIncident | None]]:
+        """The groups with their roots, and the open incident that each of them is."""
+        by_group: dict[int, list[HeldIncident]] = {}
+        for one in self._held:
+            by_group.setdefault(id(self._group[self._at[one.root]]), []).append(one)
+        found = []
+        for group in self._groups:
+            if group.members or group.effects:
+                root, before = self._root(group, by_group.get(id(group), ()))
+                if before is not None and before.root in self._pulled and before.place is not None:
+                    group.place = before.place
+                found.append((group, root, before))
+        return found
+
+    def _root(self, group: CauseGroup, held: Sequence[HeldIncident]) -> tuple[int, HeldIncident | None]:
+        """The root of `group`: that of the open incident which it is, unless something nearer to the cause came."""
+        root = root_of(self._symptoms, group)
+        key = self.keys[root]
+        mine = next((one for one in held if key in one.members), None)
+        if mine is None and held:
+            best = min(held, key=lambda one: (cause_rank(one.members[one.root]), one.opened_ms, one.root))
+            nearer = cause_rank(self._symptoms.ordered[root]) < cause_rank(best.members[best.root])
+            mine = None if nearer else best
+        return (root, None) if mine is None else (self._at[mine.root], mine)

@@ -31,7 +31,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 CATALOGUE_ACTION = "catalogue"
 """Written as a rule's action, takes the action of the XID catalogue for the number that was seen."""
 
-WORDS = frozenset({"where", "host", "gpu", "model", "pool", "part", "value", "threshold", "duration", "rule"})
+WORDS = frozenset({"where", "host", "gpu", "model", "pool", "part", "value", "threshold", "duration", "since", "rule"})
 """Words that every rule's sentence may use in braces."""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 
 from tocsin.domain.clock import MINUTE, SECOND
+from tocsin.domain.grouping import grouped
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.rules.cause_groups import OWN, CauseGroup, Symptoms
 from tocsin.rules.episodes import QUIET_MS
@@ -23,13 +24,13 @@ AT_ONCE_MS = 5 * SECOND
 figure is an own choice)."""
 JOB_MS = MINUTE
 """Span within which the parts of one job fail together (own choice: one polling interval)."""
-_SPANS = {Symptom.HEAT: 15 * MINUTE, Symptom.POWER: 5 * MINUTE, Symptom.DARK: 5 * MINUTE}
+_SPANS = {Symptom.HEAT: 15 * MINUTE, Symptom.POWER: 5 * MINUTE, Symptom.DARK: 5 * MINUTE, Symptom.STALE: 5 * MINUTE}
 """Span within which groups of one kind may become one, QUIET_MS where none is given. Heat spreads over minutes; what is
 polled is seen a minute apart, and may be late (own choice)."""
-_UNCOUNTED = 3
+UNCOUNTED = 3
 """How many speak for a place of which nobody knows how many there are (own choice)."""
 
-_LASTING = frozenset({Symptom.HEAT, Symptom.POWER})
+LASTING = frozenset({Symptom.HEAT, Symptom.POWER})
 """What goes on for as long as its cause does: findings of one GPU that overlap are one."""
 _OF_JOBS = frozenset({Symptom.PROGRAM, Symptom.HANG})
 _AT_ONCE = frozenset({Symptom.BUS, Symptom.POWER, Symptom.FIRMWARE, Symptom.PROGRAM})
@@ -66,9 +67,18 @@ def collapse_upward(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseG
     return groups
 
 
+def collapse_words(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseGroup]:
+    """`groups` with repeated values and lost metrics, where nothing else explains them, joined to the host that has
+    them on most of its GPUs. They last as long as their cause does: what overlaps in one place is one."""
+    stale = [one for one in groups if one.kind is Symptom.STALE]
+    others = [one for one in groups if one.kind is not Symptom.STALE]
+    stale = _joined(stale, lambda one: min(one.hosts, default=None), partial(_join_host, symptoms.topology))
+    return others + _joined(stale, lambda one: one.place, partial(_join_overlapping, symptoms))
+
+
 def covers(seen: int, total: int) -> bool:
     """Whether `seen` parts of a place speak for all of its `total`, 0 where nobody knows how many there are."""
-    return seen >= 2 and 2 * seen > total if total else seen >= _UNCOUNTED
+    return seen >= 2 and 2 * seen > total if total else seen >= UNCOUNTED
 
 
 def _joined(groups: list[CauseGroup], key: Key, join: Join) -> list[CauseGroup]:
@@ -105,7 +115,7 @@ def _span(kind: Symptom) -> int:
 
 
 def _lasting_key(group: CauseGroup) -> Hashable | None:
-    return (group.kind, group.place) if group.kind in _LASTING else None
+    return (group.kind, group.place) if group.kind in LASTING else None
 
 
 def _join_overlapping(symptoms: Symptoms, same: list[CauseGroup]) -> None:
@@ -128,11 +138,15 @@ def _job_key(symptoms: Symptoms, group: CauseGroup) -> Hashable | None:
 
 
 def _join_job(symptoms: Symptoms, same: list[CauseGroup]) -> None:
-    """One program ends on all ranks; ranks that hang do so for one cause where most of them do."""
+    """One program ends on all ranks; ranks that hang do so for one cause where most of them do.
+
+    A rank is a GPU or a MIG instance.
+    """
     place = Place(PlaceKind.JOB, symptoms.job(same[0].members[0]))
     total = len(symptoms.topology.held(place).gpus)
     for run in _runs(same, JOB_MS):
-        if len(run) > 1 and (same[0].kind is Symptom.PROGRAM or covers(_gpus(run), total)):
+        ranks = {symptoms.part(i) for one in run for i in one.members}
+        if len(run) > 1 and (same[0].kind is Symptom.PROGRAM or covers(len(ranks), total)):
             _absorb_all(run, place)
 
 
@@ -170,12 +184,28 @@ def _fabric_key(symptoms: Symptoms, group: CauseGroup) -> Hashable | None:
 def _join_fabric(topology: Topology, same: list[CauseGroup]) -> None:
     """Links that failed at most GPUs of a domain at once, which its switches explain, or at both of their ends."""
     for run in _runs(same, AT_ONCE_MS):
-        gpus = {gpu for one in run for gpu in one.gpus}
-        place = _domain_of(topology, run[0])
-        if len(gpus) >= _UNCOUNTED and covers(len(gpus), len(topology.held(place).gpus)):
-            _absorb_all(run, place)
-        else:
-            _join_ends(topology, run)
+        if not _fails_whole(topology, run, _domain_of(topology, run[0])):
+            by_host = grouped((min(one.hosts, default=""), one) for one in run)
+            for host, mine in by_host.items() if len(by_host) > 1 else ():
+                _fails_whole(topology, mine, Place(PlaceKind.HOST, host))
+            _join_ends(topology, [one for one in run if one.into is None])
+
+
+def _fails_whole(topology: Topology, run: Sequence[CauseGroup], place: Place) -> bool:
+    """Join `run` where it covers `place`."""
+    gpus = _gpus(run)
+    whole = gpus >= UNCOUNTED and covers(gpus, len(topology.held(place).gpus)) and _borne_out(topology, place, run)
+    if whole:
+        _absorb_all(run, place)
+    return whole
+
+
+def _borne_out(topology: Topology, place: Place, groups: Iterable[CauseGroup]) -> bool:
+    """Whether a cause may be put in `place`: one that only agents name needs three hosts that show it, so that no host
+    joins another's findings, or has a whole place blamed, by its own word."""
+    if place.kind is PlaceKind.HOST or topology.confirmed(place) or len(topology.held(place).hosts) <= 1:
+        return True
+    return _hosts(groups) >= UNCOUNTED
 
 
 def _domain_of(topology: Topology, group: CauseGroup) -> Place:
@@ -203,7 +233,7 @@ def _wide_key(symptoms: Symptoms, kind: PlaceKind, group: CauseGroup) -> Hashabl
 def _join_hosts(symptoms: Symptoms, kind: PlaceKind, same: list[CauseGroup]) -> None:
     """Most hosts of a place, or whole hosts of a small one at once.
 
-    Only hosts that show it as a whole count; others come along.
+    Only hosts that show it as a whole count; others come along. Of a place that agents alone name two are too few.
     """
     topology, symptom = symptoms.topology, same[0].kind
     place = Place(kind, symptoms.name(kind, min(same[0].hosts)))
@@ -211,9 +241,10 @@ def _join_hosts(symptoms: Symptoms, kind: PlaceKind, same: list[CauseGroup]) -> 
     whole = {one for one in same if _is_whole(topology, one)}
     if covers(_hosts(whole), total):
         for run in _runs(same, _span(symptom)):
-            if covers(_hosts(whole.intersection(run)), total):
+            shown = whole.intersection(run)
+            if covers(_hosts(shown), total) and _borne_out(topology, place, shown):
                 _absorb_all(run, place)
-    if symptom in _AT_ONCE and 0 < total <= AT_ONCE_HOSTS:
+    if symptom in _AT_ONCE and 0 < total <= AT_ONCE_HOSTS and topology.confirmed(place):
         for run in _runs([one for one in same if one in whole], AT_ONCE_MS):
             if len(run) > 1:
                 _absorb_all(run, place)

@@ -22,10 +22,13 @@ class ClaimSource(StrEnum):
     ZONE_LABEL = "zone label"
     """``topology.kubernetes.io/zone``, which is wider than a power or cooling zone: used where nobody says more, and
     never in disagreement with anything."""
+    AGENT_ZONE = "agent's zone label"
 
 
 _RANKS = {source: rank for rank, source in enumerate(ClaimSource)}
-_SAYS_NO_MORE = frozenset({ClaimSource.ZONE_LABEL})
+_SAYS_NO_MORE = frozenset({ClaimSource.ZONE_LABEL, ClaimSource.AGENT_ZONE})
+BY_AGENTS = frozenset({ClaimSource.DRIVER, ClaimSource.AGENT, ClaimSource.AGENT_ZONE})
+"""What an agent says of its own host, and nobody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,22 @@ class Disagreement:
             f"{self.subject.kind} {self.subject.name}: {kind} is {self.used.place.name} by the {self.used.source} and "
             f"{self.other.place.name} by the {self.other.source}; the {self.used.source} counts"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """An agent names a place that the site, or one of its managers, names for others and not for it; or the agents'
+    word on one host names several of which it can be in one alone. The claim does not count."""
+
+    claim: Claim
+    host: str
+    several: bool = False
+
+    def __str__(self) -> str:
+        place, subject, source = self.claim.place, self.claim.subject, self.claim.source
+        kind = place.kind.replace("_", " ")
+        why = "GPUs of that host name others" if self.several else "the site names it for other hosts, not for this one"
+        return f"{subject.kind} {subject.name} of {self.host}: {kind} {place.name} by the {source} alone; {why}"
 
 
 def believed_first(claim: Claim) -> tuple[int, str]:

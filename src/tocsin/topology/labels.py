@@ -57,8 +57,9 @@ def _claims(subject: Place, labels: Mapping[str, str], source: ClaimSource) -> I
             yield Claim(subject, Place(kind, name), source)
     zone = labels.get(ZONE_LABEL, "")
     if usable(zone):
+        wide = ClaimSource.AGENT_ZONE if source is ClaimSource.AGENT else ClaimSource.ZONE_LABEL
         for kind in (PlaceKind.POWER_ZONE, PlaceKind.COOLING_ZONE):
-            yield Claim(subject, Place(kind, zone), ClaimSource.ZONE_LABEL)
+            yield Claim(subject, Place(kind, zone), wide)
 
 
 def usable(name: str) -> bool:

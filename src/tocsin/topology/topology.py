@@ -8,10 +8,22 @@ from dataclasses import dataclass
 
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.reading import Gpu
-from tocsin.topology.claims import Claim, Disagreement, believed_first, disagreement_of, settle
+from tocsin.topology.claims import (
+    BY_AGENTS,
+    Claim,
+    Disagreement,
+    Unconfirmed,
+    believed_first,
+    disagreement_of,
+    settle,
+)
 from tocsin.topology.labels import claims_of_gpu
 
 _WIDER = tuple(kind for kind in PlaceKind if kind not in (PlaceKind.GPU, PlaceKind.LINK, PlaceKind.HOST, PlaceKind.JOB))
+_OF_HOSTS = frozenset(
+    {PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.POWER_ZONE, PlaceKind.COOLING_ZONE, PlaceKind.SWITCH}
+)
+"""Places that a host is in as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +41,8 @@ class Topology:
     """An unchanging view; ask it from any thread.
 
     `hosts` has the host of every GPU by UUID (MIG instances count as their GPU, by `parents`), `claims` what sources
-    say of GPUs and hosts, `jobs` the job on a GPU where one is known. A place that nobody named is an empty string.
+    say of GPUs and hosts, `jobs` the job on a GPU or MIG instance where one is known. A place that nobody named is
+    an empty string.
     """
 
     def __init__(
@@ -40,7 +53,9 @@ class Topology:
         parents: Mapping[str, str] | None = None,
         jobs: Mapping[str, str] | None = None,
     ) -> None:
-        settled = settle(claims)
+        said = list(claims)
+        self._confirmed = frozenset(claim.place for claim in said if claim.source not in BY_AGENTS)
+        settled = settle(said)
         self._host = dict(hosts or {})
         self._parent = dict(parents or {})
         self._claimed = settled.places
@@ -49,11 +64,11 @@ class Topology:
         self._by_host: dict[tuple[PlaceKind, str], str] = {}
         self._by_gpu: dict[tuple[PlaceKind, str], str] = {}
         found = [*settled.disagreements, *self._index()]
-        self.disagreements: tuple[Disagreement, ...] = tuple(sorted(found, key=str))
+        self.disagreements: tuple[Disagreement | Unconfirmed, ...] = tuple(sorted(found, key=str))
         self._contents = self._held()
 
-    def _index(self) -> list[Disagreement]:
-        found = []
+    def _index(self) -> list[Disagreement | Unconfirmed]:
+        found: list[Disagreement | Unconfirmed] = []
         for (subject, kind), claim in self._claimed.items():
             if subject.kind is PlaceKind.HOST:
                 self._by_host[kind, subject.name] = claim.place.name
@@ -66,8 +81,27 @@ class Topology:
                 counts = claim if claim.source is of_host.source else min(claim, of_host, key=believed_first)
                 against = disagreement_of(subject, claim, of_host)
                 found += [against] if against is not None else []
+            if counts.source in BY_AGENTS and counts.place in self._confirmed:
+                # Who knows a place knows what is in it: an agent's word puts nothing into it.
+                found.append(Unconfirmed(counts, self._host.get(subject.name, "")))
+                continue
             self._by_gpu[kind, subject.name] = counts.place.name
+        found += self._drop_contradictions()
         self._fill_hosts()
+        return found
+
+    def _drop_contradictions(self) -> list[Unconfirmed]:
+        """A host is in one rack: one whose GPUs say more than one says nothing, and swells no other host's rack."""
+        named: dict[tuple[PlaceKind, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for (kind, gpu), name in self._by_gpu.items():
+            if kind in _OF_HOSTS and gpu in self._host and Place(kind, name) not in self._confirmed:
+                named[kind, self._host[gpu]][name].append(gpu)
+        found = []
+        for (kind, host), names in named.items():
+            for gpu in [gpu for gpus in names.values() for gpu in gpus] if len(names) > 1 else ():
+                claim = self._claimed[Place(PlaceKind.GPU, gpu), kind]
+                found.append(Unconfirmed(claim, host, several=True))
+                del self._by_gpu[kind, gpu]
         return found
 
     def _fill_hosts(self) -> None:
@@ -112,11 +146,12 @@ class Topology:
 
     def name(self, kind: PlaceKind, gpu: str = "", host: str = "") -> str:
         """The place of `kind` that a GPU, or else a host, is in; empty where nobody said."""
+        if kind is PlaceKind.JOB:
+            # Each MIG instance has a job of its own; what its GPU as a whole runs says nothing about it.
+            return self._jobs.get(gpu, "")
         gpu = self.gpu(gpu)
         if kind is PlaceKind.GPU:
             return gpu
-        if kind is PlaceKind.JOB:
-            return self._jobs.get(gpu, "")
         host = host or self._host.get(gpu, "")
         if kind is PlaceKind.HOST:
             return host
@@ -130,6 +165,10 @@ class Topology:
         """The GPUs and hosts of a place; nothing where it is not known."""
         return self._contents.get(place, _NOTHING)
 
+    def confirmed(self, place: Place) -> bool:
+        """Whether the site or one of its managers names `place`; else it is the word of agents on their own hosts."""
+        return place in self._confirmed
+
     def places(self, kind: PlaceKind) -> dict[str, Contents]:
         """All places of `kind` by name."""
         return {place.name: held for place, held in self._contents.items() if place.kind is kind}
@@ -139,7 +178,7 @@ class Topology:
         other = Topology.__new__(Topology)
         other._host, other._parent, other._links = self._host, self._parent, self._links
         other._claimed, other._by_host, other._by_gpu = self._claimed, self._by_host, self._by_gpu
-        other.disagreements = self.disagreements
+        other.disagreements, other._confirmed = self.disagreements, self._confirmed
         other._jobs = dict(jobs)
         held: dict[str, set[str]] = defaultdict(set)
         for gpu, job in jobs.items():

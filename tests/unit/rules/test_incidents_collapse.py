@@ -9,10 +9,11 @@ import pytest
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident
+from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.reading import NVLINK_DOMAIN, Gpu
 from tocsin.rules.incidents import cause_rank, collapse
+from tocsin.topology.labels import claims_of_node
 from tocsin.topology.topology import Topology, topology_of
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import Run, instant
@@ -335,9 +336,26 @@ def test_a_crash_that_a_fault_brought_with_it_stays_with_the_fault() -> None:
 
 def test_two_hosts_of_a_large_zone_that_fail_at_once_are_two_causes() -> None:
     def fallen(hosts: int) -> list[Incident]:
-        fleet = [gpu(n, host=f"node-{n}", labels={"topology.kubernetes.io/zone": "z"}) for n in range(hosts)]
+        fleet = [gpu(n, host=f"node-{n}") for n in range(hosts)]
+        zone = [claim for one in fleet for claim in claims_of_node(one.host, {"topology.kubernetes.io/zone": "z"})]
         events = [at(79, fleet[0]), at(79, fleet[1], 4)]
-        return collapse(found(*events), events, topology_of(fleet))
+        return collapse(found(*events), events, topology_of(fleet, zone))
 
     assert len(fallen(500)) == 2
     assert len(fallen(20)) == 1
+
+
+def test_mig_instances_that_hang_are_ranks_of_their_own_jobs() -> None:
+    """Two jobs share each GPU: what hangs is the job of the instances that do, and most of its instances must."""
+    cards = [gpu(n) for n in range(4)]
+    parts = [gpu(10 * n + m, uuid=f"MIG-{n}-{m}", parent=one.uuid) for n, one in enumerate(cards) for m in range(2)]
+    jobs = {part.uuid: f"job-{part.uuid[-1]}" for part in parts}
+    places = topology_of([*cards, *parts]).with_jobs(jobs)
+
+    def hung(*numbers: int) -> list[Place | None]:
+        (one,) = found(at(109, cards[0]))
+        subjects = [Subject(SubjectKind.GPU, f"MIG-{n}-0", "node-1") for n in numbers]
+        return [each.place for each in collapse([replace(one, subject=each) for each in subjects], (), places)]
+
+    assert hung(0, 1, 2) == [Place(PlaceKind.JOB, "job-0")]
+    assert len(hung(0, 1)) == 2, "two of the four instances of the job"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.pool import PoolState
@@ -28,6 +28,19 @@ def test_for_counts_from_the_first_reading_that_holds() -> None:
     assert finding.sentence == "node-1 GPU 0: 87 °C for 5 min"
     assert (finding.value, finding.threshold, finding.metric) == (87, 85, "gpu_temperature_celsius")
     assert [item.name for item in finding.evidence] == ["gpu_temperature_celsius"]
+
+
+def test_a_sentence_names_the_instant_of_the_start_which_stays_true() -> None:
+    run = Run(rule(HOT, extra='for = "5m"', alert="{where}: {value} since {since}"))
+    run.hold(0, 5, {"temperature_celsius": 86})
+    (early,) = run.opened
+    run.hold(6, 90, {"temperature_celsius": 86})
+    (late,) = run.last.active
+    assert early.sentence == late.sentence == f"node-1 GPU 0: 86 °C since {to_minute(instant(0))}"
+
+
+def test_no_shipped_sentence_says_how_long_it_has_been() -> None:
+    assert [one.name for one in load_rules(None) if "{duration}" in one.table.alert] == []
 
 
 def test_a_break_starts_for_anew() -> None:

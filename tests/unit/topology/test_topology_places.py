@@ -49,7 +49,7 @@ def test_what_nobody_says_is_not_known() -> None:
     assert NO_TOPOLOGY.name(PlaceKind.NVLINK_DOMAIN, "a", "n1") == ""
 
 
-@pytest.mark.parametrize("stronger", list(ClaimSource)[:-2])
+@pytest.mark.parametrize("stronger", list(ClaimSource)[:-3])
 def test_the_source_named_first_counts_and_the_disagreement_is_named(stronger: ClaimSource) -> None:
     weaker = list(ClaimSource)[list(ClaimSource).index(stronger) + 1]
     claims = [
@@ -138,6 +138,14 @@ def test_jobs_are_places_too() -> None:
     assert places.name(PlaceKind.JOB, "a") == ""
     assert places.held(Place(PlaceKind.JOB, "j")).gpus == {"b", "c"}
     assert places.name(PlaceKind.RACK, "a") == "r1"
+
+
+def test_a_mig_instance_has_the_job_that_holds_it_and_not_that_of_its_gpu() -> None:
+    whole = gpu(1, host="n1")
+    parts = [gpu(n, host="n1", uuid=f"MIG-{n}", parent=whole.uuid) for n in range(3)]
+    places = topology_of([whole, *parts]).with_jobs({whole.uuid: "whole", "MIG-0": "a", "MIG-1": "b"})
+    assert [places.name(PlaceKind.JOB, one.uuid) for one in parts] == ["a", "b", ""]
+    assert places.held(Place(PlaceKind.JOB, "a")).gpus == {"MIG-0"}
 
 
 def test_labels_with_unusable_names_say_nothing() -> None:

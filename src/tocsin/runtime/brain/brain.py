@@ -10,36 +10,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
 import structlog
-from pydantic import TypeAdapter
 
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
+from tocsin.actions.model.ranks import JobOnGpu
 from tocsin.actions.model.steady import STEP_MS
-from tocsin.actions.model.view import Confirmations, FleetView, GpuView
+from tocsin.actions.model.view import Confirmations, FleetView
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
-from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict
 from tocsin.domain.event import Event
-from tocsin.domain.finding import Finding, Incident, Severity, healthy_gpus
+from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-from tocsin.journal.journal import Draft, Journal
+from tocsin.journal.journal import Journal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Inputs, RuleEngine
-from tocsin.rules.incidents import collapse
+from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.schema import RuleSet
+from tocsin.runtime.brain.action_state import errors_of, gpu_views
 from tocsin.runtime.brain.expectations import Expectations, ModelWatch
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.foretelling import FORETELLING_PART, ForetellingRules
@@ -48,6 +48,7 @@ from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
+from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
@@ -185,144 +186,6 @@ def by_uuid(readings: Iterable[Reading]) -> dict[str, Reading]:
     return {reading.gpu.uuid: reading for reading in readings}
 
 
-_FINDING = TypeAdapter(Finding)
-RECORDER_PART = "recorder"
-"""Name of the recorder's state in a checkpoint of the journal."""
-_RECORDED = (
-    EntryKind.FINDING_OPENED,
-    EntryKind.FINDING_CLEARED,
-    EntryKind.INCIDENT_OPENED,
-    EntryKind.INCIDENT_UPDATED,
-    EntryKind.INCIDENT_CLOSED,
-)
-
-
-class Recorder:
-    """Journals what an evaluation changed: findings and incidents that opened, grew or ended.
-
-    The set of open ones is itself a fold of the journal, so that a restart neither repeats an opening nor loses an end.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._findings: set[str] = set()
-        self._since: dict[tuple[str, str], int] = {}
-        self._names: dict[str, tuple[str, str]] = {}
-        self._incidents: dict[str, int] = {}
-        self.findings_opened = 0
-        self.incidents_opened = 0
-        after, state = journal.folded(RECORDER_PART)
-        if state is not None:
-            self._restore(state)
-        raised: dict[str, Any] = {}
-        for entry in journal.entries(after=after, kinds=_RECORDED):
-            self._fold(entry, raised)
-        # Of what was cleared nothing is needed; a journal has a hundred times as many of those.
-        for finding in raised.values():
-            self._open(_FINDING.validate_python(finding))
-
-    def state(self) -> dict[str, Any]:
-        """What is open, as JSON, for a checkpoint of the journal; to be asked by the thread that records."""
-        return {
-            "findings": sorted(self._findings),
-            "since": [(rule, subject, at_ms) for (rule, subject), at_ms in self._since.items()],
-            "names": [(name, rule, subject) for name, (rule, subject) in self._names.items()],
-            "incidents": self._incidents,
-        }
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self._findings = set(state["findings"])
-        self._since = {(rule, subject): at_ms for rule, subject, at_ms in state["since"]}
-        self._names = {name: (rule, subject) for name, rule, subject in state["names"]}
-        self._incidents = dict(state["incidents"])
-
-    def _fold(self, entry: Entry, raised: dict[str, Any]) -> None:
-        name = str(entry.payload.get("id", ""))
-        if entry.kind == EntryKind.FINDING_OPENED:
-            self._findings.add(name)
-            raised[name] = entry.payload["finding"]
-        elif entry.kind == EntryKind.FINDING_CLEARED:
-            self._findings.discard(name)
-            raised.pop(name, None)
-            self._since.pop(self._names.pop(name, ("", "")), None)
-        elif entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
-            self._incidents[name] = int(str(entry.payload.get("members", 1)))
-        elif entry.kind == EntryKind.INCIDENT_CLOSED:
-            self._incidents.pop(name, None)
-
-    def _open(self, finding: Finding) -> None:
-        key = (finding.rule, finding.subject.key)
-        self._since[key] = finding.started_ms
-        self._names[finding.id] = key
-
-    def continued(self, findings: Iterable[Finding]) -> list[Finding]:
-        """`findings` with the start that the journal has for them.
-
-        Rules that are warmed up after a restart see less of the past than they had seen before; without this an open
-        finding would get a new start, a new id and, for its decision, a new idempotency key.
-        """
-        return [
-            replace(finding, started_ms=self._since.get((finding.rule, finding.subject.key), finding.started_ms))
-            for finding in findings
-        ]
-
-    def record(
-        self, active: Sequence[Finding], incidents: Sequence[Incident], *, keep_gone: bool = False
-    ) -> list[Finding]:
-        """Journal the difference to the last call; returns the findings that are new.
-
-        With `keep_gone` nothing is closed yet: just after a start the rules may not have seen everything again.
-        """
-        opened = [finding for finding in active if finding.id not in self._findings]
-        batch: list[Draft] = [(EntryKind.FINDING_OPENED, _finding_payload(f), f.simulated) for f in opened]
-        now = {finding.id for finding in active}
-        gone = set() if keep_gone else self._findings - now
-        batch += [(EntryKind.FINDING_CLEARED, {"id": name}, False) for name in sorted(gone)]
-        entries, new_incidents = self._incident_entries(incidents, keep_gone)
-        self._journal.append_many([*batch, *entries])
-        # Only now: what could not be journalled is tried again with the next evaluation.
-        self._findings = (self._findings | now) - gone
-        for name in gone:
-            self._since.pop(self._names.pop(name, ("", "")), None)
-        for finding in opened:
-            self._open(finding)
-        self.findings_opened += len(opened)
-        self.incidents_opened += new_incidents
-        before = self._incidents if keep_gone else {}
-        self._incidents = {**before, **{incident.id: len(incident.members) for incident in incidents}}
-        return opened
-
-    def _incident_entries(self, incidents: Sequence[Incident], keep_gone: bool) -> tuple[list[Draft], int]:
-        entries: list[Draft] = []
-        opened = 0
-        for incident in incidents:
-            known = self._incidents.get(incident.id)
-            if known == len(incident.members):
-                continue
-            kind = EntryKind.INCIDENT_OPENED if known is None else EntryKind.INCIDENT_UPDATED
-            opened += known is None
-            entries.append((kind, _incident_payload(incident), incident.root.simulated))
-        gone = set() if keep_gone else set(self._incidents) - {incident.id for incident in incidents}
-        entries += [(EntryKind.INCIDENT_CLOSED, {"id": name}, False) for name in sorted(gone)]
-        return entries, opened
-
-
-def _finding_payload(finding: Finding) -> dict[str, object]:
-    return {"id": finding.id, "finding": _FINDING.dump_python(finding, mode="json")}
-
-
-def _incident_payload(incident: Incident) -> dict[str, object]:
-    return {
-        "id": incident.id,
-        "root": incident.root.id,
-        "members": len(incident.members),
-        "subjects": incident.subjects,
-        "sentence": incident.sentence,
-        "place": str(incident.place or ""),
-        "opened_ms": incident.opened_ms,
-    }
-
-
 log = structlog.get_logger()
 
 CHECKPOINT_ENTRIES = 20_000
@@ -393,6 +256,7 @@ class Brain:
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
+        self._open = OpenIncidents(self.recorder.held(), clock.now_ms())
         self._foretelling = ForetellingRules(journal, parts.ruleset.foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
         self._begun = clock.monotonic()
@@ -515,29 +379,34 @@ class Brain:
             ruled = self._foretelling.levelled(self.recorder.continued(evaluation.active), now)
             planned = self.recorder.continued(self.proposals.findings)
             self.active = [*ruled, *planned]
-            topology = self._topology_now(snapshot.readings, ruled)
+            nodes, blind = self.managers.nodes(), self.managers.blind()
+            workloads = workloads_of(snapshot.readings, nodes, blind=blind)
+            topology = self._topology_now(snapshot.readings, nodes, workloads)
             events = self.memory.events_since(now - EVENT_MEMORY_MS)
-            self.incidents = [*collapse(ruled, events, topology), *alone(planned)]
             settling = now < self._started_today(now) + self.settings.actions.boot_grace_seconds * SECOND
+            self.incidents = [
+                *self._open.step(ruled, events, topology, now, keep_gone=settling),
+                *alone(planned),
+            ]
             cleared = [] if settling else self.recorder.continued(evaluation.cleared)
             opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
             self._foretelling.opened(opened)
             for finding in opened:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             self._save([*opened, *cleared])
-            self._count(self.actions.step(self._view(now, snapshot.readings), self.incidents, predictions))
+            view = self._view(now, snapshot.readings, nodes, blind, workloads)
+            self._count(self.actions.step(view, self.incidents, predictions))
             self._checkpoint()
         self.evaluations += 1
         self.evaluated_at = self.clock.monotonic()
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
 
-    def _topology_now(self, readings: Sequence[Reading], findings: Sequence[Finding]) -> Topology:
-        """Where everything is, with the jobs on GPUs that have findings."""
-        nodes = self.managers.nodes()
+    def _topology_now(
+        self, readings: Sequence[Reading], nodes: Mapping[str, NodeState], workloads: Mapping[str, JobOnGpu]
+    ) -> Topology:
+        """Where everything is, with all GPUs and MIG instances of each job."""
         topology = self.topology.now([reading.gpu for reading in readings], nodes)
-        found = {finding.subject.name for finding in findings}
-        work = workloads_of([one for one in readings if one.gpu.uuid in found], nodes, blind=self.managers.blind())
-        return topology.with_jobs({uuid: one.job for uuid, one in work.items() if one.job})
+        return topology.with_jobs({uuid: one.job for uuid, one in workloads.items() if one.job})
 
     def _checkpoint(self) -> None:
         """Put on file what the journal came to, so that the next start reads only what follows.
@@ -579,24 +448,23 @@ class Brain:
             )
             log.warning("findings wait for the store", findings=len(self._unsaved), error=str(error))
 
-    def _view(self, now_ms: int, readings: Sequence[Reading]) -> FleetView:
-        nodes, blind, active = self.managers.nodes(), self.managers.blind(), self._lead()
-        workloads = workloads_of(readings, nodes, blind=blind)
-        healthy = healthy_gpus(readings, self.active)
-        gpus = {
-            reading.gpu.uuid: GpuView(
-                gpu=reading.gpu,
-                # A store may have been restored: what it has may be long over, however young it says that it is.
-                last_reading_ms=None if self.memory.is_recalled(reading.gpu.uuid) else reading.at_ms,
-                healthy=healthy[reading.gpu.uuid],
-                under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
-                values=reading.values,
-                job=workloads[reading.gpu.uuid].job,
-                job_known=workloads[reading.gpu.uuid].known,
-                counted=self._counts(reading.gpu, nodes, now_ms),
-            )
-            for reading in readings
-        }
+    def _view(
+        self,
+        now_ms: int,
+        readings: Sequence[Reading],
+        nodes: Mapping[str, NodeState],
+        blind: bool,
+        workloads: Mapping[str, JobOnGpu],
+    ) -> FleetView:
+        active = self._lead()
+        gpus = gpu_views(
+            readings,
+            self.active,
+            nodes,
+            workloads,
+            recalled=self.memory.is_recalled,
+            counts=lambda gpu: self._counts(gpu, nodes, now_ms),
+        )
         return FleetView(
             now_ms=now_ms,
             started_ms=self._started_today(now_ms),
@@ -607,6 +475,8 @@ class Brain:
             pools={pool.name: pool for pool in self._pools()},
             nodes=nodes,
             blind=blind,
+            errors=errors_of(self.memory.events_since(now_ms - EVENT_MEMORY_MS)),
+            figures={f"{name}|fleet": value for name, value in self._engine.figures.items()},
             active=active,
             foresight=self.proposals.foresight,
         )

@@ -19,7 +19,7 @@ from tocsin.domain.finding import Severity, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.queries.views import approvable, gpu_state
+from tocsin.queries.views import gpu_state, waiting
 from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.brain.expectations import WARNINGS
 from tocsin.telemetry.metrics import OWN_METRICS, PREDICTION_LABELS
@@ -63,7 +63,7 @@ class BrainPage(Collector):
         statuses = self._brain.statuses()
         states = Counter(status.state for status in statuses)
         yield _counted("tocsin_decisions_listed", {state: states[state] for state in DecisionState})
-        yield _one("tocsin_decisions_approvable", sum(approvable(status) for status in statuses))
+        yield _one("tocsin_decisions_approvable", waiting(statuses))
 
     def _controls(self) -> Iterator[Metric]:
         controls = self._brain.actions.controls()

@@ -1,0 +1,56 @@
+"""The state that decisions and guards look at, from what the brain has: its GPUs and the errors of their hardware."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tocsin.actions.model.ranks import JobOnGpu
+from tocsin.actions.model.view import GpuView
+from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Category, Finding, healthy_gpus
+from tocsin.domain.reading import Gpu, Reading
+from tocsin.rules.xid import xid
+
+Recalled = Callable[[str], bool]
+"""Whether nothing newer than what the store had at the start has come of a GPU."""
+Counts = Callable[[Gpu], bool]
+"""Whether a GPU counts in shares."""
+
+
+def gpu_views(
+    readings: Sequence[Reading],
+    findings: Iterable[Finding],
+    nodes: Mapping[str, NodeState],
+    workloads: Mapping[str, JobOnGpu],
+    *,
+    recalled: Recalled,
+    counts: Counts,
+) -> dict[str, GpuView]:
+    """Each GPU as decisions see it, by UUID."""
+    healthy = healthy_gpus(readings, findings)
+    return {
+        reading.gpu.uuid: GpuView(
+            gpu=reading.gpu,
+            # A store may have been restored: what it has may be long over, however young it says that it is.
+            last_reading_ms=None if recalled(reading.gpu.uuid) else reading.at_ms,
+            healthy=healthy[reading.gpu.uuid],
+            under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
+            values=reading.values,
+            job=workloads[reading.gpu.uuid].job,
+            job_known=workloads[reading.gpu.uuid].known,
+            counted=counts(reading.gpu),
+        )
+        for reading in readings
+    }
+
+
+def errors_of(events: Iterable[Event]) -> dict[str, tuple[int, ...]]:
+    """Instants of the XIDs of each GPU that no program is to blame for, and at which it was lost, by UUID."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        own = event.kind is EventKind.XID and xid(event.code).category is not Category.APPLICATION
+        if own or event.kind is EventKind.GPU_LOST:
+            found[event.gpu].append(event.at_ms)
+    return {uuid: tuple(sorted(at_ms)) for uuid, at_ms in found.items()}

@@ -1,0 +1,274 @@
+"""What evaluations changed, on record: findings and incidents that opened, grew or ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.journal.journal import Draft, Journal
+from tocsin.rules.incidents import HeldIncident, key_of
+
+_FINDING = TypeAdapter(Finding)
+RECORDER_PART = "recorder"
+"""Name of the recorder's state in a checkpoint of the journal."""
+_RECORDED = (
+    EntryKind.FINDING_OPENED,
+    EntryKind.FINDING_CLEARED,
+    EntryKind.INCIDENT_OPENED,
+    EntryKind.INCIDENT_UPDATED,
+    EntryKind.INCIDENT_CLOSED,
+)
+
+
+class OpenRecord:
+    """What the journal has of the incidents that are open: their members, also those that have cleared meanwhile.
+
+    A fold of its entries: `findings` by id are all that are open, and the cleared ones of open incidents; `over_ms`
+    says when these cleared; `members` has the ids of each incident, and `places` its place.
+    """
+
+    def __init__(self) -> None:
+        self.findings: dict[str, Finding] = {}
+        self.over_ms: dict[str, int] = {}
+        self.members: dict[str, dict[str, None]] = {}
+        self.places: dict[str, str] = {}
+        self._incident: dict[str, str] = {}
+
+    def cleared(self, name: str, at_ms: int) -> bool:
+        """Finding `name` holds no more; whether it is remembered, since its incident goes on."""
+        if name in self._incident:
+            self.over_ms[name] = at_ms
+            return True
+        self.findings.pop(name, None)
+        return False
+
+    def opened(self, finding: Finding) -> None:
+        """A finding is new, or holds again."""
+        self.findings[finding.id] = finding
+        self.over_ms.pop(finding.id, None)
+
+    def changed(self, incident: str, payload: Mapping[str, Any]) -> list[str]:
+        """An incident opened or grew; returns the cleared findings that are forgotten.
+
+        Entries of older versions do not name its members.
+        """
+        self.places[incident] = str(payload.get("place", ""))
+        known = self.members.setdefault(incident, {})
+        left = [name for name in payload.get("left", ()) if known.pop(name, name) is None]
+        for name in payload.get("joined", ()):
+            known[name] = None
+            self._incident[name] = incident
+        return self._forget(incident, left)
+
+    def closed(self, incident: str) -> list[str]:
+        """An incident is over, or part of another; returns the cleared findings that are forgotten."""
+        self.places.pop(incident, None)
+        return self._forget(incident, self.members.pop(incident, {}))
+
+    def _forget(self, incident: str, names: Iterable[str]) -> list[str]:
+        mine = [name for name in names if self._incident.get(name) == incident]
+        for name in mine:
+            del self._incident[name]
+        forgotten = [name for name in mine if self.over_ms.pop(name, None) is not None]
+        for name in forgotten:
+            self.findings.pop(name, None)
+        return forgotten
+
+    def held(self) -> Iterator[HeldIncident]:
+        """The incidents of several findings, as they were left; one whose root is not on record is left out."""
+        for incident, names in self.members.items():
+            found = [self.findings[name] for name in names if name in self.findings]
+            root = next((one for one in found if one.id == incident), None)
+            if root is None or len(found) < 2:
+                continue
+            kind, _, where = self.places[incident].partition(":")
+            place = Place(PlaceKind(kind), where) if where and kind in set(PlaceKind) else None
+            over_ms = {key_of(one): self.over_ms[one.id] for one in found if one.id in self.over_ms}
+            opened_ms = min(one.started_ms for one in found)
+            yield HeldIncident(key_of(root), {key_of(one): one for one in found}, place, opened_ms, over_ms)
+
+    def as_json(self) -> dict[str, Any]:
+        """For a checkpoint of the journal."""
+        return {
+            "findings": [finding_payload(one)["finding"] for one in self.findings.values()],
+            "over": self.over_ms,
+            "members": {name: list(ids) for name, ids in self.members.items()},
+            "places": self.places,
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> OpenRecord:
+        """The record whose JSON this was."""
+        made = cls()
+        made.findings = {one.id: one for one in map(_FINDING.validate_python, state["findings"])}
+        for name, ids in state["members"].items():
+            made.changed(name, {"joined": ids, "place": state["places"].get(name, "")})
+        made.over_ms = dict(state["over"])
+        return made
+
+
+class Recorder:
+    """Journals what an evaluation changed: findings and incidents that opened, grew or ended.
+
+    The set of open ones is itself a fold of the journal, so that a restart neither repeats an opening nor loses an end.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._findings: set[str] = set()
+        self._since: dict[tuple[str, str], int] = {}
+        self._names: dict[str, tuple[str, str]] = {}
+        self._incidents: dict[str, int] = {}
+        self._record = OpenRecord()
+        self.findings_opened = 0
+        self.incidents_opened = 0
+        after, state = journal.folded(RECORDER_PART)
+        if state is not None:
+            self._restore(state)
+        raised: dict[str, Any] = {}
+        for entry in journal.entries(after=after, kinds=_RECORDED):
+            self._fold(entry, raised)
+        # Of what was cleared with its incident nothing is needed; a journal has a hundred times as many of those.
+        for finding in map(_FINDING.validate_python, raised.values()):
+            self._record.findings[finding.id] = finding
+            if finding.id in self._findings:
+                self._open(finding)
+
+    def state(self) -> dict[str, Any]:
+        """What is open, as JSON, for a checkpoint of the journal; to be asked by the thread that records."""
+        return {
+            "findings": sorted(self._findings),
+            "since": [(rule, subject, at_ms) for (rule, subject), at_ms in self._since.items()],
+            "names": [(name, rule, subject) for name, (rule, subject) in self._names.items()],
+            "incidents": self._incidents,
+            "open": self._record.as_json(),
+        }
+
+    def held(self) -> list[HeldIncident]:
+        """The incidents that were open when the journal ended."""
+        return list(self._record.held())
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._findings = set(state["findings"])
+        self._since = {(rule, subject): at_ms for rule, subject, at_ms in state["since"]}
+        self._names = {name: (rule, subject) for name, rule, subject in state["names"]}
+        self._incidents = dict(state["incidents"])
+        # Checkpoints of older versions have none.
+        self._record = OpenRecord.restored(state["open"]) if "open" in state else OpenRecord()
+
+    def _fold(self, entry: Entry, raised: dict[str, Any]) -> None:
+        name = str(entry.payload.get("id", ""))
+        if entry.kind == EntryKind.FINDING_OPENED:
+            self._findings.add(name)
+            raised[name] = entry.payload["finding"]
+            self._record.over_ms.pop(name, None)
+        elif entry.kind == EntryKind.FINDING_CLEARED:
+            self._findings.discard(name)
+            if not self._record.cleared(name, entry.at_ms):
+                raised.pop(name, None)
+            self._since.pop(self._names.pop(name, ("", "")), None)
+        elif entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
+            self._incidents[name] = int(str(entry.payload.get("members", 1)))
+            for one in self._record.changed(name, entry.payload):
+                raised.pop(one, None)
+        elif entry.kind == EntryKind.INCIDENT_CLOSED:
+            self._incidents.pop(name, None)
+            for one in self._record.closed(name):
+                raised.pop(one, None)
+
+    def _open(self, finding: Finding) -> None:
+        key = (finding.rule, finding.subject.key)
+        self._since[key] = finding.started_ms
+        self._names[finding.id] = key
+
+    def continued(self, findings: Iterable[Finding]) -> list[Finding]:
+        """`findings` with the start that the journal has for them.
+
+        Rules that are warmed up after a restart see less of the past than they had seen before; without this an open
+        finding would get a new start, a new id and, for its decision, a new idempotency key.
+        """
+        return [
+            replace(finding, started_ms=self._since.get((finding.rule, finding.subject.key), finding.started_ms))
+            for finding in findings
+        ]
+
+    def record(
+        self, active: Sequence[Finding], incidents: Sequence[Incident], *, keep_gone: bool = False
+    ) -> list[Finding]:
+        """Journal the difference to the last call; returns the findings that are new.
+
+        With `keep_gone` nothing is closed yet: just after a start the rules may not have seen everything again.
+        """
+        opened = [finding for finding in active if finding.id not in self._findings]
+        batch: list[Draft] = [(EntryKind.FINDING_OPENED, finding_payload(f), f.simulated) for f in opened]
+        now = {finding.id for finding in active}
+        gone = set() if keep_gone else self._findings - now
+        batch += [(EntryKind.FINDING_CLEARED, {"id": name}, False) for name in sorted(gone)]
+        entries, new_incidents = self._incident_entries(incidents, keep_gone)
+        added = self._journal.append_many([*batch, *entries])
+        # Only now: what could not be journalled is tried again with the next evaluation.
+        self._findings = (self._findings | now) - gone
+        for name in gone:
+            self._since.pop(self._names.pop(name, ("", "")), None)
+        for finding in opened:
+            self._open(finding)
+            self._record.opened(finding)
+        for entry in added:
+            self._take(entry)
+        self.findings_opened += len(opened)
+        self.incidents_opened += new_incidents
+        return opened
+
+    def _take(self, entry: Entry) -> None:
+        """What an own entry changes of the record, as when it is read again."""
+        name = str(entry.payload.get("id", ""))
+        if entry.kind == EntryKind.FINDING_CLEARED:
+            self._record.cleared(name, entry.at_ms)
+        elif entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
+            self._incidents[name] = int(str(entry.payload["members"]))
+            self._record.changed(name, entry.payload)
+        elif entry.kind == EntryKind.INCIDENT_CLOSED:
+            self._incidents.pop(name, None)
+            self._record.closed(name)
+
+    def _incident_entries(self, incidents: Sequence[Incident], keep_gone: bool) -> tuple[list[Draft], int]:
+        entries: list[Draft] = []
+        opened = 0
+        for incident in incidents:
+            known = self._incidents.get(incident.id)
+            members = {finding.id: None for finding in (incident.root, *incident.members)}
+            before = self._record.members.get(incident.id, {})
+            joined = [name for name in members if name not in before]
+            if known is not None and not joined:
+                continue
+            left = [name for name in before if name not in members]
+            kind = EntryKind.INCIDENT_OPENED if known is None else EntryKind.INCIDENT_UPDATED
+            opened += known is None
+            payload = _incident_payload(incident) | {"joined": joined, "left": left}
+            entries.append((kind, payload, incident.root.simulated))
+        gone = set() if keep_gone else set(self._incidents) - {incident.id for incident in incidents}
+        entries += [(EntryKind.INCIDENT_CLOSED, {"id": name}, False) for name in sorted(gone)]
+        return entries, opened
+
+
+def finding_payload(finding: Finding) -> dict[str, object]:
+    """What the journal keeps of a finding that opens."""
+    return {"id": finding.id, "finding": _FINDING.dump_python(finding, mode="json")}
+
+
+def _incident_payload(incident: Incident) -> dict[str, object]:
+    return {
+        "id": incident.id,
+        "root": incident.root.id,
+        "members": len(incident.members),
+        "subjects": incident.subjects,
+        "sentence": incident.sentence,
+        "place": str(incident.place or ""),
+        "opened_ms": incident.opened_ms,
+    }
