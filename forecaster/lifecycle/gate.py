@@ -58,7 +58,7 @@ class GateRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class ModelGate:
     """The records of a version; without any it is heard nowhere."""
 
     records: tuple[GateRecord, ...] = field(default=())
@@ -74,17 +74,17 @@ class Gate:
         told = tuple(line for one in self.records if one.simulated == simulated for line in one.because)
         return told or (f"it was never judged on a {'simulated' if simulated else 'real'} fleet",)
 
-    def also(self, record: GateRecord) -> Gate:
+    def also(self, record: GateRecord) -> ModelGate:
         """With `record` in place of an earlier one on the same data."""
         kept = [one for one in self.records if (one.data, one.simulated) != (record.data, record.simulated)]
-        return Gate((*kept, record))
+        return ModelGate((*kept, record))
 
     def save(self, path: Path) -> None:
         text = json.dumps({"records": _RECORDS.dump_python(self.records, mode="json")}, indent=1, ensure_ascii=False)
         write_atomically(path, text + "\n", 0o666)
 
     @classmethod
-    def load(cls, path: Path) -> Gate:
+    def load(cls, path: Path) -> ModelGate:
         """The records of `path`; none where it is not there. Raises InputError for a damaged file."""
         if not path.exists():
             return cls()

@@ -21,7 +21,7 @@ from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import FeatureReference
 from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
-from tocsin.forecaster.lifecycle.gate import Gate, GateRecord
+from tocsin.forecaster.lifecycle.gate import GateRecord, ModelGate
 
 MODEL, SERVICE = "model", "service.json"
 CASES, REFERENCE, KINDS = "cases.safetensors", "reference.safetensors", "kinds.safetensors"
@@ -51,7 +51,7 @@ class ModelVersion:
     cases: CaseRecord | None
     reference: FeatureReference | None = None
     kinds: FaultKinds | None = None
-    gate: Gate = field(default_factory=Gate)
+    gate: ModelGate = field(default_factory=ModelGate)
 
 
 def _trail(history: list[Served]) -> list[str]:
@@ -104,13 +104,13 @@ class ModelRegistry:
         cases = CaseRecord.load(place / CASES) if (place / CASES).exists() else None
         reference = FeatureReference.load(place / REFERENCE) if (place / REFERENCE).exists() else None
         kinds = FaultKinds.load(place / KINDS) if (place / KINDS).exists() else None
-        return ModelVersion(version, scorer, card, cases, reference, kinds, Gate.load(place / GATE))
+        return ModelVersion(version, scorer, card, cases, reference, kinds, ModelGate.load(place / GATE))
 
-    def gate(self, version: str) -> Gate:
+    def gate(self, version: str) -> ModelGate:
         """Where a version may be heard. Raises InputError for one that is not there, and for a damaged record."""
-        return Gate.load(self.place(version) / GATE)
+        return ModelGate.load(self.place(version) / GATE)
 
-    def record(self, version: str, record: GateRecord) -> Gate:
+    def record(self, version: str, record: GateRecord) -> ModelGate:
         """Add a judgement to those of `version`. Raises InputError for one that is not there or that ships."""
         if version == PRIOR:
             raise InputError("version", version, "ships with the package", "judge a version of your own")

@@ -19,7 +19,7 @@ from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import FeatureReference
 from tocsin.forecaster.lifecycle.fault_kinds import FaultKinds
-from tocsin.forecaster.lifecycle.gate import Gate, GateRecord, judge
+from tocsin.forecaster.lifecycle.gate import GateRecord, ModelGate, judge
 from tocsin.forecaster.lifecycle.model_registry import ModelVersion
 from tocsin.forecaster.lifecycle.trial import LEADING, Trial, TrialRecipe, hold
 
@@ -70,7 +70,7 @@ def train(
         notes=trial.because if kinds is None else (*trial.because, kinds.words),
     )
     cases = CaseRecord.of(trial.judged, trial.scores, scorer.horizons_ms[-1], recipe.seed)
-    gate = Gate((_record(trial, scorer, recipe, version, simulated=simulated),))
+    gate = ModelGate((_record(trial, scorer, recipe, version, simulated=simulated),))
     return Trained(ModelVersion(version, scorer, card, cases, FeatureReference.of(examples), kinds, gate), trial)
 
 

@@ -24,7 +24,7 @@ from tocsin.forecaster.hazard.scorer import short_history
 from tocsin.forecaster.hazard.scorer_calibrated import Calibrated
 from tocsin.forecaster.lifecycle.cases import Likeness
 from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, feature_shift
-from tocsin.forecaster.lifecycle.gate import LEARNING, LEARNING_ZH, SIMULATED_ALONE, SIMULATED_ALONE_ZH, Gate
+from tocsin.forecaster.lifecycle.gate import LEARNING, LEARNING_ZH, SIMULATED_ALONE, SIMULATED_ALONE_ZH, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, unlikely_sentence, why
 from tocsin.forecaster.live.risk_inputs import RiskInputs
@@ -198,7 +198,7 @@ def _worlds(gpus: Sequence[Gpu]) -> list[bool]:
 
 def _verdict(model: RiskModel | None, now_ms: int, *, simulated: bool) -> Prediction:
     """What the gate says of `model` in one world: whether it is heard there, and why, in one sentence."""
-    gate = Gate() if model is None else model.gate
+    gate = ModelGate() if model is None else model.gate
     heard = gate.heard(simulated=simulated)
     if heard:
         english, chinese = (SIMULATED_ALONE, SIMULATED_ALONE_ZH) if simulated else ("", "")

@@ -33,8 +33,9 @@ class Made(Generic[R]):
 
 @dataclass
 class _Calculation:
-    """`ended_s` is on the monotonic clock; `error` says why there is no `made`."""
+    """`begun_s` and `ended_s` are on the monotonic clock; `error` says why there is no `made`."""
 
+    begun_s: float
     done: threading.Event = field(default_factory=threading.Event)
     made: Made[Any] | None = None
     error: str = "it failed; the service's error output says why"
@@ -67,15 +68,20 @@ class BackgroundTasks:
             last, job = self._ended.get(name), self._running.get(name)
             fresh = last is not None and self._clock.monotonic() - last.ended_s < self._keep_s
             if not fresh and job is None and len(self._running) < AT_ONCE:
-                job = self._running[name] = _Calculation()
+                job = self._running[name] = _Calculation(self._clock.monotonic())
                 self._start(name, job, work, part)
         if last is not None and (fresh or (last.made is not None and (job is None or not job.done.is_set()))):
             return _answer(last)
         if job is None:
             raise Unavailable("other plans and forecasts are being worked out; ask again in a few seconds")
         if not job.done.wait(self._wait_s):
-            raise Unavailable(f"{name} is being worked out; ask again in a few seconds")
+            raise Unavailable(self._progress(name, job, last))
         return _answer(job)
+
+    def _progress(self, name: str, job: _Calculation, last: _Calculation | None) -> str:
+        so_far = f"{name} is being worked out, for {self._clock.monotonic() - job.begun_s:.0f} s so far"
+        before = f", the last one took {last.made.took_s:.0f} s" if last is not None and last.made is not None else ""
+        return f"{so_far}{before}, at most {self._limit_s:.0f} s; ask again in a few seconds"
 
     def _start(self, name: str, job: _Calculation, work: Callable[[P], R], part: Callable[[], P]) -> None:
         if self._apart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,12 +51,26 @@ class _Judged:
 
 
 def score_early(
-    family: str, warnings: Sequence[Warned], kinds: frozenset[str], truth: Truth, signal: SignalTable, seed: int
+    family: str,
+    warnings: Sequence[Warned],
+    kinds: frozenset[str],
+    truth: Truth,
+    signal: SignalTable,
+    seed: int,
+    *,
+    struck: Sequence[Cause] = (),
 ) -> EarlyWarnings:
-    """The service's `warnings` of faults of `kinds`, beside the best fixed level of `signal` and every rise of it."""
+    """The service's `warnings` of faults of `kinds`, beside the best fixed level of `signal` and every rise of it.
+
+    What is said of a place after the onset of a fault in `struck` there is no early warning of anybody's.
+    """
     faults = [cause for cause in truth.causes if _foreseeable(cause, kinds, truth.end_ms)]
-    mine = _judge("service", warnings, faults)
-    others = [_best_level(signal, faults), _judge("warn at every rise", rises(signal), faults)]
+    failed = _first_onsets(struck)
+    mine = _judge("service", _early_ones(warnings, failed), faults)
+    others = [
+        _best_level(signal, faults, failed),
+        _judge("warn at every rise", _early_ones(rises(signal), failed), faults),
+    ]
     rng = np.random.default_rng([seed % 2**64, len(faults)])
     return EarlyWarnings(
         family=family,
@@ -69,6 +83,19 @@ def score_early(
 
 def _foreseeable(cause: Cause, kinds: frozenset[str], end_ms: int) -> bool:
     return cause.kind in kinds and cause.precursor and not cause.benign and cause.onset_ms <= end_ms
+
+
+def _first_onsets(struck: Sequence[Cause]) -> dict[str, int]:
+    """When each place was first struck."""
+    first: dict[str, int] = {}
+    for cause in struck:
+        for place in cause.places:
+            first[place] = min(first.get(place, cause.onset_ms), cause.onset_ms)
+    return first
+
+
+def _early_ones(warnings: Sequence[Warned], failed: Mapping[str, int]) -> list[Warned]:
+    return [one for one in warnings if one.gpu not in failed or one.at_ms < failed[one.gpu]]
 
 
 def _judge(name: str, warnings: Sequence[Warned], faults: Sequence[Cause]) -> _Judged:
@@ -119,11 +146,14 @@ def rises(signal: SignalTable) -> list[Warned]:
     return _alarms(signal, on)
 
 
-def _best_level(signal: SignalTable, faults: Sequence[Cause]) -> _Judged:
+def _best_level(signal: SignalTable, faults: Sequence[Cause], failed: Mapping[str, int]) -> _Judged:
     """The level with the best F1 on these very faults: better than anybody could choose beforehand."""
     known = signal.values[np.isfinite(signal.values)]
     levels = np.unique(np.quantile(known, 1.0 - np.geomspace(0.3, 1e-4, LEVELS))) if known.size else np.zeros(0)
-    tried = [_judge(f"used > {level:.3g}", _alarms(signal, signal.values > level), faults) for level in levels.tolist()]
+    tried = [
+        _judge(f"used > {level:.3g}", _early_ones(_alarms(signal, signal.values > level), failed), faults)
+        for level in levels.tolist()
+    ]
     best = max(tried, key=_f1, default=_judge("used > nothing", [], faults))
     return _Judged(best.policy.model_copy(update={"name": "best fixed level"}), best.right, best.warned)
 

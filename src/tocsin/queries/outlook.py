@@ -90,7 +90,7 @@ def forecast_out(
             [one for one in predictions if one.target == GATE],
         ),
         memory=[_filling(one, newest) for one in warned[:limit]],
-        memory_statuses=dict(Counter(_per_gpu(memory).values())),
+        memory_statuses=dict(Counter(_per_gpu(one for one in memory if not one.muted).values())),
         fragmentation=[_filling(one, newest) for one in growing[:limit]],
         fragmentation_total=len(growing),
     )

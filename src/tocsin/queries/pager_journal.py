@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tocsin.actions.loop.notifications import UNWANTED
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models_pager import PagerReport, StatementScore
 from tocsin.domain.alert_level import AlertLevel
@@ -14,7 +15,7 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Gpu
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.pager_score import Alert, Truth, by_fault_kind, causes_of_events, score_alerts
+from tocsin.queries.pager_score import PagerAlert, Truth, by_fault_kind, causes_of_events, score_alerts
 from tocsin.queries.scoreboard import is_hardware
 from tocsin.queries.statement_score import cases_of, score_statements
 
@@ -34,6 +35,7 @@ LEDGER = (
     EntryKind.INCIDENT_OPENED,
     EntryKind.DECISION,
     EntryKind.VERDICT,
+    EntryKind.NOTIFICATION,
     EntryKind.BREAKER_TRIPPED,
     "forecast_muted",
     "forecast_heard",
@@ -92,18 +94,34 @@ def _failures(events: Iterable[Event]) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
-def _alerts(told: JournalSpan) -> list[Alert]:
-    """Every notification that went out in the span."""
-    return [
-        Alert(one.at_ms, one.alert_level, one.rule, frozenset({one.subject.name}))
-        for one in (status.decision for status in told.statuses)
-        if one.action is ActionKind.NOTIFY and told.start_ms <= one.at_ms <= told.end_ms
-    ]
+def _alerts(told: JournalSpan) -> list[PagerAlert]:
+    """Every message that went out in the span: one, however many notifications it gathered and receivers it had."""
+    decisions = {status.decision.id: status.decision for status in told.statuses}
+    messages: dict[str, PagerAlert] = {}
+    for entry in told.entries:
+        if entry.kind != EntryKind.NOTIFICATION or not _is_message(entry.payload):
+            continue
+        decision = decisions.get(str(entry.payload["decision"]))
+        if decision is None:
+            continue
+        key = str(entry.payload.get("page_key") or entry.payload.get("message") or decision.key)
+        # Entries of before there were levels have none.
+        level = AlertLevel(str(entry.payload["level"])) if entry.payload.get("level") else decision.alert_level
+        first = messages.setdefault(key, PagerAlert(entry.at_ms, level, decision.rule, frozenset()))
+        messages[key] = replace(first, places=first.places | {decision.subject.name})
+    return list(messages.values())
 
 
-def _notes(entries: Iterable[Entry]) -> list[Alert]:
+def _is_message(payload: Mapping[str, object]) -> bool:
+    """Whether the entry says that a receiver got a message; one about an end, or that nobody asked for, is none."""
+    outcome = payload.get("outcome")
+    unwanted = isinstance(outcome, dict) and outcome.get("detail") == UNWANTED
+    return bool(payload.get("ok")) and "ended" not in payload and not unwanted
+
+
+def _notes(entries: Iterable[Entry]) -> list[PagerAlert]:
     """The incidents that opened as notes: those whose root is one."""
-    notes: dict[str, Alert] = {}
+    notes: dict[str, PagerAlert] = {}
     found = []
     for entry in entries:
         if entry.kind == EntryKind.FINDING_OPENED:
@@ -112,7 +130,7 @@ def _notes(entries: Iterable[Entry]) -> list[Alert]:
             # Entries of before there were levels have none: what was for information is a note.
             if finding.get("level") == AlertLevel.NOTE or (not finding.get("level") and finding["severity"] == "info"):
                 places = frozenset({str(finding["subject"]["name"])})
-                notes[str(entry.payload["id"])] = Alert(entry.at_ms, AlertLevel.NOTE, str(finding["rule"]), places)
+                notes[str(entry.payload["id"])] = PagerAlert(entry.at_ms, AlertLevel.NOTE, str(finding["rule"]), places)
         elif entry.kind == EntryKind.INCIDENT_OPENED and str(entry.payload["root"]) in notes:
             found.append(notes[str(entry.payload["root"])])
     return found

@@ -21,7 +21,7 @@ PROMPT_MS = 2 * MINUTE
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
+class PagerAlert:
     """One message as a receiver got it, or a note on record. `places` are the names of what it is about: UUIDs, hosts,
     pools; a summary has those of all that it stands for."""
 
@@ -50,12 +50,12 @@ class Cause:
     benign: bool = False
     precursor: bool = False
 
-    def explains_page(self, alert: Alert) -> bool:
+    def explains_page(self, alert: PagerAlert) -> bool:
         """Whether a page about it at this time is right."""
         names = self.hard and not self.benign and not self.places.isdisjoint(alert.places)
         return names and self.first_ms <= alert.at_ms <= self.onset_ms + LATE_MS
 
-    def explains(self, alert: Alert) -> bool:
+    def explains(self, alert: PagerAlert) -> bool:
         """Whether a warning or note about it is right: as long as it lasts, of hardware or software."""
         if self.benign or self.places.isdisjoint(alert.places):
             return False
@@ -75,11 +75,11 @@ class Truth:
         """The causes that touch any of `places`, each once."""
         return list(dict.fromkeys(cause for place in sorted(places) for cause in self._at.get(place, ())))
 
-    def page_of(self, alert: Alert) -> list[Cause]:
+    def page_of(self, alert: PagerAlert) -> list[Cause]:
         """The hard faults that make a page right."""
         return [cause for cause in self.at(alert.places) if cause.explains_page(alert)]
 
-    def is_right(self, alert: Alert) -> bool:
+    def is_right(self, alert: PagerAlert) -> bool:
         """Whether an alert is right by the measure of its level; a summary, where any place that it names is."""
         if alert.level == PAGE:
             return bool(self.page_of(alert))
@@ -96,7 +96,7 @@ class Truth:
             and cause.shown_ms + LATE_MS <= self.end_ms
         ]
 
-    def why_wrong(self, alert: Alert) -> str:
+    def why_wrong(self, alert: PagerAlert) -> str:
         """What the places of a wrong alert had: the nearest of what was there, or nothing."""
         around = [cause for cause in self.at(alert.places) if cause.first_ms <= alert.at_ms]
         if not around:
@@ -112,7 +112,7 @@ class Truth:
         return f"{last.kind}: {'it was over' if over else 'too late, more than 10 min after its onset'}"
 
 
-def score_alerts(alerts: Sequence[Alert], truth: Truth) -> PagerScore:
+def score_alerts(alerts: Sequence[PagerAlert], truth: Truth) -> PagerScore:
     """The figures of one set of alerts."""
     pages = [alert for alert in alerts if alert.level == PAGE]
     found = [truth.page_of(page) for page in pages]
@@ -133,7 +133,7 @@ def score_alerts(alerts: Sequence[Alert], truth: Truth) -> PagerScore:
     )
 
 
-def paged_causes(pages: Sequence[Alert], truth: Truth) -> tuple[set[Cause], set[Cause]]:
+def paged_causes(pages: Sequence[PagerAlert], truth: Truth) -> tuple[set[Cause], set[Cause]]:
     """Of the hard faults that had to be paged those that were, and those that were at once."""
     due = set(truth.due())
     paged: set[Cause] = set()
@@ -147,7 +147,7 @@ def paged_causes(pages: Sequence[Alert], truth: Truth) -> tuple[set[Cause], set[
     return paged, prompt
 
 
-def by_fault_kind(alerts: Sequence[Alert], truth: Truth) -> list[FaultKindScore]:
+def by_fault_kind(alerts: Sequence[PagerAlert], truth: Truth) -> list[FaultKindScore]:
     """The same by kind of hard fault."""
     paged, prompt = paged_causes([alert for alert in alerts if alert.level == PAGE], truth)
     groups = grouped((cause.kind, cause) for cause in truth.due())
@@ -162,7 +162,7 @@ def by_fault_kind(alerts: Sequence[Alert], truth: Truth) -> list[FaultKindScore]
     ]
 
 
-def wrong_alerts(alerts: Sequence[Alert], truth: Truth) -> list[WrongStatement]:
+def wrong_alerts(alerts: Sequence[PagerAlert], truth: Truth) -> list[WrongStatement]:
     """Wrong pages and warnings by rule and reason, pages first, then the most frequent."""
     told = [alert for alert in alerts if alert.level != NOTE and not truth.is_right(alert)]
     counts = Counter((alert.level, alert.rule, truth.why_wrong(alert)) for alert in told)
@@ -179,23 +179,23 @@ def _share(part: int, whole: int) -> float | None:
 # Ways of paging that know nothing, through the same scorer.
 
 
-def page_every_finding(findings: Sequence[Alert]) -> list[Alert]:
+def page_every_finding(findings: Sequence[PagerAlert]) -> list[PagerAlert]:
     """A page for each finding that opened."""
     return [replace(finding, level=PAGE) for finding in findings]
 
 
-def page_nothing(_findings: Sequence[Alert]) -> list[Alert]:
+def page_nothing(_findings: Sequence[PagerAlert]) -> list[PagerAlert]:
     """Silence."""
     return []
 
 
-def page_at_random(pages: int, places: Sequence[str], start_ms: int, end_ms: int, seed: int) -> list[Alert]:
+def page_at_random(pages: int, places: Sequence[str], start_ms: int, end_ms: int, seed: int) -> list[PagerAlert]:
     """As many pages as the service sent, each at any time about any GPU."""
     rng = np.random.default_rng([seed % 2**64, pages])
     instants = np.sort(rng.integers(start_ms, max(end_ms, start_ms + 1), pages)).tolist()
     chosen = rng.integers(0, max(1, len(places)), pages).tolist()
     return [
-        Alert(at_ms, PAGE, "at random", frozenset({places[place]}))
+        PagerAlert(at_ms, PAGE, "at random", frozenset({places[place]}))
         for at_ms, place in zip(instants, chosen, strict=True)
     ]
 
@@ -210,7 +210,7 @@ LEAST_PRECISION, MOST_PAGES_PER_CAUSE = 0.9, 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class PagerBar:
     """One bar: what it asks for, the figure (None: not known) and whether it is reached."""
 
     name: str
@@ -219,20 +219,22 @@ class Bar:
     reached: bool
 
 
-def bars(score: PagerScore, life: str, days: float, trips_by_forecast: int = 0) -> list[Bar]:
+def bars(score: PagerScore, life: str, days: float, trips_by_forecast: int = 0) -> list[PagerBar]:
     """The bars of `life` for one set of alerts over `days`. A figure that is not known reaches none."""
     if life != FAULTS:
         by_day = {"warnings": (score.warnings / days, MOST_WARNINGS), "notes": (score.notes / days, MOST_NOTES)}
         limits = [
-            Bar(f"{name} a day", f"at most {most:g}", rate, rate <= most) for name, (rate, most) in by_day.items()
+            PagerBar(f"{name} a day", f"at most {most:g}", rate, rate <= most) for name, (rate, most) in by_day.items()
         ]
-        return [Bar("pages", "0", float(score.pages), score.pages == 0), *limits]
+        return [PagerBar("pages", "0", float(score.pages), score.pages == 0), *limits]
     prompt, precision, each = score.prompt_recall, score.precision, score.pages_per_cause
     return [
-        Bar("hard faults paged within 2 min", "all", prompt, prompt == 1.0),
-        Bar("precision of pages", "at least 0.9", precision, precision is not None and precision >= LEAST_PRECISION),
-        Bar("pages per cause", "at most 1.2", each, each is not None and each <= MOST_PAGES_PER_CAUSE),
-        Bar("breaker trips by a forecast", "0", float(trips_by_forecast), trips_by_forecast == 0),
+        PagerBar("hard faults paged within 2 min", "all", prompt, prompt == 1.0),
+        PagerBar(
+            "precision of pages", "at least 0.9", precision, precision is not None and precision >= LEAST_PRECISION
+        ),
+        PagerBar("pages per cause", "at most 1.2", each, each is not None and each <= MOST_PAGES_PER_CAUSE),
+        PagerBar("breaker trips by a forecast", "0", float(trips_by_forecast), trips_by_forecast == 0),
     ]
 
 

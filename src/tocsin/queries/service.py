@@ -151,7 +151,7 @@ class BrainService:
             risk_model="" if gate is None else gate.sentence,
             decisions=len(statuses),
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
-            decisions_approvable=sum(views.approvable(status) for status in statuses),
+            decisions_approvable=views.waiting(statuses),
         )
 
     def fleet_map(self) -> models.FleetMap:
@@ -161,7 +161,8 @@ class BrainService:
         brain, snapshot = self._brain, self._fleet_map.look()
         settings, nodes = brain.settings, brain.managers.nodes()
         predictions, prices = brain.forecasts.current(snapshot.now_ms), settings.prices.prices()
-        return attention.attention(snapshot, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
+        found = attention.attention(snapshot, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
+        return found.model_copy(update={"waiting": views.waiting(brain.statuses())})
 
     def peers(
         self, uuid: str, by: models.PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int

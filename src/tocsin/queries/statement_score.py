@@ -16,7 +16,7 @@ from tocsin.domain.finding import SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.live.recalibration import came_of, crossed
-from tocsin.queries.pager_score import LATE_MS, Alert, Truth
+from tocsin.queries.pager_score import LATE_MS, PagerAlert, Truth
 from tocsin.queries.scoreboard import SeriesOf
 
 Numbers = npt.NDArray[np.float64]
@@ -147,7 +147,7 @@ def _bins(stated: Numbers, came: Numbers) -> list[StatedBin]:
     ]
 
 
-def score_rules(alerts: Sequence[Alert], truth: Truth) -> list[StatementScore]:
+def score_rules(alerts: Sequence[PagerAlert], truth: Truth) -> list[StatementScore]:
     """The alerts of each rule as statements: settled ones and how many of them were right."""
     groups = grouped((f"rule {alert.rule}", alert) for alert in alerts if alert.level is not AlertLevel.NOTE)
     found = []

@@ -29,7 +29,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.page import Wanted, read_numbered, read_page
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.views import approvable, decision_out
+from tocsin.queries.views import decision_out, waiting
 
 
 def journal_page(path: Path, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
@@ -82,7 +82,7 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
             for one in found[:MARKS]
         ],
         states=dict(Counter(status.state for status in actions)),
-        waiting=sum(approvable(status) for status in actions),
+        waiting=waiting(actions),
         actions=sorted({status.decision.action for status in statuses}, key=list(ActionKind).index),
         rules=sorted({status.decision.rule for status in statuses}),
         pools=sorted({status.decision.subject.pool for status in statuses} - {""}),
@@ -109,7 +109,7 @@ def undone(brain: LiveBrain, identity: str, by: str) -> UndoOut:
 def _fits(status: DecisionStatus, query: TimelineQuery) -> bool:
     decision = status.decision
     subject = decision.subject
-    if not query.wants(status.state, decision.action, decision.rule, subject.pool, approvable(status)):
+    if not query.wants(status.state, decision.action, decision.rule, subject.pool, status.waits_for_person):
         return False
     return query.found_in((decision.sentence, decision.rule, subject.name, subject.host, decision.id))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ from tocsin.client.models import (
 )
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, optional_iso, to_iso
-from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
@@ -131,9 +130,9 @@ def gpu_summary(
     )
 
 
-def approvable(status: DecisionStatus) -> bool:
-    """Whether a person may approve or reject it now."""
-    return status.state is DecisionState.HELD and status.decision.mode is Mode.PROPOSE
+def waiting(statuses: Iterable[DecisionStatus]) -> int:
+    """How many decisions wait for a person: what a yes would start. The one count of page, API, CLI and metrics."""
+    return sum(status.waits_for_person for status in statuses)
 
 
 def decision_out(status: DecisionStatus) -> DecisionOut:
@@ -145,7 +144,7 @@ def decision_out(status: DecisionStatus) -> DecisionOut:
         state=status.state,
         overall=status.overall,
         verdicts=status.verdicts,
-        approvable=approvable(status),
+        approvable=status.waits_for_person,
         approved_by=status.approved_by,
         outcome=status.outcome,
     )

@@ -36,8 +36,8 @@ from tocsin.queries.pager_score import (
     FAULTS,
     QUIET,
     SOFTWARE,
-    Alert,
     Cause,
+    PagerAlert,
     Truth,
     by_fault_kind,
     page_at_random,
@@ -150,7 +150,7 @@ class AlertLog:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.alerts: list[Alert] = []
+        self.alerts: list[PagerAlert] = []
         self.warned: list[tuple[Category, Subject, int]] = []
         """Category, subject and instant of each notification in a message that is more than a note."""
 
@@ -164,7 +164,7 @@ class AlertLog:
         at_ms = self._clock.now_ms()
         level = max((decision.alert_level for decision in message.decisions), key=lambda one: one.rank)
         places = frozenset(decision.subject.name for decision in message.decisions)
-        self.alerts.append(Alert(at_ms, level, message.first.rule, places, message.summary))
+        self.alerts.append(PagerAlert(at_ms, level, message.first.rule, places, message.summary))
         self.warned += [(decision.category, decision.subject, at_ms) for decision in message.decisions]
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class AlertLog:
 
 
 @dataclass
-class Signals:
+class SignalRecorder:
     """What simple ways of warning look at, kept from the readings as they come."""
 
     gpus: tuple[str, ...]
@@ -215,8 +215,8 @@ class FleetRehearsal:
         )
         self.brain: Brain = self.running.brain
         self.lockstep = Lockstep(self.running, self.clock, without={"evaluate"})
-        self.signals = Signals(tuple(gpu.uuid for gpu in self.fleet.gpus))
-        self.notes: dict[str, Alert] = {}
+        self.signals = SignalRecorder(tuple(gpu.uuid for gpu in self.fleet.gpus))
+        self.notes: dict[str, PagerAlert] = {}
         self._tripped_ms: int | None = None
         self._looks = 0
         self._muted: Counter[str] = Counter()
@@ -237,7 +237,7 @@ class FleetRehearsal:
         for incident in self.brain.incidents:
             if incident.alert_level is AlertLevel.NOTE and incident.id not in self.notes:
                 places = frozenset(member.subject.name for member in incident.members)
-                alert = Alert(self.clock.now_ms(), AlertLevel.NOTE, incident.root.rule, places)
+                alert = PagerAlert(self.clock.now_ms(), AlertLevel.NOTE, incident.root.rule, places)
                 self.notes[incident.id] = alert
 
     def _look_at_kinds(self) -> None:
@@ -288,14 +288,14 @@ class FleetRehearsal:
             )
         return Truth(causes, self.clock.now_ms())
 
-    def findings(self) -> list[Alert]:
+    def findings(self) -> list[PagerAlert]:
         """Every finding that opened."""
         found = []
         for entry in self.brain.journal.entries(kinds={EntryKind.FINDING_OPENED}):
             finding = entry.payload["finding"]
             assert isinstance(finding, dict)
             places = frozenset({str(finding["subject"]["name"])})
-            found.append(Alert(entry.at_ms, AlertLevel.NOTE, str(finding["rule"]), places))
+            found.append(PagerAlert(entry.at_ms, AlertLevel.NOTE, str(finding["rule"]), places))
         return found
 
     def report(self) -> PagerReport:
@@ -330,15 +330,11 @@ class FleetRehearsal:
     def _early(self, truth: Truth) -> list[EarlyWarnings]:
         seed = self.plan.seed
         memory = [Warned(at, who.name) for kind, who, at in self.log.warned if kind is Category.MEMORY]
-        struck = {cause for cause in truth.causes if cause.hard and not cause.benign}
-        hardware = [
-            Warned(at, who.name)
-            for kind, who, at in self.log.warned
-            if kind is Category.HARDWARE and not any(who.name in one.places and one.onset_ms <= at for one in struck)
-        ]
+        hardware = [Warned(at, who.name) for kind, who, at in self.log.warned if kind is Category.HARDWARE]
+        struck = [cause for cause in truth.causes if cause.hard and not cause.benign]
         return [
             score_early("memory leaks", memory, LEAKS, truth, self.signals.memory(), seed),
-            score_early("links, bus and remaps", hardware, LINKS, truth, self.signals.errors(), seed),
+            score_early("links, bus and remaps", hardware, LINKS, truth, self.signals.errors(), seed, struck=struck),
         ]
 
     def _nulls(self, truth: Truth, pages: int) -> dict[str, PagerScore]:

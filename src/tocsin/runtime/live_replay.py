@@ -41,7 +41,7 @@ from tocsin.offline.replay import BIAS, CLOCK, steps
 from tocsin.runtime.brain.assembly import open_brain
 from tocsin.runtime.brain.brain import Brain
 
-_OF_SITE = ("rules", "fragmentation", "forecast", "planning", "simulation")
+_OF_SITE = ("rules", "topology", "fragmentation", "forecast", "planning", "simulation")
 """Sections of the settings that decide what is said; the others say with whom the service speaks."""
 
 

@@ -21,7 +21,7 @@ from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import Card
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
-from tocsin.forecaster.lifecycle.gate import LEARNING, SIMULATED_ALONE, Gate, GateRecord
+from tocsin.forecaster.lifecycle.gate import LEARNING, SIMULATED_ALONE, GateRecord, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import CHANNELS, Reason, likely_sentence, reasons, why
 from tocsin.forecaster.live.risk import GATE, TARGET, RiskModel, RiskWatch
@@ -119,11 +119,11 @@ def place(folder: Path) -> RiskInputs:
     return RiskInputs(StoreSettings(kind=StoreKind.MEMORY), folder / "models", folder / "state.npz", alarm_share=0.01)
 
 
-PASSED = Gate((GateRecord(True, False, "a test", 9, (), ("above recency rule on a test",)),))
+PASSED = ModelGate((GateRecord(True, False, "a test", 9, (), ("above recency rule on a test",)),))
 
 
 def shelve(
-    folder: Path, scorer: Scorer, book: CaseRecord | None, version: str = "v1", gate: Gate = PASSED
+    folder: Path, scorer: Scorer, book: CaseRecord | None, version: str = "v1", gate: ModelGate = PASSED
 ) -> ModelRegistry:
     shelf = ModelRegistry(folder / "models")
     shelf.add(ModelVersion(version, scorer, card(version), book, gate=gate))
@@ -220,13 +220,13 @@ def test_a_promotion_is_seen_at_the_next_turn_and_no_model_says_nothing(
     assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v2"}
 
 
-FAILED = Gate((GateRecord(False, False, "a test", 9, (), ("not above recency rule on a test",)),))
-SIMULATED = Gate((GateRecord(True, True, "a simulated fleet", 9),))
+FAILED = ModelGate((GateRecord(False, False, "a test", 9, (), ("not above recency rule on a test",)),))
+SIMULATED = ModelGate((GateRecord(True, True, "a simulated fleet", 9),))
 
 
-@pytest.mark.parametrize("gate", [FAILED, Gate(), SIMULATED])
+@pytest.mark.parametrize("gate", [FAILED, ModelGate(), SIMULATED])
 def test_a_model_that_has_not_passed_is_not_heard_of_real_gpus(
-    gate: Gate, tmp_path: Path, fitted: Scorer, store: Store
+    gate: ModelGate, tmp_path: Path, fitted: Scorer, store: Store
 ) -> None:
     shelve(tmp_path, fitted, None, gate=gate)
     (said,) = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)

@@ -12,7 +12,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.trivial import recency
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
-from tocsin.forecaster.lifecycle.gate import COIN, LEAST_EVENTS, SHIFTED, Gate, GateRecord, judge, node_events
+from tocsin.forecaster.lifecycle.gate import COIN, LEAST_EVENTS, SHIFTED, GateRecord, ModelGate, judge, node_events
 
 HORIZON = 48 * HOUR
 
@@ -93,21 +93,21 @@ def test_rows_without_a_score_are_left_out() -> None:
 def test_records_are_kept_by_data_and_world(tmp_path: Path) -> None:
     rows = past()
     passed, failed = told(rows, knowing(rows), simulated=True), told(rows, np.ones(len(rows)))
-    gate = Gate().also(passed).also(failed)
+    gate = ModelGate().also(passed).also(failed)
     gate.save(tmp_path / "gate.json")
-    again = Gate.load(tmp_path / "gate.json")
+    again = ModelGate.load(tmp_path / "gate.json")
     assert again == gate
     assert (again.heard(simulated=True), again.heard(simulated=False)) == (True, False)
     assert again.also(replace(failed, passed=True)).heard(simulated=False)
-    assert Gate.load(tmp_path / "none.json") == Gate()
+    assert ModelGate.load(tmp_path / "none.json") == ModelGate()
     (tmp_path / "gate.json").write_text('{"records": 3}')
     with pytest.raises(InputError, match="judge the model again"):
-        Gate.load(tmp_path / "gate.json")
+        ModelGate.load(tmp_path / "gate.json")
 
 
 def test_a_lucky_small_recording_outvotes_no_larger_one_that_failed() -> None:
     failed, lucky = GateRecord(False, False, "a", 40), GateRecord(True, False, "b", 12)
     for records in ((failed, lucky), (lucky, failed)):
-        assert not Gate(records).heard(simulated=False)
-    assert Gate((lucky,)).heard(simulated=False)
-    assert not Gate((replace(lucky, simulated=True),)).heard(simulated=False)
+        assert not ModelGate(records).heard(simulated=False)
+    assert ModelGate((lucky,)).heard(simulated=False)
+    assert not ModelGate((replace(lucky, simulated=True),)).heard(simulated=False)

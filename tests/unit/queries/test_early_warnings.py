@@ -64,3 +64,15 @@ def test_without_faults_there_is_no_recall(warnings: list[Warned]) -> None:
     found = score_early("leaks", warnings, KINDS, Truth([], T0 + 6 * HOUR), signal(set()), seed=1)
     assert found.service.recall is None
     assert found.better_recall["best fixed level"] is None
+
+
+def test_what_is_said_of_a_place_that_has_failed_is_nobody_s_early_warning() -> None:
+    truth = Truth([leak(0)], T0 + 6 * HOUR)
+    struck = [Cause("fallen_off_bus", frozenset(GPUS[1:3]), T0, T0 + HOUR, T0 + HOUR, T0 + 6 * HOUR, True)]
+    mine = [Warned(T0 + 2 * HOUR, GPUS[0]), Warned(T0 + 2 * HOUR, GPUS[1]), Warned(T0 + 30 * MINUTE, GPUS[2])]
+    found = score_early("leaks", mine, KINDS, truth, signal({0, 1, 2}), seed=1, struck=struck)
+    (rise,) = (one for one in found.policies if one.name == "warn at every rise")
+    assert (found.service.warnings, found.service.right) == (2, 1)
+    assert (rise.warnings, rise.right) == (1, 1), "the rises of the two that failed come after their fault"
+    unexcused = score_early("leaks", mine, KINDS, truth, signal({0, 1, 2}), seed=1)
+    assert (unexcused.service.warnings, unexcused.policies[1].warnings) == (3, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tocsin.actions.loop.notifications import UNWANTED
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
@@ -41,13 +42,24 @@ def xid(at_ms: int, gpu: str, code: int = 79) -> Event:
     return Event(EventKind.XID, gpu, "n1", at_ms, code)
 
 
+def sent(status: DecisionStatus, level: str = "page", **payload: Any) -> Entry:
+    """The entry that a receiver got the notification, alone or in the message that `payload` names."""
+    about = {"decision": status.decision.id, "key": status.decision.key}
+    return entry(
+        EntryKind.NOTIFICATION,
+        status.decision.at_ms,
+        **({"channel": "chat", "ok": True, "level": level} | about | payload),
+    )
+
+
 def span(statuses: list[DecisionStatus], events: list[Event], entries: list[Entry] | None = None) -> JournalSpan:
     return JournalSpan(entries or [], statuses, events, [], T0, END, frozenset({"memory_forecast"}))
 
 
 def test_hardware_events_of_a_gpu_within_ten_minutes_are_one_fault() -> None:
     events = [xid(T0 + HOUR, "GPU-a"), xid(T0 + HOUR + 5 * MINUTE, "GPU-a", 48), xid(T0 + 8 * HOUR, "GPU-a")]
-    report = journal_report(span([told(T0 + HOUR + MINUTE, "GPU-a")], events), [])
+    page = told(T0 + HOUR + MINUTE, "GPU-a")
+    report = journal_report(span([page], events, [sent(page)]), [])
     assert (report.hard_faults, report.recall, report.prompt_recall) == (2, 0.5, 0.5)
     assert [(one.kind, one.faults, one.paged) for one in report.faults] == [("xid 79", 2, 1)]
     assert (report.pages, report.pages_right, report.pages_per_cause) == (1, 1, 1.0)
@@ -61,7 +73,9 @@ def test_a_crash_of_a_program_is_no_hard_fault() -> None:
 
 
 def test_what_the_field_cannot_tell_is_null_with_a_reason() -> None:
-    report = journal_report(span([told(T0 + HOUR, "GPU-a")], []), [])
+    page = told(T0 + HOUR, "GPU-a")
+    report = journal_report(span([page], [], [sent(page)]), [])
+    assert report.pages == 1
     assert report.precision is None
     assert report.pages_per_cause is None
     assert not report.nulls
@@ -77,9 +91,23 @@ def test_warnings_and_notes_are_counted_by_level() -> None:
         entry(EntryKind.FINDING_OPENED, T0 + HOUR, id="f2", finding=note | {"level": None}),
         entry(EntryKind.INCIDENT_OPENED, T0 + HOUR, id="f2", root="f2"),
     ]
-    statuses = [told(T0 + HOUR, "GPU-a", Severity.WARNING), told(T0 - DAY, "GPU-a")]
-    report = journal_report(span(statuses, [], entries), [])
+    warning, failed = told(T0 + HOUR, "GPU-a", Severity.WARNING), told(T0 + HOUR, "GPU-b")
+    entries += [sent(warning, level=""), sent(failed, ok=False)]
+    report = journal_report(span([warning, failed], [], entries), [])
     assert (report.pages, report.warnings, report.notes) == (0, 1, 1)
+
+
+def test_a_message_counts_once_however_many_notifications_and_receivers_it_has() -> None:
+    statuses = [told(T0 + HOUR, f"GPU-{n}") for n in range(3)]
+    gathered = {"page": "summary", "page_key": "more"}
+    entries = [sent(one, channel=channel, **gathered) for one in statuses for channel in ("chat", "mail")]
+    unwanted = told(T0 + 2 * HOUR, "GPU-9")
+    entries += [
+        sent(statuses[0], ended=[statuses[0].decision.key]),
+        sent(unwanted, channel="journal", outcome={"detail": UNWANTED}),
+    ]
+    report = journal_report(span([*statuses, unwanted], [xid(T0 + HOUR, "GPU-2")], entries), [])
+    assert (report.pages, report.pages_right) == (1, 1)
 
 
 def test_a_trip_counts_as_a_forecasts_where_a_forecast_was_among_its_causes() -> None:

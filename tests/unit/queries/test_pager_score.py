@@ -14,8 +14,8 @@ from tocsin.queries.pager_score import (
     LIVES,
     QUIET,
     SOFTWARE,
-    Alert,
     Cause,
+    PagerAlert,
     Truth,
     bars,
     by_fault_kind,
@@ -45,11 +45,13 @@ def cause(number: int = 0, at_ms: int = T0 + DAY, **changes: object) -> Cause:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def page(place: str = GPUS[0], at_ms: int = T0 + DAY, level: AlertLevel = AlertLevel.PAGE, rule: str = "r") -> Alert:
-    return Alert(at_ms, level, rule, frozenset({place}))
+def page(
+    place: str = GPUS[0], at_ms: int = T0 + DAY, level: AlertLevel = AlertLevel.PAGE, rule: str = "r"
+) -> PagerAlert:
+    return PagerAlert(at_ms, level, rule, frozenset({place}))
 
 
-def is_right(alert: Alert, *causes: Cause) -> bool:
+def is_right(alert: PagerAlert, *causes: Cause) -> bool:
     return Truth(causes, END).is_right(alert)
 
 
@@ -136,7 +138,7 @@ def test_what_is_wrong_is_listed_with_its_reason_pages_first() -> None:
     ]
 
 
-def life(seed: int = 0) -> tuple[Truth, list[Alert], list[Alert]]:
+def life(seed: int = 0) -> tuple[Truth, list[PagerAlert], list[PagerAlert]]:
     """Hard faults of a fortnight, one right and prompt page for each, and ten findings for each fault."""
     causes = [
         cause((seed + 37 * n) % 256, T0 + (n + 1) * 3 * HOUR, ended_ms=T0 + (n + 2) * 3 * HOUR) for n in range(60)

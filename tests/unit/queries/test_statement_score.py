@@ -9,7 +9,7 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.queries.pager_score import Alert, Cause, Truth
+from tocsin.queries.pager_score import Cause, PagerAlert, Truth
 from tocsin.queries.statement_score import cases_of, score_rules, score_statements
 from tocsin.store.port import Series
 
@@ -112,9 +112,9 @@ def test_a_fault_is_settled_by_the_truth_alone() -> None:
 def test_rules_are_kinds_of_statement_too() -> None:
     fault = Cause("row_remap", frozenset({"GPU-a"}), T0, T0 + HOUR, T0 + HOUR, None, hard=True)
     alerts = [
-        Alert(T0 + HOUR, AlertLevel.PAGE, "xid_memory", frozenset({"GPU-a"})),
-        Alert(T0 + HOUR, AlertLevel.PAGE, "xid_memory", frozenset({"GPU-b"})),
-        Alert(T0 + HOUR, AlertLevel.NOTE, "xid_memory", frozenset({"GPU-b"})),
+        PagerAlert(T0 + HOUR, AlertLevel.PAGE, "xid_memory", frozenset({"GPU-a"})),
+        PagerAlert(T0 + HOUR, AlertLevel.PAGE, "xid_memory", frozenset({"GPU-b"})),
+        PagerAlert(T0 + HOUR, AlertLevel.NOTE, "xid_memory", frozenset({"GPU-b"})),
     ]
     (score,) = score_rules(alerts, Truth([fault], T0 + 6 * HOUR))
     assert (score.kind, score.settled, score.right) == ("rule xid_memory", 2, 1)

@@ -10,8 +10,8 @@ from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.journal.journal import Journal
 from tocsin.rules.load import load_rules
-from tocsin.runtime.brain.brain import _finding_payload
 from tocsin.runtime.brain.foretelling import FORETELLING_PART, KEPT_MS, WINDOW_MS, ForetellingRules
+from tocsin.runtime.brain.recorder import finding_payload
 from tocsin_testing.builders import T0
 
 SIGN = "pcie_replays"
@@ -61,7 +61,7 @@ def test_the_record_is_a_fold_of_the_journal_and_of_its_checkpoint(tmp_path: Pat
     log = journal(tmp_path)
     rules = ForetellingRules(log, {SIGN}, 0.2)
     for one in signs(6, 1):
-        log.append(EntryKind.FINDING_OPENED, _finding_payload(one))
+        log.append(EntryKind.FINDING_OPENED, finding_payload(one))
         rules.opened([one])
     late = T0 + 6 * HOUR + WINDOW_MS
     assert ForetellingRules(log, {SIGN}, 0.2).precision(SIGN, late) == rules.precision(SIGN, late) == 1 / 6
