@@ -10,7 +10,7 @@ from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import affected, gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
-from tocsin.domain.decision import Decision, Ruling, ScaleOutParameters, ThrottleParameters, Verdict
+from tocsin.domain.decision import Decision, Ruling, ScaleOutParameters, ScaleParameters, ThrottleParameters, Verdict
 from tocsin.domain.finding import Subject
 
 _LIMIT = "gpu_power_limit_watts"
@@ -52,19 +52,24 @@ def rehearsed(result: ExecutionResult) -> ExecutionResult:
 def seen_in(decision: Decision, view: FleetView) -> bool | None:
     """Whether `view` shows that the decision took effect.
 
-    A cure is seen by its cause being gone, a removal from service by all its GPUs being out of service. What can be
-    seen neither way gives None: the end of the cause proves nothing about a cordon. A power limit that a plan wants is
-    seen in the limit itself: the plan goes on wanting it.
+    A cure is seen by its cause being gone, unless that is an event, which stays on record for hours. A removal from
+    service is seen by all its GPUs being out of service. What can be seen neither way gives None: the end of the cause
+    proves nothing about a cordon. A power limit that a plan wants is seen in the limit itself: the plan goes on wanting
+    it.
     """
     spec = ACTIONS[decision.action]
     if isinstance(decision.parameters, ScaleOutParameters) and decision.parameters.before:
         # A pool that grows before something is taken away: the cause stays until that has happened.
         return None
     root = decision.findings[0] if decision.findings else ""
+    cause = view.findings.get(root)
     if decision.rule in PLANNED and isinstance(decision.parameters, ThrottleParameters):
         return _is_limited(decision.subject, decision.parameters.power_limit_watts, view)
+    if isinstance(decision.parameters, ScaleParameters) and cause is not None:
+        # A pool that has grown may be busy for a while yet.
+        return None
     if spec.cures:
-        return root not in view.findings
+        return None if cause is not None and cause.told else cause is None
     members = affected(decision, view)
     if spec.scope is Scope.HOST and members and all(member.under_action for member in members):
         return True

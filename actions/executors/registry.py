@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
@@ -29,6 +29,12 @@ class SimulatedPort(Protocol):
 
     def schedulable(self) -> Mapping[str, bool]:
         """Whether each host takes new work."""
+
+    def move(self, job: str, hosts: Collection[str]) -> bool:
+        """Move a job, by its name at its manager, to one of `hosts`; whether it moved."""
+
+    def closed(self) -> Collection[str]:
+        """UUIDs of the GPUs that take no new work."""
 
     def gpu_on(self, host: str) -> str:
         """One GPU of a host; empty where there is no such host."""

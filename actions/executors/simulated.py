@@ -12,6 +12,8 @@ from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.facts import NodeState, WorkloadFacts, WorkloadSeen
 from tocsin.domain.decision import (
     Decision,
+    DefragmentParameters,
+    MigrateParameters,
     RestoreParameters,
     Ruling,
     ThrottleKind,
@@ -63,12 +65,27 @@ class Simulated(ExecutorBase):
             said = f"dry run: would do {decision.action} to {target or 'nothing'} of the simulated fleet"
             return ExecutionResult(bool(target), said, lasting=False)
         try:
-            done = [self._apply(decision, each) for each in _all(decision, target)]
+            done = self._moved(decision) or [self._apply(decision, each) for each in _all(decision, target)]
         except InputError as error:
             return ExecutionResult(False, str(error), lasting=False)
         if not any(done):
-            return ExecutionResult(False, f"the simulated {decision.subject.kind} does not answer", lasting=False)
+            return ExecutionResult(
+                False, f"the simulated {decision.subject.kind} does not answer, or has no room", lasting=False
+            )
         return ExecutionResult(True, "done in the simulated fleet")
+
+    def _moved(self, decision: Decision) -> list[bool]:
+        """Whether each named piece of work moved to the hosts named for it; empty where none is named. Defragmenting a
+        GPU mends what is on it."""
+        parameters = decision.parameters
+        if not isinstance(parameters, MigrateParameters | DefragmentParameters):
+            return []
+        if isinstance(parameters, DefragmentParameters) and decision.subject.kind in (
+            SubjectKind.GPU,
+            SubjectKind.HOST,
+        ):
+            return []
+        return [self._fleet.move(work, hosts) for work, hosts in zip(parameters.work, parameters.to_host, strict=False)]
 
     def _apply(self, decision: Decision, target: str) -> bool:
         """Do it to one target. What is given back of two throttles leaves the other in force."""
@@ -89,7 +106,8 @@ class Simulated(ExecutorBase):
         return decision.subject.name
 
     def nodes(self) -> Mapping[str, NodeState]:
-        return {host: NodeState(host, takes) for host, takes in self._fleet.schedulable().items()}
+        closed = frozenset(self._fleet.closed())
+        return {host: NodeState(host, takes, closed=closed) for host, takes in self._fleet.schedulable().items()}
 
     def work(self) -> WorkloadSeen:
         """Every job of the simulated fleet; it has no disruption budgets, and CPUs and memory are not counted."""

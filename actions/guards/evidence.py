@@ -7,7 +7,7 @@ from tocsin.actions.model.catalogue import is_recovery
 from tocsin.actions.model.recovery import is_asked
 from tocsin.actions.model.scope import affected, base_key, gpus_of
 from tocsin.actions.model.view import FleetView
-from tocsin.domain.clock import SECOND, to_iso
+from tocsin.domain.clock import to_iso, to_minute
 from tocsin.domain.decision import Decision
 from tocsin.domain.metrics import MetricKind, spec_of
 from tocsin.domain.reading import MAX_FUTURE_MS
@@ -40,7 +40,7 @@ def still_live(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
         return Hold("the cause is not seen any more")
     age_ms = now_ms - finding.last_ms
     if age_ms > view.policy.fresh_ms:
-        return Hold(f"the cause was last seen {age_ms / SECOND:.0f} s ago: this may be history")
+        return Hold(f"the cause was last seen {to_minute(finding.last_ms)}: this may be history")
     if age_ms < -MAX_FUTURE_MS:
         return Hold("the cause is dated in the future: a clock is wrong")
     return None

@@ -1,10 +1,16 @@
-"""How much may be out of service at once: in number, as a share, per host, per rack, what must be left, the breaker."""
+"""How much may be out of service at once: in number, as a share, per host, per rack, what must be left, the breaker.
+
+Limits scale: where the shares come to less than a host, one host may be out, for nothing smaller can be drained. Where
+that is the only host, or all of a pool, a person must approve.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from tocsin.actions.guards.base import Applies, Hold, guard
+from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.scope import (
     available,
     base_key,
@@ -15,6 +21,7 @@ from tocsin.actions.model.scope import (
     racks_of,
     surely_out,
     taken_out,
+    usable_in,
 )
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso
@@ -34,14 +41,33 @@ def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Hold | N
 
 @guard("max_share", 130, Applies.DISRUPTIVE)
 def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
-    """Would no more than the allowed share of the managed GPUs be out of service."""
+    """Would no more than the allowed share of the managed GPUs be out of service, or no more than one host."""
     ratio = view.policy.settings.limits.max_concurrent_ratio
+    wanted = out_of_service(view) | taken_out(decision, view)
     total = len(view.managed & view.counted)
-    most = math.floor(ratio * total + _ROUNDING)
-    wanted = len(out_of_service(view) | taken_out(decision, view))
-    if wanted <= most:
+    # A share of nothing leaves no host either.
+    if not _beyond_share(decision, view) or (ratio > 0 and total and _on_one_host(wanted, view)):
         return None
-    return Hold(f"{wanted} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})")
+    most = math.floor(ratio * total + _ROUNDING)
+    return Hold(f"{len(wanted)} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})")
+
+
+def _beyond_share(decision: Decision, view: FleetView) -> bool:
+    """Whether the step takes GPUs out, and more would be out than the share allows. What is out already and stays out
+    is no step: a reset within a drained host takes nothing more away."""
+    out, taken = out_of_service(view), taken_out(decision, view)
+    most = math.floor(view.policy.settings.limits.max_concurrent_ratio * len(view.managed & view.counted) + _ROUNDING)
+    return not taken <= out and len(out | taken) > most
+
+
+def _host_of(uuid: str, view: FleetView) -> str:
+    return view.gpus[uuid].gpu.host
+
+
+def _on_one_host(uuids: Iterable[str], view: FleetView) -> bool:
+    """Whether GPUs are all of one host; those whose host nobody names are of none."""
+    hosts = {_host_of(uuid, view) for uuid in uuids}
+    return len(hosts) == 1 and "" not in hosts
 
 
 @guard("max_per_host", 140, Applies.DISRUPTIVE)
@@ -84,19 +110,61 @@ def shortfall(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int
 def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would every pool that loses GPUs keep enough healthy ones in service.
 
-    GPUs that cannot be seen freshly do not count as healthy. An action that surely takes nothing usable away is allowed
-    also where too little is left already: it may be the way back. What an undoing that was never seen to work may have
-    given back counts as usable for this, and as out of service for what is left.
+    GPUs that cannot be seen freshly do not count as healthy. Where all that is lacking is of one host, it may go. An
+    action that surely takes nothing usable away is allowed also where too little is left already: it may be the way
+    back. What an undoing that was never seen to work may have given back counts as usable for this, and as out of
+    service for what is left.
     """
-    taken, sure = taken_out(decision, view), surely_out(view)
     ratio = view.policy.settings.limits.min_available_ratio
-    for pool, lacking in shortfall(decision, view, now_ms).items():
-        total = counted_in(pool, view)
-        least = math.ceil(ratio * total - _ROUNDING)
-        if lacking and available(pool, view, now_ms, sure | taken) < available(pool, view, now_ms, sure):
+    for pool, lacking in _below_least(decision, view, now_ms).items():
+        if not _one_host_lacks(decision, pool, view, now_ms):
+            total = counted_in(pool, view)
+            least = math.ceil(ratio * total - _ROUNDING)
             kept = f"pool {pool} would keep {least - lacking} of {total} GPUs in service"
             return Hold(f"{kept}, at least {least} ({ratio:.0%})")
     return None
+
+
+def _below_least(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int]:
+    """GPUs that pools would lack, of those pools alone from which something usable is taken."""
+    taken, sure = taken_out(decision, view), surely_out(view)
+    return {
+        pool: lacking
+        for pool, lacking in shortfall(decision, view, now_ms).items()
+        if lacking and available(pool, view, now_ms, sure | taken) < available(pool, view, now_ms, sure)
+    }
+
+
+def _one_host_lacks(decision: Decision, pool: str, view: FleetView, now_ms: int) -> bool:
+    """Whether all that the pool would lack is of one host. An elastic pool grows first, and one of which all must stay
+    gives nothing away."""
+    settings = view.policy.settings
+    if settings.limits.min_available_ratio >= 1 or pool in settings.elastic_pools:
+        return False
+    kept = usable_in(pool, view, now_ms, out_of_service(view) | taken_out(decision, view))
+    left = {one.gpu.uuid for one in kept}
+    return _on_one_host(set(_counted(pool, view)) - left, view)
+
+
+def _counted(pool: str, view: FleetView) -> list[str]:
+    return [member.gpu.uuid for member in view.by_pool.get(pool, ()) if member.counted]
+
+
+def needs_person(decision: Decision, view: FleetView, now_ms: int) -> str:
+    """Why a person must approve whatever the mode: it takes the only host there is, or all of a pool; else empty.
+
+    Asked of what the shares alone would not allow; a site that sets them to that effect has agreed.
+    """
+    if not is_disruptive(decision.action):
+        return ""
+    managed = view.managed & view.counted
+    if _beyond_share(decision, view) and _on_one_host(managed, view):
+        return f"host {_host_of(min(managed), view)} is the only one that is managed"
+    for pool in sorted(_below_least(decision, view, now_ms)):
+        members = _counted(pool, view)
+        if _on_one_host(members, view):
+            return f"host {_host_of(members[0], view)} holds all of pool {pool}"
+    return ""
 
 
 @guard("breaker", 180, Applies.FORWARD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tocsin.actions.guards.base import Applies, Deny, Hold, guard
+from tocsin.actions.guards.limits import needs_person
 from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.policy import least
 from tocsin.actions.model.scope import affected, base_key, hosts_of, named_host
@@ -98,11 +99,14 @@ def hold_off(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | 
 
 @guard("approval", 190, Applies.ACTIONS)
 def approval(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | None:
-    """Has a person approved what is only proposed, and none rejected it."""
+    """Has a person approved what is only proposed or would take the last host, and none rejected it."""
     controls = view.controls
     no = controls.rejections.get(decision.id)
     if no is not None:
         return Deny(f"rejected by {no.actor}" + (f": {no.reason}" if no.reason else ""))
-    if effective_mode(decision, view) is Mode.ACT or decision.id in controls.approvals:
+    if decision.id in controls.approvals:
         return None
-    return Hold(f"waits for a person: tocsin approve {decision.id}")
+    why = needs_person(decision, view, now_ms)
+    if effective_mode(decision, view) is Mode.ACT and not why:
+        return None
+    return Hold(f"waits for a person: tocsin approve {decision.id}" + (f"; {why}" if why else ""))

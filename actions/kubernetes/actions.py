@@ -245,29 +245,28 @@ class KubernetesActions:
 
     def _take(self, host: str, mark: patches.CordonNote, state: DrainProgress) -> patches.CordonState:
         """Cordon `host` unless it is, or unless that was undone; how it stood before."""
-        stood = [patches.CordonState.FREE]
-
-        def change(node: KubeNode) -> Json | None:
-            stood[0] = patches.cordon_state(node, mark.key)
-            if state.begun and node.schedulable:
-                stood[0] = patches.CordonState.UNDONE
-                return None
-            return patches.cordon(node, mark)
-
+        change = patches.CordonChange(mark, state.begun)
         self._cluster.change_node(host, change)
         state.begun = not self._cluster.dry_run
-        return stood[0]
+        return change.stood
 
     def _uncordon(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
-        host = host_of(decision)
+        host, key = host_of(decision), self._mark(decision).key
         foreign = [False]
+        before = [False]
+        back = [False]
 
         def change(node: KubeNode) -> Json | None:
             foreign[0] = not node.schedulable and not patches.is_ours(node)
-            return patches.uncordon(node, self._settings.fault_taint)
+            before[0], back[0] = patches.has_uncordoned(node, key), node.schedulable
+            return patches.uncordon(node, key, self._settings.fault_taint)
 
         if self._cluster.change_node(host, change) and not foreign[0]:
             return ExecutionResult(True, f"uncordoned {host}" + self._set_condition(host, decision, healthy=True))
+        if before[0] and back[0]:
+            return ExecutionResult(True, f"{host} was uncordoned already")
+        if before[0]:
+            return ExecutionResult(False, f"{host} has been cordoned again since this uncordoned it; left as is")
         if foreign[0]:
             return ExecutionResult(False, f"{host} was cordoned by someone else, who has to uncordon it")
         return ExecutionResult(True, f"{host} was not cordoned by Tocsin", lasting=False)

@@ -23,6 +23,8 @@ CORDON_KEY = "tocsin.io/cordon-key"
 CORDON_AT = "tocsin.io/cordon-at"
 CORDONS_ENDED = "tocsin.io/cordons-ended"
 """Annotation: ids of the decisions whose cordons have ended: a brain that has forgotten them cordons for none again."""
+UNCORDONS_ENDED = "tocsin.io/uncordons-ended"
+"""Annotation: ids of the decisions that gave the node back: a brain that has forgotten them undoes no later cordon."""
 MOST_ENDED = 8
 AVOID = "tocsin.io/avoid"
 """Taint or label that steers new work elsewhere."""
@@ -84,8 +86,13 @@ def cordon_state(node: KubeNode, key: str) -> CordonState:
     return CordonState.OURS if is_ours(node) else CordonState.FOREIGN
 
 
-def _ended(node: KubeNode) -> list[str]:
-    return [key for key in node.annotations.get(CORDONS_ENDED, "").split(",") if key]
+def _ended(node: KubeNode, note: str = CORDONS_ENDED) -> list[str]:
+    return [key for key in node.annotations.get(note, "").split(",") if key]
+
+
+def has_uncordoned(node: KubeNode, key: str) -> bool:
+    """Whether the decision `key` has given this node back before."""
+    return key in _ended(node, UNCORDONS_ENDED)
 
 
 def _ending(node: KubeNode) -> dict[str, str]:
@@ -93,7 +100,12 @@ def _ending(node: KubeNode) -> dict[str, str]:
     key = node.annotations.get(CORDON_KEY)
     if not key:
         return {}
-    return {CORDONS_ENDED: ",".join([*(one for one in _ended(node) if one != key), key][-MOST_ENDED:])}
+    return _with(node, CORDONS_ENDED, key)
+
+
+def _with(node: KubeNode, note: str, key: str) -> dict[str, str]:
+    """The annotation `note` with `key` as its newest id."""
+    return {note: ",".join([*(one for one in _ended(node, note) if one != key), key][-MOST_ENDED:])}
 
 
 def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
@@ -112,12 +124,30 @@ def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
     return {"metadata": {"labels": {CORDONED_BY: OWNER}, "annotations": notes}, "spec": spec}
 
 
-def uncordon(node: KubeNode, taint: str = "") -> Json | None:
-    """Take back what Tocsin put, and nothing else; None where there is nothing of Tocsin's. The ids of ended cordons
-    stay."""
-    gone: dict[str, str | None] = {
-        key: None for key in (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY) if key in node.annotations
-    }
+@dataclass(slots=True)
+class CordonChange:
+    """Cordons a node unless it is, or unless a cordon that was `begun` has been undone. `stood` is how the node last
+    stood before."""
+
+    mark: CordonNote
+    begun: bool
+    stood: CordonState = CordonState.FREE
+
+    def __call__(self, node: KubeNode) -> Json | None:
+        self.stood = cordon_state(node, self.mark.key)
+        if self.begun and node.schedulable:
+            self.stood = CordonState.UNDONE
+            return None
+        return cordon(node, self.mark)
+
+
+def uncordon(node: KubeNode, key: str, taint: str = "") -> Json | None:
+    """Take back what Tocsin put, and nothing else, for the decision `key`; None where there is nothing of Tocsin's, or
+    where this decision has done so before. The ids of what has ended stay."""
+    if has_uncordoned(node, key):
+        return None
+    taken = (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY)
+    gone: dict[str, str | None] = {note: None for note in taken if note in node.annotations}
     kept = [each for each in _others(node) if not _is_fault(node, each, taint)]
     labels = {key: None for key in (CORDONED_BY, AVOID) if key in node.labels}
     spec: Json = {}
@@ -127,7 +157,8 @@ def uncordon(node: KubeNode, taint: str = "") -> Json | None:
         spec["taints"] = kept
     if not (gone or labels or spec):
         return None
-    return {"metadata": {"labels": labels, "annotations": gone | _ending(node)}, "spec": spec}
+    notes = gone | _ending(node) | _with(node, UNCORDONS_ENDED, key)
+    return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
 
 
 def is_left_over(node: KubeNode) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from tocsin.actions.guards.limits import shortfall
+from tocsin.actions.guards.limits import needs_person, shortfall
+from tocsin.actions.guards.place import obstacle
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, is_disruptive
 from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
+from tocsin.actions.model.goals import goal_of
 from tocsin.actions.model.ladder import climbed, evidence_of
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.ranks import own_ranks, ranks_of
@@ -42,6 +44,8 @@ _CONSEQUENCE = {
 """How far a mode lets a decision go, as an operator reads it."""
 
 _RECOVERY_METRIC = "gpu_recovery_action"
+_OWED = frozenset({_RECOVERY_METRIC, "gpu_row_remap_pending"})
+"""What a GPU says of itself until it has been repaired."""
 _KINDS = list(ActionKind)
 _HARD = frozenset({Category.HARDWARE, Category.POWER, Category.THERMAL, Category.TELEMETRY})
 """Categories of faults of machines: what else may page, such as a maintenance notice, keeps to the budget."""
@@ -70,8 +74,10 @@ def decide(
     """The decisions that the present state asks for, most urgent first.
 
     Each incident that is more than a note gives one notification, and one action where its root cause calls for
-    one: however many members it has; where that is a throttle, each GPU that is hot gets its own. A subject gets one
-    disruptive decision at most, that of the gravest incident. The same state gives the same keys, also after a restart.
+    one: however many members it has; where that is a throttle, each GPU that is hot gets its own. Once its root cause
+    has cleared it gives neither another notification nor another action for what is left of it, but where a GPU itself
+    says that it owes a repair. A subject gets one disruptive decision at most, that of the gravest incident. The same
+    state gives the same keys, also after a restart.
     """
     expected = grouped(
         (base_key(prediction.subject), prediction)
@@ -81,15 +87,19 @@ def decide(
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):
         choice = choose(incident, view, can)
-        action = choice.action
         prediction = _matching(incident.root, expected)
-        if incident.alert_level is not AlertLevel.NOTE:
-            wanted.append(_notice(incident, action, prediction, view, policy))
-        if action is not ActionKind.NOTIFY:
+        meant = None
+        # Nothing more is done about a cause that has cleared, nor about its effects that go on.
+        if choice.action is not ActionKind.NOTIFY and not incident.cause_cleared:
             meant = _action(incident, choice, prediction, view, policy)
+        if incident.alert_level is not AlertLevel.NOTE:
+            wanted.append(_notice(incident, meant, prediction, view, policy))
+        if meant is not None:
             wanted += [*_replacements(incident, meant, view, policy), meant]
-        if action is ActionKind.THROTTLE:
+        if choice.action is ActionKind.THROTTLE:
             wanted += _other_throttles(incident, choice, view, policy)
+        if incident.cause_cleared:
+            wanted += _owed_repairs(incident, view, policy, can)
     return _one_disruptive_each(wanted, view.controls.finished)
 
 
@@ -97,7 +107,7 @@ def _other_throttles(incident: Incident, choice: Choice, view: FleetView, policy
     """Throttles of the other GPUs of an incident: a shared cause of heat is no reason to let all but one run hot."""
     by_gpu = grouped(
         (base_key(member.subject), member)
-        for member in incident.members
+        for member in _holding(incident)
         if member.action is ActionKind.THROTTLE and base_key(member.subject) != base_key(incident.root.subject)
     )
     made = []
@@ -107,6 +117,27 @@ def _other_throttles(incident: Incident, choice: Choice, view: FleetView, policy
         meant = _action(own, choice, None, view, policy)
         made.append(replace(meant, incident=incident.id))
     return made
+
+
+def _owed_repairs(incident: Incident, view: FleetView, policy: Policy, can: Can) -> list[Decision]:
+    """What GPUs say they need as long as they need it, such as the driver's verdict: no cause's end takes it back."""
+    by_gpu = grouped((base_key(one.subject), one) for one in _holding(incident))
+    made = []
+    for found in by_gpu.values():
+        owed = [one for one in found if one.metric in _OWED]
+        if not owed:
+            continue
+        root = min(owed, key=lambda one: (-one.severity.rank, one.started_ms, one.rule))
+        own = replace(incident, root=root, members=tuple(found), cleared=(), sentence=root.sentence)
+        choice = choose(own, view, can)
+        if choice.action is not ActionKind.NOTIFY:
+            made.append(replace(_action(own, choice, None, view, policy), incident=incident.id))
+    return made
+
+
+def _holding(incident: Incident) -> list[Finding]:
+    """The members that have not cleared."""
+    return [one for one in incident.members if not incident.cleared or one.id not in incident.cleared]
 
 
 def chosen_action(incident: Incident) -> ActionKind:
@@ -155,7 +186,12 @@ def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
         chosen = cheapest(priced, action)
         return Choice(chosen, in_words(priced, chosen), priced)
     pool = root.subject.pool or _pool_of_host(root, view)
-    rung = climbed(root, action, view, lambda one: can(one, pool))
+
+    def possible(one: ActionKind) -> bool:
+        stuck = obstacle(one, root.rule, root.subject, deadline_in(root.evidence), view)
+        return can(one, pool) and not stuck
+
+    rung = climbed(root, action, view, possible)
     return Choice(rung, "" if rung is action else f"{str(action).replace('_', ' ')} did not end it")
 
 
@@ -163,7 +199,7 @@ def _driver_verdict(incident: Incident) -> ActionKind | None:
     key = base_key(incident.root.subject)
     codes = [
         int(member.value)
-        for member in incident.members
+        for member in _holding(incident)
         if member.metric == _RECOVERY_METRIC and member.value is not None and base_key(member.subject) == key
     ]
     verdicts = [DRIVER_VERDICTS[code] for code in codes if code in DRIVER_VERDICTS]
@@ -208,7 +244,8 @@ def _action(
     several = len(ranks) > 1 or (ranks and root.subject.kind is SubjectKind.HOST)
     if several and isinstance(parameters, RankedParameters):
         parameters = replace(parameters, ranks=ranks)
-    return _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
+    made = _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
+    return replace(made, goal=goal_of(made, view))
 
 
 def _ranks(action: ActionKind, subject: Subject, view: FleetView) -> tuple[Rank, ...]:
@@ -237,6 +274,7 @@ def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: 
                 action=ActionKind.SCALE_OUT,
                 key=_key(incident.root, ActionKind.SCALE_OUT, view),
                 sentence=action_sentence(ActionKind.SCALE_OUT, subject, why, ""),
+                goal=None,
                 parameters=ScaleOutParameters(
                     context=DecisionContext(pool=pool), cause=cause, gpus=lacking, before=meant.key
                 ),
@@ -246,17 +284,19 @@ def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: 
 
 
 def _notice(
-    incident: Incident, proposed: ActionKind, prediction: Prediction | None, view: FleetView, policy: Policy
+    incident: Incident, meant: Decision | None, prediction: Prediction | None, view: FleetView, policy: Policy
 ) -> Decision:
-    root = incident.root
+    root, mode = incident.root, policy.mode_of(incident.root.rule)
+    proposed = ActionKind.NOTIFY if meant is None else meant.action
     eta = eta_clause(prediction, view.now_ms)
-    sentence = notice_sentence(incident.sentence, proposed, root.subject, policy.mode_of(root.rule), eta)
+    stuck = obstacle(proposed, root.rule, root.subject, deadline_in(root.evidence), view)
+    if meant is not None and mode is Mode.ACT and needs_person(meant, view, view.now_ms):
+        mode = Mode.PROPOSE
+    sentence = notice_sentence(incident.sentence, proposed, root.subject, mode, eta, stuck)
     parameters = NotifyParameters(context=_context(root, prediction, view), intended=proposed)
-    if proposed is not ActionKind.NOTIFY and policy.mode_of(root.rule) is Mode.PROPOSE:
+    if meant is not None and mode is Mode.PROPOSE and not stuck:
         # So that whoever is told can say yes: the id of the decision that waits for it.
-        key, own = _key(root, proposed, view), PARAMETERS[proposed]()
-        waiting = _decision(incident, proposed, view, policy, key, "", own).id
-        parameters = replace(parameters, proposes=waiting)
+        parameters = replace(parameters, proposes=meant.id)
     key = cause_key(root, ActionKind.NOTIFY) + _page_again(incident)
     return _decision(incident, ActionKind.NOTIFY, view, policy, key, sentence, parameters)
 
@@ -363,8 +403,9 @@ def _one_disruptive_each(decisions: list[Decision], finished: AbstractSet[str]) 
     return kept
 
 
-def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str) -> str:
-    """What happened, what is intended, and how far the mode lets it go."""
+def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str, stuck: str = "") -> str:
+    """What happened, what is intended, and how far the mode lets it go, or why nothing can start it: `stuck`."""
     if proposed is ActionKind.NOTIFY:
         return joined(cause, eta)
-    return joined(cause, eta, f"intended: {ACTIONS[proposed].verb.lower()} {named(subject)}, {_CONSEQUENCE[mode]}")
+    then = f"it cannot start now: {stuck}" if stuck else _CONSEQUENCE[mode]
+    return joined(cause, eta, f"intended: {ACTIONS[proposed].verb.lower()} {named(subject)}, {then}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -13,6 +13,16 @@ from tocsin.actions.loop.routing import Routing
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.goals import (
+    NEW_ERRORS,
+    OPEN_CAUSES,
+    POOL_GPUS,
+    BegunAction,
+    goal_of,
+    in_words,
+    measure,
+    work_at,
+)
 from tocsin.actions.model.ladder import RUNGS
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.recovery import inverse_of
@@ -21,7 +31,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.entry import EntryKind
-from tocsin.domain.finding import Subject
+from tocsin.domain.finding import ActionKind, Category, Subject
 
 log = structlog.get_logger()
 
@@ -78,8 +88,8 @@ class Execution:
     What an executor has begun and not ended (`pending`) is called again at each step, after a restart too where the
     executor is resumable, until it ends or its time is over. While actions are paused nothing is called.
 
-        approved -- begin --> EXECUTING -- it worked --> VERIFYING -- effect seen, or not visible --> DONE
-                                  |                          +------ effect not seen ------------> FAILED
+        approved -- begin --> EXECUTING -- it worked --> VERIFYING -- goal reached, or not visible --> DONE
+                                  |                          +------ goal not reached -----> GOAL_NOT_REACHED
                                   +-- it failed, took too long, was interrupted --> FAILED
 
     Where a decision stands is in the journal alone, and four rules hold over kill -9 at any instant:
@@ -140,9 +150,12 @@ class Execution:
 
     def begin(self, record: LedgerEntry, view: FleetView) -> None:
         """Record the start. From here on the key is used up, whatever happens to this process."""
-        executor = self._routing.executor_for(record.decision)
+        executor, goal = self._routing.executor_for(record.decision), goal_of(record.decision, view)
+        if goal != record.decision.goal:
+            self._decision_log.decided(replace(record.decision, goal=goal))
         before = _measured(record.decision.subject, view)
-        self._decision_log.started(record.decision, "" if executor is None else executor.name, before)
+        work = work_at(record.decision, view)
+        self._decision_log.started(record.decision, "" if executor is None else executor.name, before, work)
 
     def carry_out(self, record: LedgerEntry, view: FleetView) -> None:
         """Do it, and record what came of it as far as that is known at once."""
@@ -257,9 +270,27 @@ class Execution:
             return
         self._checks.pop(key, None)
         # An executor that changed nothing has no effect to be seen, whatever the view shows.
-        seen = None if looking is None or not record.changed else looking.result()
+        answer = None if looking is None or not record.changed else looking.result()
+        seen, value = judged(record, answer, view)
+        if seen is not True and self._may_come(record, seen, value, view):
+            return
         effect = _change(record.before, _measured(record.decision.subject, view))
-        self._decision_log.about(EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect)
+        found: dict[str, Any] = {} if value is None else {"measured": value}
+        self._decision_log.about(
+            EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect, **found
+        )
+
+    def _may_come(self, record: LedgerEntry, seen: bool | None, value: float | None, view: FleetView) -> bool:
+        """Whether a goal that is not reached has time left: heat takes minutes to go, a node to arrive. An error that
+        came does not go away by waiting."""
+        goal, settings = record.decision.goal, view.policy.settings
+        if goal is None or (goal.measure == NEW_ERRORS and value):
+            return False
+        if seen is None and not (record.changed and goal.measure == NEW_ERRORS):
+            # What nobody shows now nobody will show later, unless the GPU has to come back first.
+            return False
+        since = self._settling_since_s[record.decision.key]
+        return self._clock.monotonic() - since < settings.settle_seconds + settings.goal_seconds
 
     def settle_interrupted(self) -> None:
         """End what a killed process had begun and nobody can go on with: its effect is unknown, it is not repeated."""
@@ -273,14 +304,18 @@ class Execution:
         self._end(record, OutcomeStatus.FAILED, INTERRUPTED, 1, in_effect=lasting, renew=False)
 
     def _conclude(self, record: LedgerEntry) -> None:
+        goal = record.decision.goal
+        words = "" if goal is None or (record.measured is None and record.seen) else in_words(goal, record.measured)
         if record.seen is False:
-            detail = f"{record.detail}; its effect is not seen"
+            detail = f"{record.detail}; goal not reached" + (f": {words}" if words else "")
             # On a ladder the cause is decided again at once, so that failures add up to the next rung.
             again = record.decision.action in RUNGS
-            self._end(record, OutcomeStatus.UNVERIFIED, detail, record.attempts, in_effect=record.lasting, renew=again)
+            missed = OutcomeStatus.GOAL_NOT_REACHED
+            self._end(record, missed, detail, record.attempts, in_effect=record.lasting, renew=again)
             return
         status = OutcomeStatus.RESTORED if is_recovery(record.decision.action) else OutcomeStatus.SUCCEEDED
-        detail = f"{record.detail}; " + ("its effect is seen" if record.seen else "its effect cannot be seen from here")
+        reached = f"its effect is seen{f': {words}' if words else ''}"
+        detail = f"{record.detail}; " + (reached if record.seen else "its effect cannot be seen from here")
         self._end(record, status, detail, record.attempts, in_effect=record.lasting)
 
     def _end(
@@ -293,8 +328,17 @@ class Execution:
         in_effect: bool,
         renew: bool = False,
     ) -> None:
-        now_ms = self._clock.now_ms()
-        outcome = Outcome(record.decision.id, status, record.executor, now_ms, detail, attempts, dict(record.effect))
+        outcome = Outcome(
+            decision=record.decision.id,
+            status=status,
+            executor=record.executor,
+            at_ms=self._clock.now_ms(),
+            detail=detail,
+            attempts=attempts,
+            effect=dict(record.effect),
+            measured=record.measured,
+            next_step=next_step(record.decision, status, lasting=in_effect, again=renew),
+        )
         self._concluded.append(record.decision.id)
         self._decision_log.ended(record, outcome, in_effect=in_effect, renew=renew)
 
@@ -316,6 +360,35 @@ def _verified(executor: Executor, decision: Decision, view: FleetView) -> bool |
     except Exception:  # the supervisor of executors: one of them stops no other decision
         log.exception("a post-check broke off", executor=executor.name, decision=decision.id)
         return None
+
+
+def judged(record: LedgerEntry, answer: bool | None, view: FleetView) -> tuple[bool | None, float | None]:
+    """Whether the goal is reached, and its figure. What the executor itself sees undone is not reached; where neither
+    it nor the state shows anything, nobody knows."""
+    goal = record.decision.goal
+    if goal is None or not record.changed:
+        return answer, None
+    value = measure(record.decision, goal, view, BegunAction(record.started_ms, frozenset(record.work)))
+    is_restore = record.decision.action is ActionKind.RESTORE
+    if answer is not None and (goal.measure in (OPEN_CAUSES, POOL_GPUS) or is_restore):
+        # Managers see a node before its agent reports; what is given back may leave another's lower limit in force.
+        return answer, value
+    if answer is False or value is None:
+        return answer, value
+    return goal.met(value), value
+
+
+def next_step(decision: Decision, status: OutcomeStatus, *, lasting: bool, again: bool) -> str:
+    """What comes after an end, for people; `again` says that the cause is decided anew."""
+    if status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED):
+        if not lasting or ACTIONS[decision.action].inverse is None:
+            return "nothing more is to be done"
+        if decision.category is Category.HARDWARE:
+            return f"it stays until a person gives it back: tocsin undo {decision.id}"
+        return "it is undone once its cause is gone"
+    if status is OutcomeStatus.GOAL_NOT_REACHED and again:
+        return "after the rest it is tried again; what has no effect time and again gives way to the next rung"
+    return "it is tried again after the rest" if again else "it is not repeated by itself: a person should look"
 
 
 def _words(error: Exception) -> str:

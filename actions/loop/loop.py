@@ -30,7 +30,17 @@ from tocsin.actions.notifications.channel import Notifier
 from tocsin.actions.notifications.fanout import FanOut, JournalNotifier
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Decision, DecisionState, Mode, NotifyParameters, Ruling, Verdict, undone_by
+from tocsin.domain.decision import (
+    Decision,
+    DecisionState,
+    MigrateParameters,
+    Mode,
+    NotifyParameters,
+    OutcomeStatus,
+    Ruling,
+    Verdict,
+    undone_by,
+)
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
@@ -144,6 +154,8 @@ def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:
 
 OUTSIDE = "someone at the manager"
 """Actor of what was done at Kubernetes or Slurm and not through Tocsin."""
+OTHER_WORK = "other work runs there than was approved; it is asked anew"
+"""Why a decision with a yes ends without having begun."""
 FINISH_SECONDS = 5.0
 """How long the end waits for calls under way (own choice: a request's time-out)."""
 
@@ -190,9 +202,13 @@ class ActionLoop:
         self._guards.evaluate_all(self._current(view), now_ms, wanted)
         self._guards.trip_breaker(now_ms)
         executed = self._execute(view, wanted)
+        if executed:
+            # What has begun may stand in the way of what waits: nobody is asked for a yes that would start nothing.
+            self._guards.evaluate_all(self._current(view), now_ms, wanted)
         self._escalate(view)
         settling = now_ms < view.started_ms + self.policy.boot_grace_ms
-        live = None if settling else view.findings
+        # An incident is named after its root: while it goes on so does what was told of it, whatever of it has cleared.
+        live = None if settling else {*view.findings, *(one.id for one in incidents)}
         notified = self._notifications.deliver(now_ms, live) if view.active else ()
         concluded = self._execution.concluded()
         self._count(created=created, executed=executed, concluded=concluded, notified=notified, ended=ended)
@@ -251,7 +267,7 @@ class ActionLoop:
         return {decision.key: decision for decision in (*due, *decided)}
 
     def _register(self, wanted: dict[str, Decision]) -> tuple[str, ...]:
-        """Enter new decisions, and the new mode of waiting ones."""
+        """Enter new decisions, and what is new of waiting ones: their mode, and a place that their work has found."""
         created = []
         ledger = self._decision_log.ledger
         for key, decision in wanted.items():
@@ -259,8 +275,11 @@ class ActionLoop:
             if key not in ledger.known:
                 self._decision_log.decided(decision)
                 created.append(decision.id)
-            elif record is not None and record.waiting and record.decision.mode is not decision.mode:
-                self._decision_log.decided(replace(record.decision, mode=decision.mode))
+            elif record is not None and record.waiting:
+                before = record.decision
+                now = _with_moves(before, decision) if _places_all(decision) and not _places_all(before) else before
+                if now is not before or before.mode is not decision.mode:
+                    self._decision_log.decided(replace(now, mode=decision.mode))
         return tuple(created)
 
     def _escalate(self, view: FleetView) -> None:
@@ -273,9 +292,11 @@ class ActionLoop:
         """Run what every guard allows, asking each again at the last moment, at most one per subject."""
         executed = []
         touched: set[str] = set()
-        for key in wanted:
+        for key, asked in wanted.items():
             record = self._decision_log.ledger.records.get(key)
             if record is None or record.notice or not record.waiting or record.overall is not Ruling.ALLOW:
+                continue
+            if not self._brought_up_to_date(record, asked):
                 continue
             subject = base_key(record.decision.subject)
             own = self._guards.own_verdicts(record.decision, self._current(view), wanted)
@@ -291,19 +312,53 @@ class ActionLoop:
                 self._execution.carry_out(record, self._current(view))
         return tuple(executed)
 
+    def _brought_up_to_date(self, record: LedgerEntry, asked: Decision) -> bool:
+        """Whether the decision names what runs there and where there is room now, so that guards are asked about what
+        would be done. A yes is for the work that it was given for: where other work runs there by now, it is asked
+        anew."""
+        with self._decision_log.lock:
+            now = _with_moves(record.decision, asked)
+            if now is record.decision or not record.waiting:
+                return record.waiting
+            if record.approved_by and _work_of(now) != _work_of(record.decision):
+                self._decision_log.closed(record, DecisionState.EXPIRED, OTHER_WORK, renew=True)
+                return False
+            self._decision_log.decided(now)
+            return True
+
     def _count(self, **lists: tuple[str, ...]) -> None:
         for name, identities in lists.items():
             self._counts[name] += len(identities)
 
 
+def _places_all(decision: Decision) -> bool:
+    moved = decision.parameters
+    return isinstance(moved, MigrateParameters) and bool(moved.to_host) and all(moved.to_host)
+
+
+def _work_of(decision: Decision) -> frozenset[str]:
+    moved = decision.parameters
+    return frozenset(moved.work) if isinstance(moved, MigrateParameters) else frozenset()
+
+
+def _with_moves(before: Decision, now: Decision) -> Decision:
+    """`before` with the moves that the state asks for now; itself where they are the same."""
+    old, new = before.parameters, now.parameters
+    if not isinstance(old, MigrateParameters) or not isinstance(new, MigrateParameters):
+        return before
+    if (old.work, old.to_host) == (new.work, new.to_host):
+        return before
+    return replace(before, parameters=replace(new, cause=old.cause), sentence=now.sentence)
+
+
 def _escalations(
     records: Iterable[LedgerEntry], breaker: Breaker | None, view: FleetView, policy: Policy
 ) -> dict[str, Decision]:
-    """Notifications, by key, of failed and unverified actions and of the breaker; same state, same keys."""
+    """Notifications, by key, of actions that failed or missed their goal and of the breaker; same state, same keys."""
     notices = [
         _failed(record, view, policy)
         for record in records
-        if record.state is DecisionState.FAILED and not record.notice
+        if record.state in (DecisionState.FAILED, DecisionState.GOAL_NOT_REACHED) and not record.notice
     ]
     if breaker is not None:
         notices.append(_tripped(breaker.at_ms, breaker.reason, view, policy))
@@ -311,9 +366,12 @@ def _escalations(
 
 
 def _failed(record: LedgerEntry, view: FleetView, policy: Policy) -> Decision:
-    decision = record.decision
-    status = "failed" if record.outcome is None else record.outcome.status
-    verb = ACTIONS[decision.action].verb.lower()
+    decision, outcome = record.decision, record.outcome
+    what = f"{ACTIONS[decision.action].verb.lower()} {named(decision.subject)}"
+    then = f"next: {outcome.next_step}" if outcome is not None and outcome.next_step else ""
+    missed = outcome is not None and outcome.status is OutcomeStatus.GOAL_NOT_REACHED
+    status = "failed" if outcome is None else outcome.status
+    said = f"Done, goal not reached: {what}" if missed else f"A person is needed: {what} ended {status}"
     return replace(
         decision,
         action=ActionKind.NOTIFY,
@@ -323,8 +381,9 @@ def _failed(record: LedgerEntry, view: FleetView, policy: Policy) -> Decision:
         at_ms=view.now_ms,
         expires_ms=view.now_ms + policy.time_box_ms,
         key=f"{decision.key}|escalate",
-        sentence=joined(f"A person is needed: {verb} {named(decision.subject)} ended {status}", record.reason),
+        sentence=joined(said, record.reason, then),
         parameters=NotifyParameters(escalates=decision.id, intended=decision.action),
+        goal=None,
     )
 
 

@@ -41,7 +41,8 @@ class Notifications:
     def deliver(self, now_ms: int, live: Collection[str] | None = None) -> tuple[str, ...]:
         """Ids of the notifications that are done with since the last step, delivered to one channel at least.
 
-        `live` are the ids of the findings that hold now; without it nothing is taken for ended.
+        `live` are the ids of the findings that hold and of the incidents that are open now; without it nothing is taken
+        for ended.
         """
         for queue in self._fan.queues:
             if self._fan.idle(queue):
@@ -99,17 +100,26 @@ class Notifications:
         live: Collection[str] | None,
     ) -> None:
         """Sort what the receiver of `queue` was told into what has ended and what it must be reminded of."""
-        deliveries = self._decision_log.ledger.deliveries
         for key, decisions in opened.items():
             if live is not None and all(self._over(decision, live, now_ms) for decision in decisions):
                 ended_ms = self._ended_ms.setdefault(f"{queue.name}|{key}", now_ms)
-                told = _message_as_sent(key, decisions, Phase.RESOLVED, ended_ms)
-                job.resolved.append(replace(told, gathered=deliveries.is_gathered(queue.name, key)))
+                job.resolved.append(self._as_sent(queue, key, decisions, Phase.RESOLVED, ended_ms))
             else:
                 self._ended_ms.pop(f"{queue.name}|{key}", None)
                 if queue.stale(key):
-                    told = _message_as_sent(key, decisions, Phase.FIRING)
-                    job.reminders.append(replace(told, gathered=deliveries.is_gathered(queue.name, key)))
+                    job.reminders.append(self._as_sent(queue, key, decisions, Phase.FIRING))
+
+    def _as_sent(
+        self, queue: ChannelQueue, key: str, decisions: Sequence[Decision], phase: Phase, at_ms: int | None = None
+    ) -> Message:
+        """The message as it was told, under the key and with the level that it had then."""
+        deliveries = self._decision_log.ledger.deliveries
+        return replace(
+            message_of(decisions, phase, at_ms),
+            key=key,
+            gathered=deliveries.is_gathered(queue.name, key),
+            lowered=deliveries.is_lowered(queue.name, key),
+        )
 
     def _over(self, decision: Decision, live: Collection[str], now_ms: int) -> bool:
         """Whether what the notification is about has ended: its root cause, the breaker's trip, else its time box."""
@@ -208,9 +218,3 @@ class Notifications:
                 self._delivered.append(decision.id)
             else:
                 self.counts["notifications_lost"] += 1
-
-
-def _message_as_sent(key: str, decisions: Sequence[Decision], phase: Phase, at_ms: int | None = None) -> Message:
-    """The message as it was told, under the key that it had then."""
-    made = message_of(decisions, phase, at_ms)
-    return Message(key, made.decisions, made.at_ms, phase)

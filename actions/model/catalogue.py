@@ -23,8 +23,9 @@ class ActionSpec:
     """One row of the table.
 
     `verb` starts the sentence. `recovery` gives back what an earlier action took. `cures` means that the cause should
-    be gone after the settle time, so that the post-check can tell. `lasting` means that its effect stays until the
-    inverse ran or a person released the subject. `inverse` is None where there is none.
+    be gone after the settle time, so that the post-check can tell.
+    `lasting` means that its effect stays until the inverse ran or a person released the subject. `inverse` is None
+    where there is none.
     """
 
     verb: str

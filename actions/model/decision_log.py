@@ -17,6 +17,7 @@ from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note, Tall
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.model.steady import SteadyInstants
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, Clock
 from tocsin.domain.decision import (
     Decision,
@@ -61,7 +62,7 @@ class Delivered:
     An entry says which channel was told; the last one about a notification has its outcome as well. `open` is by
     channel and by key of the message what must be told when it ends: the notifications of that message by their keys.
     `pages` and `summaries` are by channel and key of the message when it paged; `gathered` are open messages of what
-    was beyond a budget of pages.
+    was beyond a budget of pages, `lowered` those of them that were no page any more.
     """
 
     def __init__(self) -> None:
@@ -70,6 +71,7 @@ class Delivered:
         self.pages: dict[str, dict[str, int]] = {}
         self.summaries: dict[str, dict[str, int]] = {}
         self.gathered: dict[str, set[str]] = {}
+        self.lowered: dict[str, set[str]] = {}
 
     def paged(self, channel: str, now_ms: int) -> Paged:
         """The pages to `channel` that count at `now_ms`."""
@@ -81,6 +83,9 @@ class Delivered:
 
     def is_gathered(self, channel: str, message: str) -> bool:
         return message in self.gathered.get(channel, ())
+
+    def is_lowered(self, channel: str, message: str) -> bool:
+        return message in self.lowered.get(channel, ())
 
     def _count_page(self, channel: str, kind: str, message: str, at_ms: int) -> None:
         told = self.summaries if kind == "summary" else self.pages
@@ -96,12 +101,15 @@ class Delivered:
             for message in payload["ended"]:
                 self.open.get(channel, {}).pop(message, None)
                 self.gathered.get(channel, set()).discard(message)
+                self.lowered.get(channel, set()).discard(message)
             return False
         key = payload["key"]
         if "page" in payload:
             self._count_page(channel, payload["page"], payload["page_key"], at_ms)
         if payload.get("gathered"):
             self.gathered.setdefault(channel, set()).add(payload["message"])
+            if payload.get("level", AlertLevel.PAGE) != AlertLevel.PAGE:
+                self.lowered.setdefault(channel, set()).add(payload["message"])
         if "outcome" in payload:
             self.told.pop(key, None)
         else:
@@ -128,7 +136,8 @@ class Delivered:
 # Decisions, verdicts and outcomes as JSON objects of the journal, and back.
 
 _DECISION = TypeAdapter(Decision)
-_LATER: Mapping[str, Any] = {"level": None, "hard_fault": False}
+_LATER: Mapping[str, Any] = {"level": None, "hard_fault": False, "goal": None}
+_LATER_OUTCOME: Mapping[str, Any] = {"measured": None, "next_step": ""}
 _TEXTS = TypeAdapter(dict[str, str])
 _ACTIONS = {action.value: action for action in ActionKind}
 _VERDICTS = TypeAdapter(tuple[Verdict, ...])
@@ -157,9 +166,20 @@ def load_decision(payload: dict[str, Any]) -> Decision:
 
 
 def dump_outcome(outcome: Outcome) -> dict[str, Any]:
-    """`outcome` as a JSON object."""
-    dumped: dict[str, Any] = _OUTCOME.dump_python(outcome, mode="json")
+    """`outcome` as a JSON object, without what entries of before did not have either."""
+    left_out = {name for name, default in _LATER_OUTCOME.items() if getattr(outcome, name) == default}
+    dumped: dict[str, Any] = _OUTCOME.dump_python(outcome, mode="json", exclude=left_out)
     return dumped
+
+
+_STATE_OF = {
+    OutcomeStatus.SUCCEEDED: DecisionState.DONE,
+    OutcomeStatus.RESTORED: DecisionState.DONE,
+    OutcomeStatus.GOAL_NOT_REACHED: DecisionState.GOAL_NOT_REACHED,
+    OutcomeStatus.UNVERIFIED: DecisionState.FAILED,
+    OutcomeStatus.FAILED: DecisionState.FAILED,
+}
+_WITHOUT_EFFECT = frozenset({OutcomeStatus.GOAL_NOT_REACHED, OutcomeStatus.UNVERIFIED})
 
 
 class Known(AbstractSet[str]):
@@ -212,6 +232,7 @@ class _PlainState:
     pages: dict[str, dict[str, int]] = field(default_factory=dict)
     summaries: dict[str, dict[str, int]] = field(default_factory=dict)
     gathered: dict[str, set[str]] = field(default_factory=dict)
+    lowered: dict[str, set[str]] = field(default_factory=dict)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -367,7 +388,8 @@ class Ledger:
         self._attempts[slot] = (*self._attempts.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         if record is not None:
             record.state, record.executor, record.updated_ms = DecisionState.EXECUTING, payload["executor"], entry.at_ms
-            record.before = dict(payload.get("before", {}))
+            record.before, record.started_ms = dict(payload.get("before", {})), entry.at_ms
+            record.work = tuple(payload.get("work", ()))
             self._effects[payload["key"]] = record.decision
             # Until the recovery is seen to work, what it undoes may be back or not. Guards count it either way: as out
             # of service for what may still be taken, as in service for what must be left.
@@ -389,7 +411,7 @@ class Ledger:
             record.detail, record.attempts, record.lasting = payload["detail"], payload["attempts"], payload["lasting"]
             record.changed = payload.get("changed", True)
         else:
-            record.checked, record.seen = True, payload["seen"]
+            record.checked, record.seen, record.measured = True, payload["seen"], payload.get("measured")
             if record.seen:
                 self._confirmed.add(payload["key"])
 
@@ -409,7 +431,7 @@ class Ledger:
         action = record.decision.action
         self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
         slot = slot_of(record.decision)
-        if outcome.status is OutcomeStatus.UNVERIFIED:
+        if outcome.status in _WITHOUT_EFFECT:
             self._failures[slot] = (*self._failures.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         elif outcome.status is not OutcomeStatus.FAILED:
             self._failures.pop(slot, None)
@@ -417,8 +439,7 @@ class Ledger:
 
     def _conclude(self, record: LedgerEntry, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
         record.outcome, record.updated_ms = outcome, entry.at_ms
-        good = outcome.status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED)
-        self._end(record, DecisionState.DONE if good else DecisionState.FAILED, payload | {"reason": outcome.detail})
+        self._end(record, _STATE_OF[outcome.status], payload | {"reason": outcome.detail})
 
     def _undone_by(self, recovery: Decision) -> list[str]:
         """Keys of the effects that `recovery` is to undo."""
@@ -512,6 +533,7 @@ class Ledger:
             pages=self.deliveries.pages,
             summaries=self.deliveries.summaries,
             gathered=self.deliveries.gathered,
+            lowered=self.deliveries.lowered,
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -542,7 +564,7 @@ class Ledger:
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found.deliveries.told = plain.done
         found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
-        found.deliveries.gathered = plain.gathered
+        found.deliveries.gathered, found.deliveries.lowered = plain.gathered, plain.lowered
         found.deliveries.open = {
             channel: {
                 message: {key: load_decision(raw) for key, raw in decisions.items()}
@@ -655,8 +677,12 @@ class DecisionLog:
         """A decision ended without having run."""
         self.verdicts_given(record, record.verdicts, str(record.overall), state=str(state), reason=reason, renew=renew)
 
-    def started(self, decision: Decision, executor: str, before: Mapping[str, float]) -> None:
-        """An execution begins, with what the readings show `before`; nothing else ever begins under the key."""
+    def started(
+        self, decision: Decision, executor: str, before: Mapping[str, float], work: Collection[str] = ()
+    ) -> None:
+        """An execution begins, with what the readings show `before` and the jobs there; nothing else ever begins under
+        the key."""
+        jobs: dict[str, Any] = {"work": sorted(work)} if work else {}
         self.about(
             EntryKind.EXECUTION_STARTED,
             decision,
@@ -664,6 +690,7 @@ class DecisionLog:
             action=str(decision.action),
             executor=executor,
             before=dict(before),
+            **jobs,
         )
 
     def ended(self, record: LedgerEntry, outcome: Outcome, *, in_effect: bool, renew: bool = False) -> None:

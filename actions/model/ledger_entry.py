@@ -8,8 +8,19 @@ from dataclasses import dataclass, field
 from tocsin.domain.decision import Decision, DecisionState, Outcome, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
 
-FINAL = frozenset({DecisionState.DONE, DecisionState.FAILED, DecisionState.REJECTED, DecisionState.EXPIRED})
+FINAL = frozenset(
+    {
+        DecisionState.DONE,
+        DecisionState.GOAL_NOT_REACHED,
+        DecisionState.FAILED,
+        DecisionState.REJECTED,
+        DecisionState.EXPIRED,
+    }
+)
 """States that no decision leaves."""
+
+APPROVAL = "approval"
+"""Name of the guard that asks for a person's yes."""
 
 WAITING = frozenset({DecisionState.HELD, DecisionState.APPROVED})
 """States in which guards are asked."""
@@ -32,6 +43,12 @@ class DecisionStatus:
     updated_ms: int
     reason: str = ""
     steps: tuple[int, ...] = ()
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether a yes is all that is missing: what else is in the way is no decision for a person yet."""
+        holding = {verdict.guard for verdict in self.verdicts if verdict.ruling is not Ruling.ALLOW}
+        return self.state is DecisionState.HELD and holding == {APPROVAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +78,9 @@ class LedgerEntry:
 
     `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts`, `lasting` and `changed`
     (anything in the world) are of the execution, `before` is what the subject's readings showed at its start, `effect`
-    what was measured of it. `checked` is True once the post-check has said `seen`. `steps` are the numbers of its
-    entries in the journal, the first `MAX_STEPS` of them.
+    what was measured of it. `started_ms` and `work`, the jobs that were there, are of its start, `measured` is the
+    figure of its goal. `checked` is True once the post-check has said `seen`. `steps` are the numbers of its entries in
+    the journal, the first `MAX_STEPS` of them.
     """
 
     decision: Decision
@@ -84,6 +102,9 @@ class LedgerEntry:
     checked: bool = False
     seen: bool | None = None
     steps: list[int] = field(default_factory=list)
+    started_ms: int = 0
+    work: tuple[str, ...] = ()
+    measured: float | None = None
 
     @property
     def final(self) -> bool:

@@ -48,6 +48,7 @@ def inverse_of(decision: Decision) -> Decision | None:
             f"{ACTIONS[action].verb} {named(decision.subject)}: the cause of its {decision.action} is gone"
         ),
         parameters=_inverse_parameters(decision.parameters, action, key, decision.key),
+        goal=None,
     )
 
 

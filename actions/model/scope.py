@@ -9,7 +9,14 @@ from typing import TypeVar
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.decision import Decision, ScaleInParameters, ScaleParameters, ThrottleKind
+from tocsin.domain.decision import (
+    Decision,
+    DefragmentParameters,
+    MigrateParameters,
+    ScaleInParameters,
+    ScaleParameters,
+    ThrottleKind,
+)
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.place import Place, PlaceKind
@@ -71,18 +78,36 @@ def affected(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
 
 
 def taken_out(decision: Decision, view: FleetView) -> frozenset[str]:
-    """UUIDs that the decision takes out of service.
+    """UUIDs that the decision takes out of service when it is carried out.
 
-    A pool that is scaled in loses one node. Where the decision names none, the largest that is still in service stands
+    Where work is moved, the GPUs that it leaves; where a decision about a pool or the fleet names none, all of them. A
+    pool that is scaled in loses one node. Where the decision names none, the largest that is still in service stands
     for it.
     """
     if not is_disruptive(decision.action):
         return frozenset()
-    members = affected(decision, view)
+    members = _left(decision, view) or affected(decision, view)
     if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:
         going = named_host(decision)
         members = view.by_host.get(going, ()) if going else _largest_host(members, view)
     return frozenset(member.gpu.uuid for member in members)
+
+
+def _left(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
+    """The whole GPUs that the named work leaves; empty where no work is named, or nobody knows where it runs."""
+    parameters = decision.parameters
+    if isinstance(parameters, MigrateParameters) and parameters.source:
+        found = [view.whole(place.gpu) for place in parameters.source]
+    elif isinstance(parameters, DefragmentParameters) and decision.subject.kind not in _SMALL:
+        ran = [view.foresight.gpus_with(name) for name in parameters.work]
+        names = {uuid for uuids in ran for uuid in uuids} if all(ran) else set()
+        found = [view.whole(uuid) for uuid in sorted(names | {rank.gpu for rank in parameters.ranks})]
+    else:
+        return ()
+    return () if None in found else tuple(one for one in found if one is not None)
+
+
+_SMALL = frozenset({SubjectKind.GPU, SubjectKind.HOST})
 
 
 def named_host(decision: Decision) -> str:
@@ -187,15 +212,33 @@ def _once(view: FleetView, name: str, make: Callable[[], T]) -> T:
 
 def counted_in(pool: str, view: FleetView) -> int:
     """GPUs of `pool` that count in shares."""
-    return sum(member.counted for member in view.by_pool.get(pool, ()))
+    members = view.by_pool.get(pool, ())
+    counted: int = _once(view, f"counted in {pool}", lambda: sum(member.counted for member in members))
+    return counted
 
 
 def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) -> int:
     """GPUs of `pool` that count, are healthy and freshly read, and are not among `without`."""
+    usable = _usable(pool, view, now_ms)
+    return len(usable) - sum(uuid in usable for uuid in without)
+
+
+def usable_in(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) -> list[GpuView]:
+    """The GPUs that `available` counts."""
+    return [member for uuid, member in _usable(pool, view, now_ms).items() if uuid not in without]
+
+
+def _usable(pool: str, view: FleetView, now_ms: int) -> Mapping[str, GpuView]:
+    """GPUs of `pool` by UUID that count, are healthy and freshly read: one walk for all decisions of a look."""
     fresh_ms = view.policy.fresh_ms
-    return sum(
-        member.counted and member.healthy and member.is_fresh(now_ms, fresh_ms) and member.gpu.uuid not in without
-        for member in view.by_pool.get(pool, ())
+    return _once(
+        view,
+        f"usable of {pool} at {now_ms}",
+        lambda: {
+            member.gpu.uuid: member
+            for member in view.by_pool.get(pool, ())
+            if member.counted and member.healthy and member.is_fresh(now_ms, fresh_ms)
+        },
     )
 
 

@@ -56,8 +56,9 @@ class FleetView:
     ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that
     saw it. `pools` are by name. `nodes` are those of the managers (Kubernetes, Slurm) by host, as they were last
     seen; empty where none is asked. `foresight` is the last look of the planners. `blind` says that a manager has not
-    answered lately. `active` is False while another brain acts for the fleet. `controls` and `policy` are filled in by
-    the loop, from the journal and the settings.
+    answered lately. `errors` has the instants of errors of the hardware of the last day, by UUID of the GPU, `figures`
+    what rules see of pools and the fleet, by ``metric|name``. `active` is False while another brain acts for the fleet.
+    `controls` and `policy` are filled in by the loop, from the journal and the settings.
     """
 
     now_ms: int
@@ -69,6 +70,8 @@ class FleetView:
     pools: Mapping[str, PoolState] = field(default_factory=dict)
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
     blind: bool = False
+    errors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
     active: bool = True
     foresight: Foresight = field(default_factory=Foresight)
     controls: Controls = field(default_factory=Controls)

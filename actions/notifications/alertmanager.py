@@ -11,7 +11,6 @@ from typing import Any
 
 from tocsin.actions.notifications.channel import ChannelDependencies, Message, clean, clip
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
-from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import SECOND, to_iso
 from tocsin.domain.decision import Decision, NotifyParameters
 from tocsin.domain.finding import SubjectKind
@@ -87,14 +86,16 @@ def labels_of(decision: Decision, more: dict[str, str]) -> dict[str, str]:
 
 
 def _shared_labels(message: Message, more: dict[str, str]) -> dict[str, str]:
-    """What is beyond the budget of pages is one alert, however much it is."""
+    """What was beyond the budget of pages at one step is one alert; `notification` tells it from that of another, so
+    that the end of one is not the end of both."""
     known = {
         "alertname": "TocsinMorePages",
         "severity": str(message.severity),
-        "level": str(AlertLevel.PAGE),
+        "level": str(message.level),
         "simulated": "true" if message.simulated else "false",
     }
-    return known | {name: clip(clean(value), LABEL_LIMIT) for name, value in more.items()}
+    values = {name: clip(clean(value), LABEL_LIMIT) for name, value in (known | more).items()}
+    return {name: value for name, value in values.items() if value} | {"notification": message.id}
 
 
 def alertname(rule: str) -> str:

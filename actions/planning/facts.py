@@ -17,7 +17,8 @@ class NodeState:
     Tocsin's own mark that Tocsin took it out of service. `reason` is the manager's, `work` names what holds GPUs there:
     ``namespace/pod`` or a job id. `jobs` has, for every pod on the node by UID and by ``namespace/name``, the job that
     it belongs to, empty where it runs by itself; None where the manager knows no pods. `held_by` are the jobs that hold
-    GPUs of the node, named as in `GpuView.job`. `places` is what the manager says of where the host is.
+    GPUs of the node, named as in `GpuView.job`. `places` is what the manager says of where the host is. `closed` are
+    UUIDs of GPUs that take no new work each for itself; None where the manager shows nothing of single GPUs.
     """
 
     host: str
@@ -29,6 +30,7 @@ class NodeState:
     jobs: Mapping[str, str] | None = None
     held_by: frozenset[str] = frozenset()
     places: tuple[Claim, ...] = ()
+    closed: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ PLANNED = frozenset(RULES.values())
 
 @dataclass(frozen=True, slots=True)
 class PlanNote:
-    """What a plan adds to a decision: parameters, and a clause of its sentence."""
+    """What a plan adds to a decision: parameters, a clause of its sentence, and why it cannot be done now."""
 
     parameters: ActionParameters | None = None
     words: str = ""
+    obstacle: str = ""
 
 
 NOTHING = PlanNote()
@@ -40,6 +41,22 @@ class Foresight:
     state: FleetState | None = None
     plans: Mapping[str, Plan] = field(default_factory=dict)
     limits: PlanLimits = field(default_factory=PlanLimits)
+    _left: dict[str, PlanNote] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Where the work on each subject would go: a search that many decisions ask for, in one state, time and again."""
+
+    def leaving(self, subject: Subject) -> PlanNote:
+        """Where the work on `subject` would go, or why it has to stay; nothing where no look was taken yet."""
+        if self.state is None:
+            return NOTHING
+        key = f"{subject.kind}:{subject.name}"
+        if key not in self._left:
+            self._left[key] = _places(self.state, subject, self.limits)
+        return self._left[key]
+
+    def gpus_with(self, name: str) -> frozenset[str]:
+        """UUIDs of the GPUs that the work which managers know as `name` holds; empty where nobody knows."""
+        works = () if self.state is None else self.state.works.values()
+        return frozenset(hold.gpu for work in works if work_of(work) == name for hold in work.holds)
 
     def note(self, root: Finding, action: ActionKind) -> PlanNote:
         """What a decision for `action` about `root` should name; nothing where no plan knows anything."""
@@ -48,7 +65,7 @@ class Foresight:
         if self.state is None:
             return NOTHING
         if action is ActionKind.MIGRATE:
-            return _places(self.state, root.subject, self.limits)
+            return self.leaving(root.subject)
         if action is ActionKind.DEFRAGMENT:
             steps = [step for plan in self.plans.values() for step in plan.steps]
             return _repacking(self.state, [one for one in steps if _touches(self.state, one, root.subject)])
@@ -63,16 +80,22 @@ def _places(state: FleetState, subject: Subject, limits: PlanLimits) -> PlanNote
         return NOTHING
     # Nothing that leaves may come back to what it leaves.
     now = state.with_nodes([], [replace(slot, healthy=False) for slot in slots])
-    found, said = [], []
+    found: list[tuple[str, tuple[str, ...]]] = []
+    said: list[str] = []
+    stuck: list[str] = []
     for name in sorted({work.unit for work in works.values()}):
         members = [work for work in works.values() if work.unit == name]
         where, words = _place(now, members, limits)
         found.append((work_of(members[0]), where))
-        said.append(words)
-    said = list(dict.fromkeys(said))
-    more = f" and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
+        (said if where else stuck).append(words)
     names, hosts = tuple(name for name, _ in found), tuple(hosts for _, hosts in found)
-    return PlanNote(MigrateParameters(work=names, to_host=hosts), f"{', '.join(said[:MOST_NAMED])}{more}")
+    return PlanNote(MigrateParameters(work=names, to_host=hosts), _listed(said), _listed(stuck))
+
+
+def _listed(said: Sequence[str]) -> str:
+    each = list(dict.fromkeys(said))
+    more = f" and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
+    return f"{', '.join(each[:MOST_NAMED])}{more}"
 
 
 def _place(state: FleetState, works: list[Workload], limits: PlanLimits) -> tuple[tuple[str, ...], str]:

@@ -103,6 +103,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "managed": "tocsin.actions.guards.permission:managed",
         "opt_out": "tocsin.actions.guards.permission:opt_out",
         "hold_off": "tocsin.actions.guards.permission:hold_off",
+        "place": "tocsin.actions.guards.place:place",
         "max_concurrent": "tocsin.actions.guards.limits:max_concurrent",
         "max_share": "tocsin.actions.guards.limits:max_share",
         "max_per_host": "tocsin.actions.guards.limits:max_per_host",

@@ -117,12 +117,28 @@ def test_a_cordon_leaves_its_mark_and_the_inverse_takes_back_all_of_it(site: Sit
     site.until(lambda: not _taints(site, node))
     assert "unschedulable" not in site.find_node(node)["spec"]
     left = {key for key in (*_labels(site, node), *_notes(site, node)) if key.startswith("tocsin.io/")}
-    assert left == {"tocsin.io/cordons-ended"}
+    assert left == {"tocsin.io/cordons-ended", "tocsin.io/uncordons-ended"}
     assert _condition(site, node, "TocsinGpuHealthy")["status"] == "True"
     again = site.executor(clock, fault_taint="tocsin.io/fault").execute(cordon)
     assert (again.ok, again.lasting) == (False, False) or "left as is" in again.detail
     assert "unschedulable" not in site.find_node(node)["spec"], "a brain that has forgotten it does not do it again"
     assert (executor.verify(undo, VIEW), executor.verify(cordon, VIEW)) == (True, False)
+
+
+def test_an_uncordon_that_a_restored_journal_has_forgotten_undoes_no_later_cordon(
+    site: Site, clock: ManualClock
+) -> None:
+    node = site.node()
+    executor = site.executor(clock)
+    undo = decide(ActionKind.UNCORDON, node)
+    executor.execute(decide(ActionKind.CORDON, node))
+    assert executor.execute(undo).ok
+    again = site.executor(clock).execute(undo)
+    assert (again.ok, "already" in again.detail) == (True, True)
+    executor.execute(decide(ActionKind.CORDON, node, "later"))
+    refused = site.executor(clock).execute(undo)
+    assert (refused.ok, "cordoned again" in refused.detail) == (False, True)
+    assert site.find_node(node)["spec"]["unschedulable"]
 
 
 def test_taints_of_others_survive(site: Site, clock: ManualClock) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tocsin.config.settings import Settings
-from tocsin.domain.decision import DecisionState, OutcomeStatus
+from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
 from tocsin.domain.finding import ActionKind
+from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.demo import Demo, demo_settings
 from tocsin_testing.builders import T0
 
@@ -50,10 +51,38 @@ def test_an_approved_action_happens_in_the_simulated_fleet_and_is_verified(demo:
     outcome = ended[0].outcome
     assert outcome is not None
     assert outcome.executor == "simulated"
-    assert outcome.status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.UNVERIFIED)
+    assert outcome.status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.GOAL_NOT_REACHED)
     uuid = approved[ended[0].decision.id]
     assert _limit(demo, uuid) < before[uuid]
     demo.running.stop()
+
+
+def test_each_decision_that_waits_starts_once_it_is_approved(demo: Demo) -> None:
+    """The demo's own faults, in a fleet as full as it comes: approving one after the other, each begins."""
+    plans = PlanWatch(demo.brain)
+    for kind, gpu in (("memory_leak", "5"), ("fan_failure", "9"), ("row_remap", "12"), ("fallen_off_bus", "2")):
+        demo.service.inject(kind, gpu, "ann")
+    started: list[str] = []
+    for number in range(60):
+        demo.step()
+        if number % 5 == 4:
+            plans.look()
+            demo.brain.tick()
+        while number % 10 == 9 and (waiting := [s for s in demo.brain.statuses() if s.waits_for_person]):
+            assert demo.service.attention(1).waiting == demo.service.summary().decisions_approvable == len(waiting)
+            one = waiting[0].decision.id
+            demo.brain.actions.operator.approve(one, "ann")
+            demo.brain.tick()
+            stands = demo.service.decision(one).state
+            assert stands in BEGUN, (stands, waiting[0].decision.sentence, demo.service.decision(one).held_by)
+            started.append(one)
+    assert len(started) >= 3
+    held = [s for s in demo.brain.statuses() if s.state is DecisionState.HELD and not s.waits_for_person]
+    assert all(v.reason for s in held for v in s.verdicts if v.ruling is not Ruling.ALLOW)
+    demo.running.stop()
+
+
+BEGUN = {DecisionState.EXECUTING, DecisionState.VERIFYING, DecisionState.DONE, DecisionState.FAILED}
 
 
 def _limit(demo: Demo, uuid: str) -> float:

@@ -44,8 +44,9 @@ def _plain(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_ended(raw: dict[str, Any]) -> dict[str, Any]:
-    """Without the ids of ended cordons, which stay."""
-    notes = {key: note for key, note in raw["metadata"]["annotations"].items() if key != patches.CORDONS_ENDED}
+    """Without the ids of what has ended, which stay."""
+    ended = {patches.CORDONS_ENDED, patches.UNCORDONS_ENDED}
+    notes = {key: note for key, note in raw["metadata"]["annotations"].items() if key not in ended}
     return _plain(raw | {"metadata": raw["metadata"] | {"annotations": notes}})
 
 
@@ -55,7 +56,7 @@ def test_an_uncordon_gives_back_exactly_the_node_before_the_cordon(
 ) -> None:
     taken = _apply(raw, patches.cordon(KubeNode(raw), mark))
     assert not KubeNode(taken).schedulable
-    given_back = _apply(taken, patches.uncordon(KubeNode(taken), mark.taint))
+    given_back = _apply(taken, patches.uncordon(KubeNode(taken), "undo", mark.taint))
     assert _without_ended(given_back) == _plain(raw)
 
 
@@ -67,7 +68,7 @@ def test_a_cordon_that_has_ended_is_not_made_again_for_its_decision(
     node = raw | {"spec": {}}
     for mark in marks:
         node = _apply(node, patches.cordon(KubeNode(node), mark))
-        node = _apply(node, patches.uncordon(KubeNode(node), mark.taint))
+        node = _apply(node, patches.uncordon(KubeNode(node), f"undo-{mark.key}", mark.taint))
     assert KubeNode(node).schedulable
     for mark in marks[-patches.MOST_ENDED :]:
         assert patches.cordon_state(KubeNode(node), mark.key) is patches.CordonState.UNDONE
@@ -82,6 +83,23 @@ def test_a_cordon_that_has_ended_is_not_made_again_for_its_decision(
     assert patches.cordon(KubeNode(left), later) is None
 
 
+@given(NODES, st.lists(MARKS, min_size=1, max_size=2 * patches.MOST_ENDED, unique_by=lambda mark: mark.key))
+def test_an_uncordon_that_has_ended_undoes_no_later_cordon(
+    raw: dict[str, Any], marks: list[patches.CordonNote]
+) -> None:
+    """Whoever asks: a brain whose journal was restored has forgotten it."""
+    node = raw | {"spec": {}}
+    for mark in marks:
+        node = _apply(node, patches.cordon(KubeNode(node), mark))
+        node = _apply(node, patches.uncordon(KubeNode(node), f"undo-{mark.key}", mark.taint))
+    later = patches.CordonNote("later-decision", "", marks[0].at)
+    cordoned = _apply(node, patches.cordon(KubeNode(node), later))
+    for mark in marks[-patches.MOST_ENDED :]:
+        assert patches.has_uncordoned(KubeNode(cordoned), f"undo-{mark.key}")
+        assert patches.uncordon(KubeNode(cordoned), f"undo-{mark.key}", mark.taint) is None
+    assert patches.uncordon(KubeNode(cordoned), "undo-later") is not None
+
+
 @given(NODES, MARKS, st.booleans())
 def test_steering_work_away_and_ending_it_leaves_nothing(
     raw: dict[str, Any], mark: patches.CordonNote, taint: bool
@@ -91,7 +109,7 @@ def test_steering_work_away_and_ending_it_leaves_nothing(
     assert patches.is_avoided(KubeNode(marked))
     assert _plain(_apply(marked, patches.no_longer_avoid(KubeNode(marked)))) == _plain(raw)
     both = _apply(marked, patches.cordon(KubeNode(marked), mark))
-    assert _without_ended(_apply(both, patches.uncordon(KubeNode(both), mark.taint))) == _plain(raw)
+    assert _without_ended(_apply(both, patches.uncordon(KubeNode(both), "undo", mark.taint))) == _plain(raw)
 
 
 @given(NODES, MARKS)
@@ -104,7 +122,7 @@ def test_a_second_cordon_of_one_key_changes_nothing(raw: dict[str, Any], mark: p
 def test_nothing_of_others_is_cordoned_or_given_back(raw: dict[str, Any], mark: patches.CordonNote) -> None:
     if not KubeNode(raw).schedulable:
         assert patches.cordon(KubeNode(raw), mark) is None
-    assert patches.uncordon(KubeNode(raw), mark.taint) is None
+    assert patches.uncordon(KubeNode(raw), "undo", mark.taint) is None
 
 
 @given(MARKS)

@@ -398,8 +398,32 @@ class Verdict:
     until_ms: int | None = None
 
 
+class GoalSense(StrEnum):
+    """On which side of its target a figure is to be."""
+
+    AT_MOST = "at_most"
+    AT_LEAST = "at_least"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionGoal:
+    """What an action wants to change, by which it is judged: a figure, at most or at least `target` in `unit`.
+
+    `measure` is a metric, or one of the names of `tocsin.actions.model.goals`.
+    """
+
+    measure: str
+    sense: GoalSense
+    target: float
+    unit: str
+
+    def met(self, value: float) -> bool:
+        """Whether `value` is on the right side of the target."""
+        return value <= self.target if self.sense is GoalSense.AT_MOST else value >= self.target
+
+
 class DecisionState(StrEnum):
-    """Where a decision stands; the last four are final."""
+    """Where a decision stands; the last five are final."""
 
     HELD = "held"
     APPROVED = "approved"
@@ -408,6 +432,8 @@ class DecisionState(StrEnum):
     VERIFYING = "verifying"
     """Executed; the post-check waits for the settle time."""
     DONE = "done"
+    GOAL_NOT_REACHED = "goal_not_reached"
+    """It was done, and what it wanted to change did not come about."""
     FAILED = "failed"
     REJECTED = "rejected"
     """Denied by a guard or by a person."""
@@ -422,7 +448,8 @@ class Decision:
     `key` is the idempotency key: nothing runs twice under one key. `findings` are the ids of what caused it, `incident`
     the incident's. `expires_ms` ends its time box. `simulated` decisions never leave the simulator. `level` is that of
     the incident, None in entries of before there were levels; `hard_fault` says that something is broken now, which
-    pages whatever the budget of pages.
+    pages whatever the budget of pages. `goal` is what it is judged by; None where nothing would show it, and in entries
+    of before there were goals.
     """
 
     rule: str
@@ -441,6 +468,7 @@ class Decision:
     simulated: bool = False
     level: AlertLevel | None = None
     hard_fault: bool = False
+    goal: ActionGoal | None = None
 
     @property
     def alert_level(self) -> AlertLevel:
@@ -465,15 +493,21 @@ class OutcomeStatus(StrEnum):
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    GOAL_NOT_REACHED = "goal_not_reached"
+    """It ran, and its goal was not reached in the time that it had."""
     UNVERIFIED = "unverified"
-    """It ran, but the post-check did not see the effect."""
+    """The same in entries of before there were goals."""
     RESTORED = "restored"
     """The inverse ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Exactly one is recorded for each executed decision; `effect` is what was measured of it, by name."""
+    """Exactly one is recorded for each executed decision; `effect` is what was measured of it, by name.
+
+    `measured` is the figure of its goal in the goal's unit, None where nothing showed it; `next_step` says what
+    follows.
+    """
 
     decision: str
     status: OutcomeStatus
@@ -482,3 +516,5 @@ class Outcome:
     detail: str = ""
     attempts: int = 1
     effect: Mapping[str, float] = field(default_factory=dict)
+    measured: float | None = None
+    next_step: str = ""

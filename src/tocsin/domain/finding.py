@@ -167,7 +167,8 @@ class Incident:
 
     `root` is the finding that explains the others; `members` are all findings of the incident, the root among them;
     `subjects` counts what is touched. `id` is that of the root, so that it survives a restart. `place` is where the
-    cause sits: what all that shows it shares; None where nobody looked, as in incidents of older versions.
+    cause sits: what all that shows it shares; None where nobody looked, as in incidents of older versions. An incident
+    goes on until all of it is over: `cleared` are the ids of members, which may be the root, that hold no more.
     """
 
     root: Finding
@@ -176,10 +177,16 @@ class Incident:
     last_ms: int
     sentence: str
     place: Place | None = None
+    cleared: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         return self.root.id
+
+    @property
+    def cause_cleared(self) -> bool:
+        """Whether its root holds no more: what is left of it are effects that go on."""
+        return self.root.id in self.cleared
 
     @property
     def alert_level(self) -> AlertLevel:

@@ -80,7 +80,7 @@ _KEPT = ("subject", "action", "rule", "severity", "sentence")
 _OF_WORDS = {"info": 3, "warning": 6, "critical": 9}
 """Severity where the entry says how urgent its finding or decision is."""
 _GOOD = frozenset({"succeeded", "restored", "allow", "delivered", "done"})
-_BAD = frozenset({"failed", "unverified", "deny", "rejected", "lost"})
+_BAD = frozenset({"failed", "goal_not_reached", "unverified", "deny", "rejected", "lost"})
 
 
 class CefLines:

@@ -8,11 +8,18 @@ from collections.abc import Callable
 import numpy as np
 
 from tocsin.domain.clock import MINUTE
-from tocsin.domain.decision import ActionParameters, RestoreParameters, ScaleParameters, ThrottleParameters
+from tocsin.domain.decision import (
+    ActionParameters,
+    RestoreParameters,
+    ScaleParameters,
+    ThrottleKind,
+    ThrottleParameters,
+)
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.fragmentation import repack
+from tocsin.sim import load
 from tocsin.sim import memory as mig
 from tocsin.sim.faultline import FaultLine
 from tocsin.sim.jobs import POOLS
@@ -21,6 +28,8 @@ from tocsin.sim.world import SimWorld
 THROTTLE_STEP = 0.075
 THROTTLE_FLOOR = 0.60
 """One step of a power cap and the lowest, as shares of the default limit (own choice)."""
+COOL_MARGIN_C = 13.0
+"""How far below its slowdown temperature a throttle for heat brings a GPU (own choice, below where rules clear)."""
 SCALE_STEP = 8.0
 CORDON_GRACE_MS = 15 * MINUTE
 """How long running work keeps a cordoned GPU; real work takes its own time (own choice)."""
@@ -88,9 +97,21 @@ class FleetActions:
         if not self._answers(gpu) or limit >= state.power_limit[gpu]:
             return False
         state.power_limit[gpu] = limit
+        if parameters.throttle_kind is ThrottleKind.HEAT:
+            state.cooled[gpu] = min(model.slowdown_at_c, model.ceiling_c) - COOL_MARGIN_C
         return True
 
+    def advance(self) -> None:
+        """Thermal control goes on: each GPU that is throttled for heat gets a lower limit while it is too hot."""
+        state = self._world.state
+        for gpu, most_c in state.cooled.items():
+            if state.temperature[gpu] > most_c:
+                model, now_w = self._world.inventory.model_of[gpu], float(state.power_limit[gpu])
+                floor = max(model.min_power_w, THROTTLE_FLOOR * model.default_power_w)
+                state.power_limit[gpu] = min(now_w, max(floor, now_w - THROTTLE_STEP * model.default_power_w))
+
     def _restore(self, gpu: int, parameters: ActionParameters) -> bool:
+        self._world.state.cooled.pop(gpu, None)
         model = self._world.inventory.model_of[gpu]
         limit = _limit_of(parameters) or model.default_power_w
         self._world.state.power_limit[gpu] = min(max(limit, model.min_power_w), model.max_power_w)
@@ -126,9 +147,35 @@ class FleetActions:
         return True
 
     def _migrate(self, gpu: int) -> bool:
-        self._faults.cure(ActionKind.MIGRATE, [gpu], self._world.state.now_ms)
-        self._world.state.drained[gpu] = True
+        """The job on the GPU goes on elsewhere; where there is no place for it, it ends, as an eviction does."""
+        state, slot = self._world.state, int(self._world.inventory.gang[gpu])
+        if not self._leave(slot, frozenset()):
+            self._faults.cure(ActionKind.MIGRATE, [gpu], state.now_ms)
+            load.end_job(state, self._world.inventory, gpu, state.now_ms)
         return True
+
+    def _leave(self, slot: int, hosts: frozenset[str]) -> bool:
+        """Move the job of a gang slot to a free one of its pool and size, on one of `hosts` where any are named."""
+        inventory, state = self._world.inventory, self._world.state
+        members = np.flatnonzero(inventory.gang == slot)
+        sizes = np.bincount(inventory.gang, minlength=inventory.gangs)
+        if not state.work.busy[slot]:
+            return False
+        for other in np.flatnonzero(load.is_free(state, inventory) & (sizes == len(members))).tolist():
+            there = inventory.gpus[int(np.flatnonzero(inventory.gang == other)[0])]
+            if there.pool == inventory.gpus[members[0]].pool and (not hosts or there.host in hosts):
+                load.move_job(state, slot, other, state.now_ms)
+                # What a fault held running is gone with its process.
+                state.effects.pinned[members] = False
+                self._faults.cure(ActionKind.MIGRATE, members.tolist(), state.now_ms)
+                return True
+        return False
+
+    def move(self, job: int, hosts: frozenset[str]) -> bool:
+        """Move the job with number `job` to one of `hosts`, anywhere where none is named; whether it moved."""
+        work = self._world.state.work
+        found = np.flatnonzero(work.busy & (work.number == job))
+        return bool(found.size) and self._leave(int(found[0]), hosts)
 
     def _cordon(self, gpu: int) -> bool:
         state, mates = self._world.state, self._world.host_mates(gpu)
@@ -140,8 +187,13 @@ class FleetActions:
     def _drain(self, gpu: int) -> bool:
         mates = self._world.host_mates(gpu)
         self._faults.cure(ActionKind.DRAIN, mates.tolist(), self._world.state.now_ms)
-        self._world.state.unschedulable[mates] = True
-        self._world.state.drained[mates] = True
+        state, gangs = self._world.state, self._world.inventory.gang
+        state.unschedulable[mates] = True
+        for slot in np.unique(gangs[mates]).tolist():
+            # What finds no place is requeued, as a manager would.
+            if not self._leave(slot, frozenset()):
+                load.end_job(state, self._world.inventory, int(np.flatnonzero(gangs == slot)[0]), state.now_ms)
+        state.drained[mates] = True
         return True
 
     def _uncordon(self, gpu: int) -> bool:

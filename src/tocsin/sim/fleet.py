@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from threading import RLock
 
 import numpy as np
@@ -136,6 +136,7 @@ class SimulatedFleet:
         world.effects = state.Effects.none(len(inv))
         hot_air_c = self._world.normal.advance(world, self._step, window.start_ms, now)
         self._faults.advance(self._step, window)
+        self._actions.advance()
         events = self._world.deliver(now)
         world.now_ms = now
         noise = generator(seed, Stream.NOISE, self._step, 1).standard_normal((5, len(inv)))
@@ -196,6 +197,21 @@ class SimulatedFleet:
             if action in POOL_ACTIONS:
                 return self._actions.on_pool(action, pool_named(gpu), told)
             return self._actions.on_gpu(action, self._number(gpu), told)
+
+    def move(self, job: str, hosts: Collection[str]) -> bool:
+        """Move a job, by the name or number in its owner, to one of `hosts`, anywhere where none is named; whether it
+        moved."""
+        number = job.rpartition("-")[2].rpartition("/")[2]
+        if not (number.isascii() and number.isdigit()):
+            return False
+        with self._lock:
+            return self._actions.move(int(number) - pools.FIRST_JOB, frozenset(hosts))
+
+    def closed(self) -> frozenset[str]:
+        """UUIDs of the GPUs that take no new work."""
+        with self._lock:
+            shut = np.flatnonzero(self._state.unschedulable | self._state.drained).tolist()
+            return frozenset(self._inventory.gpus[number].uuid for number in shut)
 
     def schedulable(self) -> dict[str, bool]:
         """Whether each host takes new work: not where one of its GPUs is cordoned or drained with its host."""

@@ -1,7 +1,7 @@
 """Jobs and pools as a scheduler shows them: who is on which GPU, and how many GPUs the waiting work wants.
 
 Training and batch jobs go by numbers as Slurm gives them, inference by pods. All GPUs of a gang have one job, each with
-a process of its own. Nothing is drawn here: a job is its gang slot and its number in `SimState`.
+a process of its own. Nothing is drawn here: a job is its number in `SimState`, wherever it runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def states(state: SimState, inventory: Inventory) -> list[PoolState]:
             continue
         able = float((members & ~closed).sum()) + state.extra_capacity.get(pool, 0.0)
         wanted = np.ceil(demand_share(pool, state.now_ms) * size - 1e-9)
-        found.append(PoolState(pool, pending_gpus=max(0.0, float(wanted) - able), elastic=pool in ELASTIC))
+        pending, gpus = max(0.0, float(wanted) - able), size + state.extra_capacity.get(pool, 0.0)
+        found.append(PoolState(pool, pending_gpus=pending, elastic=pool in ELASTIC, gpus=gpus))
     return found
 
 
@@ -65,8 +66,8 @@ class SimulatedJob:
 
 
 def owner_of(inventory: Inventory, gpu: int, job: int, pid: int) -> Owner:
-    """The process `pid` on GPU number `gpu`, whose gang slot runs its `job`-th job."""
-    number = FIRST_JOB + job * inventory.gangs + int(inventory.gang[gpu])
+    """The process `pid` on GPU number `gpu`, whose gang slot runs the job with number `job`."""
+    number = FIRST_JOB + job
     if inventory.inference[gpu]:
         return Owner(pid, "serve", pod=f"serve-{number}", namespace=NAMESPACE)
     return Owner(pid, "train" if inventory.training[gpu] else "batch", slurm_job=str(number))
@@ -83,7 +84,7 @@ class Owners:
     def now(self, state: SimState, asked: LoadDemand) -> list[tuple[Owner, ...]]:
         """One entry for each GPU; empty where nothing runs. Good until the next call."""
         pids = np.where(asked.busy, asked.pid, _IDLE)
-        jobs = state.work.job[self._inventory.gang]
+        jobs = state.work.number[self._inventory.gang]
         for gpu in np.flatnonzero(pids != self._pids).tolist():
             pid = int(pids[gpu])
             self._owners[gpu] = () if pid == _IDLE else (owner_of(self._inventory, gpu, int(jobs[gpu]), pid),)
@@ -99,7 +100,7 @@ def jobs(state: SimState, inventory: Inventory) -> list[SimulatedJob]:
     for slot, gpu in zip(slots.tolist(), first.tolist(), strict=True):
         if not work.busy[slot]:
             continue
-        owner = owner_of(inventory, gpu, int(work.job[slot]), int(state.pids[gpu]))
+        owner = owner_of(inventory, gpu, int(work.number[slot]), int(state.pids[gpu]))
         ran_s = (now_ms - float(work.since_ms[slot])) / SECOND
         if inventory.inference[gpu]:
             found.append(SimulatedJob(owner, 0.0))

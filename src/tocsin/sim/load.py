@@ -61,6 +61,7 @@ def advance(state: SimState, inventory: Inventory, numbers: Load, seed: int, ste
         begins & ~_blocked(state, inventory) & (inventory.inference | inventory.training | (chance < 0.9 - 0.4 * day))
     )
     work.job[starts] += 1
+    work.number[starts] = (work.job * size + np.arange(size))[starts]
     work.level[starts] = numbers.level_from + (numbers.level_to - numbers.level_from) * level[starts]
     # A fleet is found in the middle of its work: the first jobs have run for a while.
     left = 1.0 - gap if step == 1 else np.ones(size)
@@ -130,8 +131,28 @@ def _inference_level(inventory: Inventory, at_ms: int) -> Floats:
     return (0.20 + 0.75 * daylight(at_ms) + ripple).clip(0.02, 1.0)
 
 
+REST_MS = 20 * MINUTE
+"""How long a slot rests from which work was taken (own choice)."""
+
+
+def is_free(state: SimState, inventory: Inventory) -> Bools:
+    """Which gang slots could take a job now."""
+    return ~state.work.busy & ~_blocked(state, inventory)
+
+
+def move_job(state: SimState, source: int, target: int, at_ms: int) -> None:
+    """The job of gang slot `source` goes on in `target`, which is free, under its name; its process is another."""
+    work = state.work
+    for column in (work.since_ms, work.until_ms, work.level, work.number):
+        column[target] = column[source]
+    work.job[target] += 1
+    work.busy[target] = True
+    work.busy[source] = False
+    work.until_ms[source] = at_ms + REST_MS
+
+
 def end_job(state: SimState, inventory: Inventory, gpu: int, at_ms: int) -> None:
     """The job on `gpu`, with its whole gang, dies; the slot rests for 20 minutes."""
     slot = int(inventory.gang[gpu])
     state.work.busy[slot] = False
-    state.work.until_ms[slot] = at_ms + 20 * MINUTE
+    state.work.until_ms[slot] = at_ms + REST_MS

@@ -65,14 +65,15 @@ FLAGS = (
 
 @dataclass
 class GangLoad:
-    """What runs, per gang slot: whether, since and until when, how hard (0.8 to 1.05) and the number of the job so
-    far."""
+    """What runs, per gang slot: whether, since and until when, how hard (0.8 to 1.05), how many jobs there were so far,
+    and the number that names the one now, which it keeps where it is moved."""
 
     busy: Bools
     since_ms: Floats
     until_ms: Floats
     level: Floats
     job: Ints
+    number: Ints
 
     @classmethod
     def none(cls, gangs: int, now_ms: int) -> GangLoad:
@@ -82,6 +83,7 @@ class GangLoad:
             until_ms=np.full(gangs, -np.inf),
             level=np.ones(gangs),
             job=np.zeros(gangs, dtype=np.int64),
+            number=np.arange(gangs, dtype=np.int64),
         )
 
 
@@ -148,6 +150,8 @@ class SimState:
     ooms: Floats
     layouts: list[tuple[Placement, ...]]
     extra_capacity: dict[str, float] = field(default_factory=dict)
+    cooled: dict[int, float] = field(default_factory=dict)
+    """Temperature to which a throttle for heat brings a GPU, by its number, in degrees Celsius."""
 
     def reset_gpu(self, gpu: int) -> None:
         """What a reset of the GPU or a reload of its driver does to its counters and verdicts."""

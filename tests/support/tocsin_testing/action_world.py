@@ -34,6 +34,7 @@ def settings(**more: Any) -> ActionSettings:
         "boot_grace_seconds": 0.0,
         "cooldown_seconds": 0.0,
         "settle_seconds": 30.0,
+        "goal_seconds": 0.0,
         "breaker_root_causes": 1000,
         "limits": {
             "max_concurrent": 1000,

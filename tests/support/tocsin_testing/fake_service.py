@@ -65,13 +65,16 @@ from tocsin_testing import fake_ahead, fake_now
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_decisions import FakeDecisions
 
+_LONGEST_S = 10.0
+"""How long a slow fleet makes people wait at most."""
 FAULTS = ("thermal_drift", "gsp_timeout")
 
 
 class FakeService(FakeDecisions):
-    """Set `store_down`, `broken` or `not_ready` to make it fail; `simulated` says what the fleet claims to be.
+    """Set `store_down`, `broken`, `busy` or `not_ready` to make it fail, clear `gate` to make it slow.
 
-    With `hosts` the fleet has that many instead of 8, and some trouble all over; it is made once.
+    `simulated` says what the fleet claims to be. With `hosts` the fleet has that many instead of 8, and some trouble
+    all over; it is made once.
     """
 
     def __init__(self, *, simulated: bool = True, hosts: int | None = None) -> None:
@@ -81,6 +84,9 @@ class FakeService(FakeDecisions):
         self.simulated = simulated
         self.store_down = False
         self.broken = False
+        self.busy = False
+        self.gate = threading.Event()
+        self.gate.set()
         self.working = False
         self.prices = fake_ahead.PRICES
         self.not_ready: list[str] = []
@@ -113,8 +119,11 @@ class FakeService(FakeDecisions):
         self._journal.append(entry)
 
     def _check(self) -> None:
+        self.gate.wait(_LONGEST_S)
         if self.broken:
             raise RuntimeError("a defect")
+        if self.busy:
+            raise Unavailable("the store is busy")
 
     def ready(self) -> Readiness:
         return Readiness(ready=not self.not_ready, reasons=self.not_ready)

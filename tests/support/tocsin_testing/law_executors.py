@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +150,12 @@ class NamedFleet:
 
     def schedulable(self) -> Mapping[str, bool]:
         return self._fleet.schedulable()
+
+    def move(self, job: str, hosts: Collection[str]) -> bool:
+        return self._fleet.move(job, hosts)
+
+    def closed(self) -> Collection[str]:
+        return self._fleet.closed()
 
     def gpu_on(self, host: str) -> str:
         return self._fleet.gpu_on(host)

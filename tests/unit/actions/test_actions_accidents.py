@@ -380,7 +380,7 @@ def test_accident_a_manager_accepts_and_does_nothing() -> None:
     for _ in range(5):
         world.step()
     outcomes = [status.outcome for status in world.loop.statuses() if status.decision.action is ActionKind.CORDON]
-    assert [outcome.status for outcome in outcomes if outcome is not None] == [OutcomeStatus.UNVERIFIED]
+    assert [outcome.status for outcome in outcomes if outcome is not None] == [OutcomeStatus.GOAL_NOT_REACHED]
     assert any(told.key.endswith("|escalate") for told in world.notifier.told)
     assert not world.journal.of(EntryKind.HOLD_OFF)
 

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from tocsin.actions.guards.limits import needs_person
 from tocsin.actions.loop.decide import chosen_action, decide
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import action_sentence
-from tocsin.actions.model.view import FleetView
+from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import Decision, Mode, NotifyParameters
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin_testing.action_world import finding, incident, settings
+from tocsin_testing.action_world import finding, fleet, incident, settings, subject_of
 from tocsin_testing.builders import T0
 
 GPU = Subject(SubjectKind.GPU, "GPU-a", "node-1", "train")
@@ -53,6 +54,44 @@ def test_an_incident_gives_one_notification_and_one_action_for_its_root_alone() 
     assert [(d.action, d.subject) for d in decisions] == [(ActionKind.NOTIFY, GPU), (ActionKind.CORDON, GPU)]
     assert decisions[1].findings[0] == root.id
     assert len(decisions[1].findings) == 64
+
+
+def test_nothing_more_is_decided_of_a_cause_that_has_cleared() -> None:
+    peers = [finding(Subject(SubjectKind.GPU, f"GPU-{n}"), rule="sympathetic") for n in range(3)]
+    whole = incident(finding(GPU), *peers)
+    before = decide([whole], [], VIEW, Policy(settings()))
+    after = decide([replace(whole, cleared=(whole.root.id,))], [], VIEW, Policy(settings()))
+    assert [one.action for one in before] == [ActionKind.NOTIFY, ActionKind.CORDON]
+    assert [one.key for one in after] == [before[0].key], "the notification that went out already, and no action"
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "action", "wanted"),
+    [
+        ("gpu_recovery_action", 1.0, ActionKind.NOTIFY, ActionKind.RESET_GPU),
+        ("gpu_row_remap_pending", 1.0, ActionKind.RESET_GPU, ActionKind.RESET_GPU),
+        ("gpu_power_watts", 1.0, ActionKind.RESET_GPU, None),
+    ],
+)
+def test_what_a_gpu_says_it_owes_outlives_the_cause(
+    metric: str, value: float, action: ActionKind, wanted: ActionKind | None
+) -> None:
+    owed = replace(finding(GPU, rule="owed", action=action), metric=metric, value=value)
+    left = incident(finding(GPU), owed)
+    left = replace(left, cleared=(left.root.id,))
+    actions = [one for one in decide([left], [], VIEW, Policy(settings())) if one.action is not ActionKind.NOTIFY]
+    assert [one.action for one in actions] == ([] if wanted is None else [wanted])
+    assert all((one.findings[0], one.incident) == (owed.id, left.id) for one in actions)
+
+
+def test_gpus_that_are_still_hot_stay_throttled_when_the_first_of_them_is_not() -> None:
+    hot = [
+        finding(Subject(SubjectKind.GPU, f"GPU-{n}", "node-1", "train"), rule="hot", action=ActionKind.THROTTLE)
+        for n in range(4)
+    ]
+    left = replace(incident(*hot), cleared=(hot[0].id, hot[3].id))
+    throttled = [one for one in decide([left], [], VIEW, Policy(settings())) if one.action is ActionKind.THROTTLE]
+    assert [one.subject for one in throttled] == [hot[1].subject, hot[2].subject]
 
 
 def test_every_hot_gpu_of_one_cause_gets_its_throttle() -> None:
@@ -191,3 +230,15 @@ def test_what_fails_days_after_the_root_pages_anew_and_once_a_shift() -> None:
     told = f"hot|gpu:GPU-a|notify|{T0}"
     assert [key(), key(1), key(1, 5)] == [told, f"{told}|page", f"{told}|page"]
     assert [key(1, 49), key(1, 49, 50), key(50, 62)] == [f"{told}|page|4", f"{told}|page|4", f"{told}|page|5"]
+
+
+def test_people_are_told_where_a_yes_is_wanted_though_the_mode_is_act() -> None:
+    gpus = fleet(1, 4)
+    lonely = replace(VIEW, gpus={uuid: GpuView(gpu, VIEW.now_ms) for uuid, gpu in gpus.items()})
+    lonely = replace(lonely, policy=Policy(settings(limits={"min_available_ratio": 0.8})))
+    drain = finding(subject_of(gpus["GPU-0-0"]), action=ActionKind.DRAIN)
+    told, meant = decide([incident(drain)], [], lonely, lonely.policy)
+    assert needs_person(meant, lonely, VIEW.now_ms)
+    assert "it waits for a person's approval" in told.sentence
+    assert isinstance(told.parameters, NotifyParameters)
+    assert told.parameters.proposes == meant.id

@@ -6,17 +6,29 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from tocsin.actions.loop.execution import INTERRUPTED, Threads
+from tocsin.actions.loop.execution import INTERRUPTED, Threads, judged
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
 from tocsin.actions.model.decision_log import dump_decision
 from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.model.goals import NEW_ERRORS, POWER_LIMIT
+from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR
-from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, encode
+from tocsin.domain.decision import (
+    ActionGoal,
+    Decision,
+    DecisionState,
+    GoalSense,
+    Mode,
+    OutcomeStatus,
+    RestoreParameters,
+    encode,
+)
 from tocsin.domain.entry import EntryKind
-from tocsin.domain.finding import ActionKind
-from tocsin_testing.action_world import FakeExecutor, World, settings
+from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin_testing.action_world import FakeExecutor, World, settings, subject_of
+from tocsin_testing.builders import T0
 
 GOING = ExecutionResult(True, "2 pods left", pending=True)
 
@@ -295,3 +307,45 @@ def test_what_cannot_be_read_keeps_no_node_out_of_service() -> None:
         "deadline_ms = 'soon' is no instant in milliseconds",
     )
     assert world.loop.controls().effects == {}
+
+
+def restored(answer: bool | None) -> tuple[bool | None, float | None]:
+    """What is made of a cap that was given back while a lower limit, for heat, is still in force."""
+    world = World()
+    world.values["GPU-0-0"] = {POWER_LIMIT: 600.0}
+    decision = Decision(
+        rule="cap",
+        subject=subject_of(world.gpus["GPU-0-0"]),
+        action=ActionKind.RESTORE,
+        mode=Mode.ACT,
+        severity=Severity.INFO,
+        category=Category.POWER,
+        at_ms=T0,
+        expires_ms=T0 + HOUR,
+        key="cap|restore",
+        sentence="",
+        findings=(),
+        parameters=RestoreParameters(power_limit_watts=700.0),
+        goal=ActionGoal(POWER_LIMIT, GoalSense.AT_LEAST, 699.0, "watts"),
+    )
+    return judged(LedgerEntry(decision, T0), answer, world.view())
+
+
+def test_a_limit_that_was_given_back_is_back_though_a_lower_one_is_in_force() -> None:
+    assert restored(True) == (True, 600.0)
+    assert restored(False) == (False, 600.0)
+    assert restored(None) == (False, 600.0)
+
+
+def test_a_reset_is_not_over_before_its_gpu_is_read_again() -> None:
+    world = World(settings(goal_seconds=900.0))
+    world.executor.seen = None
+    world.break_gpu("GPU-0-0", action=ActionKind.RESET_GPU, category=Category.HARDWARE)
+    world.step()
+    world.stale.add("GPU-0-0")
+    for _ in range(5):
+        world.step()
+    status = world.only(ActionKind.RESET_GPU)
+    assert status.decision.goal is not None
+    assert status.decision.goal.measure == NEW_ERRORS
+    assert status.state is DecisionState.VERIFYING

@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 
 from tocsin.actions.loop.decide import decide
+from tocsin.actions.loop.loop import OTHER_WORK
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.foresight import Foresight, alone
 from tocsin.actions.planning.state import FleetState
 from tocsin.actions.planning.units import PlanLimits
-from tocsin.domain.decision import Decision, encode
-from tocsin.domain.finding import ActionKind, Category, Finding, Subject, SubjectKind
-from tocsin_testing.action_world import finding, incident, settings
+from tocsin.domain.clock import HOUR
+from tocsin.domain.decision import Decision, DecisionState, Ruling, encode
+from tocsin.domain.event import EventKind
+from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Subject, SubjectKind
+from tocsin.domain.notice import notice_text
+from tocsin.domain.reading import Gpu
+from tocsin_testing.action_world import World, finding, incident, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.planning import budgets, fleet, on, work
 
@@ -44,11 +50,82 @@ def test_a_migration_names_the_work_and_where_it_would_go() -> None:
 
 def test_work_that_must_stay_or_has_no_place_is_named_as_such() -> None:
     stuck = fleet(1, [work("a", on("n0", *range(8)))])
-    assert "a has no place now" in decided(leaving(), Foresight(state=stuck)).sentence
+    assert Foresight(state=stuck).leaving(GPU).obstacle == "a has no place now"
+    assert decided(leaving(), Foresight(state=stuck)).sentence == "Migrate the work off n0/0 on n0: It is too hot."
     held = fleet(2, [work("a", on("n0", 0), budgets=("x",))], budgets=budgets(x=0))
     made = decided(leaving(), Foresight(state=held))
-    assert "a has to stay: budget x allows 0 disruptions now" in made.sentence
+    assert Foresight(state=held).leaving(GPU).obstacle == "a has to stay: budget x allows 0 disruptions now"
     assert encode(made.parameters)["to_host"] == ""
+
+
+FULL = fleet(1, [work("a", on("n0", *range(8)))])
+
+
+def loop_over(state: FleetState, **more: Any) -> tuple[World, FleetView]:
+    """A loop that proposes a migration off a GPU of `state`."""
+    gpus = {slot.uuid: Gpu(slot.uuid, slot.host, pool="p") for slot in state.gpus.values()}
+    world = World(settings(mode="propose", managed_pools=["p"]), gpus)
+    world.break_gpu("n0/0", action=ActionKind.MIGRATE, category=Category.MEMORY, **more)
+    return world, replace(world.view(), foresight=Foresight(state=state))
+
+
+def test_a_migration_without_a_place_is_held_by_that_and_waits_for_nobody() -> None:
+    world, view = loop_over(FULL)
+    world.loop.step(view, view.incidents, [])
+    made = world.only(ActionKind.MIGRATE)
+    verdict = world.verdict("place", ActionKind.MIGRATE)
+    assert (verdict.ruling, verdict.reason) == (Ruling.HOLD, "a has no place now")
+    assert not made.waits_for_person
+    told = world.notifier.told[0]
+    assert "it cannot start now: a has no place now" in told.sentence
+    assert not encode(told.parameters).get("proposes")
+
+
+def test_once_there_is_a_place_it_waits_for_a_person_and_names_it() -> None:
+    world, view = loop_over(FULL)
+    world.loop.step(view, view.incidents, [])
+    room = fleet(2, [work("a", on("n0", *range(8)))])
+    wider = replace(view, foresight=Foresight(state=room))
+    world.loop.step(wider, wider.incidents, [])
+    made = world.only(ActionKind.MIGRATE)
+    assert made.waits_for_person
+    assert encode(made.decision.parameters)["to_host"] == "n1"
+    assert "a to n1" in made.decision.sentence
+
+
+def approved(elsewhere: FleetState) -> tuple[World, DecisionStatus]:
+    """A migration of work `a` that a person approved, and a step in the state `elsewhere`."""
+    world, view = loop_over(fleet(2, [work("a", on("n0", *range(8)))]))
+    world.loop.step(view, view.incidents, [])
+    asked = world.only(ActionKind.MIGRATE)
+    world.loop.operator.approve(asked.decision.id, "ann")
+    later = replace(view, foresight=Foresight(state=elsewhere))
+    for _ in range(2):
+        world.loop.step(later, later.incidents, [])
+    return world, asked
+
+
+def test_a_yes_holds_where_only_the_place_has_changed() -> None:
+    world, asked = approved(fleet(3, [work("a", on("n0", *range(8))), work("c", on("n1", *range(8)))]))
+    begun = world.only(ActionKind.MIGRATE)
+    assert world.executor.done == [begun.decision.key] == [asked.decision.key]
+    assert encode(begun.decision.parameters)["to_host"] == "n2"
+
+
+def test_a_yes_is_for_the_work_that_it_was_given_for() -> None:
+    world, asked = approved(fleet(2, [work("b", on("n0", 0))]))
+    new, old = (status for status in world.loop.statuses() if status.decision.action is ActionKind.MIGRATE)
+    assert world.executor.done == []
+    assert (old.decision.id, old.state, old.reason) == (asked.decision.id, DecisionState.EXPIRED, OTHER_WORK)
+    assert new.waits_for_person
+    assert encode(new.decision.parameters)["work"] == "b"
+
+
+def test_what_is_taken_away_leaves_without_a_place() -> None:
+    notice = (Evidence(f"{EventKind.MAINTENANCE_NOTICE}:1", notice_text("it ends", T0 + HOUR), T0),)
+    world, view = loop_over(FULL, evidence=notice)
+    world.loop.step(view, view.incidents, [])
+    assert world.only(ActionKind.MIGRATE).waits_for_person
 
 
 def test_a_gpu_that_is_left_is_no_target() -> None:
@@ -56,7 +133,7 @@ def test_a_gpu_that_is_left_is_no_target() -> None:
     made = decided(leaving(), Foresight(state=state))
     assert encode(made.parameters)["to_host"] == "n0", "another GPU of the host is free"
     host = Subject(SubjectKind.HOST, "n0", "n0", "p")
-    assert "a has no place now" in decided(leaving(subject=host), Foresight(state=state)).sentence
+    assert Foresight(state=state).leaving(host).obstacle == "a has no place now"
 
 
 def test_defragmenting_names_the_moves_of_the_plan_that_touch_the_subject() -> None:

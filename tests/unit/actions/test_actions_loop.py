@@ -180,7 +180,7 @@ def test_a_failure_that_may_have_worked_is_not_tried_again() -> None:
     assert len(world.loop.controls().effects) == 1
 
 
-def test_an_effect_that_is_not_seen_is_unverified_escalated_once_and_tried_again_later() -> None:
+def test_a_goal_that_is_not_reached_is_told_once_and_tried_again_later() -> None:
     world = World(settings(cooldown_seconds=1800.0))
     world.executor.seen = False
     world.break_gpu("GPU-0-0")
@@ -190,9 +190,10 @@ def test_an_effect_that_is_not_seen_is_unverified_escalated_once_and_tried_again
         (s for s in world.loop.statuses() if s.decision.action is ActionKind.CORDON), key=lambda s: s.decision.key
     )
     assert again.state is DecisionState.HELD
-    assert status.state is DecisionState.FAILED
+    assert status.state is DecisionState.GOAL_NOT_REACHED
     assert status.outcome is not None
-    assert status.outcome.status is OutcomeStatus.UNVERIFIED
+    assert status.outcome.status is OutcomeStatus.GOAL_NOT_REACHED
+    assert "it is tried again" in status.outcome.next_step
     escalated = [d for d in world.notifier.told if d.key.endswith("|escalate")]
     assert [d.severity for d in escalated] == [Severity.CRITICAL]
     world.restart()

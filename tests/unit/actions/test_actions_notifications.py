@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tocsin.actions.notifications.channel import Delivery
-from tocsin.domain.clock import HOUR
+from tocsin.actions.model.policy import Policy
+from tocsin.actions.notifications.channel import Delivery, Phase
+from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
-from tocsin_testing.action_world import World, settings
+from tocsin_testing.action_world import World, incident, settings
+from tocsin_testing.notify_world import FakeChannel, NotifyWorld
 
 AWAY = Delivery(False, "cannot connect", 1)
 REFUSED = Delivery(False, "answered 400", 1, again=False)
@@ -99,3 +103,23 @@ def test_what_the_receiver_refuses_is_lost_at_once_and_the_next_goes_on() -> Non
     report = world.step()
     assert world.notifier.tries == 2
     assert report.counts["notifications_lost"] == 2
+
+
+def test_what_was_told_ends_with_the_incident_and_not_with_its_first_cause() -> None:
+    channel = FakeChannel("alerts", keyed=True)
+    made = NotifyWorld(channel)
+    world = made.world
+    world.policy = Policy(settings(mode="observe", boot_grace_seconds=0))
+    made.restart()
+    root, effect = world.break_gpu("GPU-0-0"), world.break_gpu("GPU-1-0", rule="sympathetic")
+    open_one = incident(root, effect)
+    world.loop.step(world.view(), [open_one], [])
+    del world.faults["hot|GPU-0-0"]
+    world.clock.advance(MINUTE)
+    world.loop.step(world.view(), [replace(open_one, cleared=(root.id,))], [])
+    assert channel.told(Phase.RESOLVED) == []
+    world.faults.clear()
+    world.clock.advance(MINUTE)
+    world.loop.step(world.view(), [], [])
+    assert channel.told(Phase.RESOLVED) == channel.told(Phase.FIRING)
+    assert len(channel.told(Phase.FIRING)) == 1

@@ -10,13 +10,24 @@ from tocsin.actions.guards.maintenance import is_open, next_start
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import taken_out
-from tocsin.config.settings import MaintenanceWindow
+from tocsin.actions.planning.foresight import Foresight
+from tocsin.config.settings import LimitSettings, MaintenanceWindow
 from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.domain.decision import Ruling, ScaleInParameters, Verdict
+from tocsin.domain.decision import (
+    DefragmentParameters,
+    GpuPlace,
+    MigrateParameters,
+    Ruling,
+    ScaleInParameters,
+    Verdict,
+)
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Subject, SubjectKind
+from tocsin.domain.reading import Gpu
 from tocsin_testing.action_world import World, finding, fleet, settings, subject_of
 from tocsin_testing.builders import T0
+from tocsin_testing.planning import fleet as planned_fleet
+from tocsin_testing.planning import on, work
 
 MIDNIGHT = T0 - T0 % DAY
 
@@ -107,11 +118,85 @@ def test_share_counts_whole_hosts() -> None:
     assert "6 of 8 managed GPUs would be out of service, at most 4 (50%)" in _held(world, "max_share")[0].reason
 
 
-def test_share_of_a_small_fleet_may_be_nothing() -> None:
-    world = World(settings(limits={"max_concurrent_ratio": 0.1}))
+def test_share_of_nothing_is_nothing() -> None:
+    world = World(settings(limits={"max_concurrent_ratio": 0.0}))
     world.break_gpu("GPU-0-0", action=ActionKind.RESET_GPU)
     world.step()
-    assert "1 of 8 managed GPUs would be out of service, at most 0 (10%)" in _held(world, "max_share")[0].reason
+    assert "1 of 8 managed GPUs would be out of service, at most 0 (0%)" in _held(world, "max_share")[0].reason
+
+
+SHIPPED = LimitSettings().model_dump()
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 8])
+def test_one_host_of_several_may_be_drained_by_the_shipped_limits_and_not_a_second(hosts: int) -> None:
+    world = World(settings(limits=SHIPPED), fleet(hosts, 8))
+    world.break_gpu("GPU-0-0", action=ActionKind.DRAIN)
+    world.step()
+    assert _subjects(world) == ["gpu:GPU-0-0"]
+    world.break_gpu("GPU-1-3", action=ActionKind.DRAIN)
+    world.step()
+    assert _subjects(world) == ["gpu:GPU-0-0"]
+    assert _held(world, "max_share")
+
+
+def test_the_only_host_is_drained_once_a_person_approves() -> None:
+    world = World(settings(limits=SHIPPED), fleet(1, 8))
+    world.break_gpu("GPU-0-0", action=ActionKind.DRAIN)
+    world.step()
+    made = world.only(ActionKind.DRAIN)
+    assert [v.guard for v in made.verdicts if v.ruling is not Ruling.ALLOW] == ["approval"]
+    assert "host node-0 is the only one that is managed" in world.verdict("approval", ActionKind.DRAIN).reason
+    world.loop.operator.approve(made.decision.id, "ann")
+    world.step()
+    assert _subjects(world) == ["gpu:GPU-0-0"]
+
+
+def test_a_host_that_holds_all_of_a_pool_is_drained_once_a_person_approves() -> None:
+    gpus = fleet(8, 8)
+    gpus = {uuid: replace(gpu, pool="default" if gpu.host != "node-0" else "lone") for uuid, gpu in gpus.items()}
+    world = World(settings(limits=SHIPPED, managed_pools=["default", "lone"]), gpus)
+    world.break_gpu("GPU-0-0", action=ActionKind.DRAIN)
+    world.step()
+    assert world.executor.done == []
+    assert "host node-0 holds all of pool lone" in world.verdict("approval", ActionKind.DRAIN).reason
+    world.loop.operator.approve(world.only(ActionKind.DRAIN).decision.id, "ann")
+    world.step()
+    assert _subjects(world) == ["gpu:GPU-0-0"]
+
+
+def test_a_step_within_a_drained_host_takes_nothing_more_out() -> None:
+    world = World(settings(limits={**SHIPPED, "max_per_host": 9}), fleet(8, 8))
+    world.elsewhere.update(f"GPU-0-{index}" for index in range(8))
+    world.elsewhere.add("GPU-1-0")
+    world.break_gpu("GPU-0-0", action=ActionKind.RESET_GPU)
+    world.step()
+    assert not _held(world, "max_share")
+    world.break_gpu("GPU-1-1", action=ActionKind.RESET_GPU)
+    world.step()
+    assert "10 of 64 managed GPUs would be out of service" in _held(world, "max_share")[0].reason
+
+
+def test_moving_named_work_takes_out_the_gpus_that_it_leaves_alone() -> None:
+    state = planned_fleet(8, [work("a", on("n0", 0, 1)), work("b", on("n1", 0))])
+    gpus = {slot.uuid: Gpu(slot.uuid, slot.host, index=0) for slot in state.gpus.values()}
+    world = World(gpus=gpus)
+    whole = Subject(SubjectKind.FLEET, "fleet")
+    world.faults["all"] = finding(whole, world.clock.now_ms(), action=ActionKind.DEFRAGMENT)
+    made = next(
+        one
+        for one in decide(world.view().incidents, [], world.view(), world.policy)
+        if one.subject == whole and one.action is ActionKind.DEFRAGMENT
+    )
+    view = replace(world.view(), foresight=Foresight(state=state))
+    assert len(taken_out(made, view)) == 64, "nothing is named: all of it"
+    named = replace(made, parameters=DefragmentParameters(work=("a",), to_host=(("n1",),)))
+    assert taken_out(named, view) == {"n0/0", "n0/1"}
+    unknown = replace(made, parameters=DefragmentParameters(work=("a", "gone"), to_host=(("n1",), ("n1",))))
+    assert len(taken_out(unknown, view)) == 64
+    leaves = MigrateParameters(work=("b",), source=(GpuPlace("n1/0"),))
+    moved = replace(made, action=ActionKind.MIGRATE, subject=subject_of(gpus["n0/0"]), parameters=leaves)
+    assert taken_out(moved, view) == {"n1/0"}
 
 
 def test_host_limit() -> None:

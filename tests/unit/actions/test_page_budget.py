@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from tocsin.actions.notifications.channel import Phase, text_of
+from tocsin.actions.notifications.alertmanager import Alertmanager
+from tocsin.actions.notifications.channel import Message, Phase, text_of
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import Category, Severity
-from tocsin_testing.notify_world import LINKS, FakeChannel, NotifyWorld
+from tocsin_testing.notify_world import LINKS, FakeChannel, NotifyWorld, means
 
 HARD: dict[str, Any] = {"category": Category.HARDWARE, "severity": Severity.CRITICAL}
 SOFT: dict[str, Any] = {"category": Category.CAPACITY, "severity": Severity.CRITICAL, "rule": "maintenance_notice"}
@@ -88,3 +90,35 @@ def test_a_receiver_that_wants_pages_alone_gets_no_warning() -> None:
     world.world.break_gpu(GPUS[1], **HARD)
     world.world.step()
     assert levels(channel) == [(AlertLevel.PAGE, 1)]
+
+
+def labels(sent: Message) -> dict[str, str]:
+    """The labels by which an Alertmanager tells the alert of a message."""
+    made = Alertmanager(means("alertmanager", labels={"notification": "mine"}))
+    (alert,) = json.loads(made.encode([sent]).body)
+    made.close()
+    found: dict[str, str] = alert["labels"]
+    return found
+
+
+def test_the_end_of_one_summary_is_not_the_end_of_another() -> None:
+    channel = FakeChannel("alerts", batch=100, keyed=True, refresh_seconds=60.0)
+    world = rig(channel)
+    for gpu in GPUS[:4]:
+        world.world.break_gpu(gpu, **SOFT)
+    world.world.step()
+    for gpu in GPUS[4:6]:
+        world.world.break_gpu(gpu, **SOFT)
+    world.world.step(advance=HOUR)
+    first, second = dict.fromkeys(one.key for one in channel.taken if one.gathered)
+    world.restart()
+    for gpu in GPUS[:4]:
+        del world.world.faults[f"{SOFT['rule']}|{gpu}"]
+    world.world.step(advance=HOUR)
+    sent = [one for one in channel.taken if one.gathered]
+    by_key = {key: [labels(one) for one in sent if one.key == key] for key in (first, second)}
+    assert [len(told) > 1 for told in by_key.values()] == [True, True], "an end, and a reminder"
+    assert all(one == told[0] for told in by_key.values() for one in told), "an alert keeps its labels"
+    assert by_key[first][0] != by_key[second][0]
+    assert [told[0]["level"] for told in by_key.values()] == ["page", "warning"], "beyond the one page for all of them"
+    assert [one.key for one in sent if one.resolved] == [first]

@@ -1,0 +1,28 @@
+"""Whether the work that would leave has somewhere to go."""
+
+from __future__ import annotations
+
+from tocsin.actions.guards.base import Applies, Hold, guard
+from tocsin.actions.model.view import FleetView
+from tocsin.actions.planning.foresight import PLANNED
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind, Subject
+
+
+def obstacle(action: ActionKind, rule: str, subject: Subject, deadline_ms: int | None, view: FleetView) -> str:
+    """Why the work on `subject` cannot leave now; empty where it can, or nobody knows.
+
+    Planners look for a place before they ask for a move. A machine that is taken away at `deadline_ms` takes its work
+    with it: what leaves without a place loses nothing by it.
+    """
+    if action is not ActionKind.MIGRATE or rule in PLANNED or deadline_ms is not None:
+        return ""
+    return view.foresight.leaving(subject).obstacle
+
+
+@guard("place", 115, Applies.DISRUPTIVE)
+def place(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
+    """Has the work that would be moved a place to go to, and may it leave."""
+    context = decision.parameters.context
+    why = obstacle(decision.action, decision.rule, decision.subject, context.deadline_ms, view)
+    return Hold(why) if why else None
