@@ -11,7 +11,9 @@ import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.control import Whoami
-from tocsin.client.errors import Denied
+from tocsin.client.errors import Busy, Denied
+from tocsin.dashboard.boundary import REFRESH_SECONDS, look_again
+from tocsin.dashboard.kept_answers import PageClient
 from tocsin.dashboard.sessions import COOKIE, SESSIONS, Login
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SystemClock
@@ -21,12 +23,13 @@ URL_VARIABLE = "TOCSIN_DASHBOARD__API_URL"
 TOKEN_VARIABLE = "TOCSIN_DASHBOARD__API_TOKEN"  # noqa: S105  # a name, not a token
 CA_VARIABLE = "TOCSIN_DASHBOARD__API_CA"
 DEFAULT_URL = "http://127.0.0.1:8470"
-REFRESH_SECONDS = 5.0
-"""Time between two looks at the API."""
 DECIDERS = ("operator", "admin")
 """Roles that may approve, reject, undo, pause and resume."""
 _SESSION = "login.session"
 _ENDED = "login.ended"
+_OLD = "answers.old"
+_TOLD_SECONDS = 3 * REFRESH_SECONDS
+"""How long the age of a run's answers is told: until the next run of the page, and a little longer."""
 
 
 def own_token() -> str:
@@ -76,15 +79,28 @@ def current_token() -> str:
     return login.token if login is not None else own_token()
 
 
-def connect() -> Client:
+def connect() -> PageClient:
     """A client of the API that the environment names, as whoever is logged in; close it after use."""
-    return client_with(current_token())
+    ca = os.environ.get(CA_VARIABLE)
+    return PageClient(os.environ.get(URL_VARIABLE) or DEFAULT_URL, current_token(), ca=Path(ca) if ca else None)
 
 
 def client_with(token: str) -> Client:
-    """A client of the API that the environment names, with `token`."""
+    """A client of the API that the environment names, with `token`, that answers nothing by itself."""
     ca = os.environ.get(CA_VARIABLE)
     return Client(os.environ.get(URL_VARIABLE) or DEFAULT_URL, token, ca=Path(ca) if ca else None)
+
+
+def note_age(client: PageClient) -> None:
+    """Keep how old the answers were that a run of this tab had to do with."""
+    if client.oldest_s > 0:
+        st.session_state[_OLD] = (SystemClock().monotonic(), client.oldest_s)
+
+
+def age_of_answers() -> float:
+    """Seconds by which what this tab shows is old because the brain is busy; 0.0 where it is not."""
+    at_s, oldest_s = st.session_state.get(_OLD, (0.0, 0.0))
+    return oldest_s if SystemClock().monotonic() - at_s < _TOLD_SECONDS else 0.0
 
 
 def lacking(who: Whoami, text: Text, *roles: str) -> str:
@@ -97,10 +113,15 @@ def lacking(who: Whoami, text: Text, *roles: str) -> str:
 
 def show_problem(error: TocsinError, text: Text) -> None:
     """Say what is wrong and what to do about it."""
-    kind = "down" if isinstance(error, Unavailable) else "denied" if isinstance(error, Denied) else "other"
+    kinds = (("busy", Busy), ("down", Unavailable), ("denied", Denied))
+    kind = next((name for name, one in kinds if isinstance(error, one)), "other")
     # On one line and without a backtick it cannot end the code span that it stands in.
     detail = " ".join(str(error).replace("`", "'").split())
-    st.error(f"**{text(f'problem.{kind}')}**\n\n{text(f'remedy.{kind}')}\n\n``{detail}``", icon=":material/cloud_off:")
+    said = f"**{text(f'problem.{kind}')}**\n\n{text(f'remedy.{kind}')}\n\n``{detail}``"
+    if kind == "busy":
+        st.info(said, icon=":material/hourglass_top:")
+    else:
+        st.error(said, icon=":material/cloud_off:")
 
 
 def _login_is_over() -> bool:
@@ -118,19 +139,8 @@ def _login_is_over() -> bool:
     return False
 
 
-def _look_again() -> None:
-    begun = SystemClock().monotonic()
-
-    @st.fragment(run_every=REFRESH_SECONDS)
-    def again() -> None:
-        if SystemClock().monotonic() - begun >= REFRESH_SECONDS / 2:
-            st.rerun()
-
-    again()
-
-
 @contextmanager
-def api(text: Text, *, whole: bool = False) -> Iterator[Client]:
+def api(text: Text, *, whole: bool = False) -> Iterator[PageClient]:
     """A client for one run of a page; an error of the API ends that run with its message instead of a traceback.
 
     A log-in that has ended leads back to the form. A page that is no fragment, and so is not drawn again by itself,
@@ -139,6 +149,7 @@ def api(text: Text, *, whole: bool = False) -> Iterator[Client]:
     try:
         with connect() as client:
             yield client
+            note_age(client)
     except Denied as error:
         if _login_is_over():
             st.rerun()
@@ -147,5 +158,5 @@ def api(text: Text, *, whole: bool = False) -> Iterator[Client]:
     except TocsinError as error:
         show_problem(error, text)
         if whole:
-            _look_again()
+            look_again()
         st.stop()

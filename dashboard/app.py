@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from tocsin.dashboard import style
+from tocsin.dashboard.boundary import boundary
 from tocsin.dashboard.frame import adopt_language, current_text, header, sidebar
 from tocsin.dashboard.login import gate
 
@@ -48,10 +49,11 @@ def main() -> None:
     st.logo(str(LOGO), size="large", icon_image=str(ICON))
     page = st.navigation(pages)
     sidebar(text)
-    if gate(text):
-        st.html(style.hidden_heading(page.title))
-        header()
-        page.run()
+    with boundary(page.title, whole=True):
+        if gate(text):
+            st.html(style.hidden_heading(page.title))
+            header()
+            page.run()
 
 
 if __name__ == "__main__":

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
 
 from tocsin.dashboard.palette import Palette
+from tocsin.domain.clock import HOUR, to_iso
 
 CONFIG = {"displayModeBar": False}
+_STOPS = [
+    {"dtickrange": [None, 86_400_000 - 1], "value": "%H:%M\n%d %b"},
+    {"dtickrange": [86_400_000, "M1"], "value": "%d %b"},
+    {"dtickrange": ["M1", None], "value": "%b %Y"},
+]
+"""How instants are written, by the distance of the ticks."""
 
 
 def plain(chart: go.Figure, height: int, palette: Palette, **layout: Any) -> go.Figure:
@@ -29,6 +37,28 @@ def plain(chart: go.Figure, height: int, palette: Palette, **layout: Any) -> go.
     chart.update_xaxes(**axis, title=title)
     chart.update_yaxes(**axis, title=title)
     return chart
+
+
+def time_axis(chart: go.Figure, at_ms: Sequence[int], **more: Any) -> go.Figure:
+    """Ticks on whole minutes, hours or days, whatever the span of `at_ms` (UTC); one under an hour is widened to that.
+
+    Left to itself, Plotly divides a span of no length into fractions of milliseconds.
+    """
+    if at_ms:
+        start, end = min(at_ms), max(at_ms)
+        lacking = max(0, HOUR - (end - start)) // 2
+        more.setdefault("range", [to_iso(start - lacking), to_iso(end + lacking)])
+    return chart.update_xaxes(type="date", tickformatstops=_STOPS, **more)
+
+
+def count_step(most: float, ticks: int = 5) -> int:
+    """The step of an axis of counts up to `most` with about `ticks` ticks: 1, 2 or 5 times a power of ten."""
+    size = 1
+    while True:
+        for step in (size, 2 * size, 5 * size):
+            if most <= step * ticks:
+                return step
+        size *= 10
 
 
 def show(chart: go.Figure, key: str, alt: str) -> None:

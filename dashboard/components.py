@@ -13,8 +13,9 @@ from tocsin.dashboard import link
 from tocsin.dashboard.palette import Palette, ink, mix
 from tocsin.dashboard.text import Text
 
-_LEAST, _MOST = 1e-5, 0.3
-"""Probabilities between which the colour of a risk grows, by its logarithm."""
+_LEAST, _MOST = 0.01, 0.5
+"""Probabilities between which the colour of a risk grows, by its logarithm; a smaller one has none, for it is the usual
+state of a GPU (own choice: the yearly failure rate of data-centre GPUs of some percent is 0.02 % in two days)."""
 
 
 @cache
@@ -35,7 +36,9 @@ def risk_text(probability: float) -> str:
 
 
 def heat(probability: float, palette: Palette) -> str:
-    """The colour of a risk: the scale of the palette over the logarithm."""
+    """The colour of a risk: the scale of the palette over the logarithm; that of the page where it is under 1 %."""
+    if probability < _LEAST:
+        return palette.background
     share = log(min(_MOST, max(_LEAST, probability)) / _LEAST) / log(_MOST / _LEAST)
     low, middle, high = palette.scale
     return mix(low, middle, 2 * share) if share < 0.5 else mix(middle, high, 2 * share - 1)

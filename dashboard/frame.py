@@ -8,7 +8,8 @@ import streamlit as st
 
 from tocsin.client.models import FleetSummary
 from tocsin.dashboard import style
-from tocsin.dashboard.access import REFRESH_SECONDS, connect
+from tocsin.dashboard.access import age_of_answers, connect
+from tocsin.dashboard.boundary import live
 from tocsin.dashboard.login import person
 from tocsin.dashboard.palette import DARK, LIGHT, Palette
 from tocsin.dashboard.text import LANGUAGES, Text, clock
@@ -57,8 +58,8 @@ def sidebar(text: Text) -> None:
         st.html(style.frame_script(text.language), unsafe_allow_javascript=True)
 
 
-def banner(summary: FleetSummary, text: Text) -> str:
-    """The line above every page: simulated or not, mode, pause, breaker, clock."""
+def banner(summary: FleetSummary, text: Text, old: float = 0.0) -> str:
+    """The line above every page: simulated or not, mode, pause, breaker, clock; `old` is the age of answers in s."""
     parts = []
     if summary.simulated:
         parts += [style.chip(text("simulated"), "tc-sim"), f"<span>{text('simulated.banner')}</span>"]
@@ -68,17 +69,20 @@ def banner(summary: FleetSummary, text: Text) -> str:
         parts.append(style.chip("Ⅱ " + text("paused", who=summary.paused_by), "tc-alarm"))
     if summary.breaker.tripped:
         parts.append(style.chip("✕ " + text("breaker.tripped", n=summary.breaker.root_causes), "tc-alarm"))
+    if old > 0:
+        parts.append(style.chip("⧗ " + text("busy.age", age=text.duration(old)), "tc-late"))
     age = summary.last_reading_age_s
     reading = text("reading.none") if age is None else text("reading.age", age=text.duration(age))
     parts.append(f'<span class="tc-muted tc-right">{clock(summary.now)} UTC · {reading}</span>')
     return style.bar(parts)
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def header() -> None:
     """The banner, looked up again and again; where the API does not answer, the page below says so."""
     try:
         with connect() as client:
-            st.html(banner(client.summary(), current_text()))
+            summary = client.summary()
+            st.html(banner(summary, current_text(), max(client.oldest_s, age_of_answers())))
     except TocsinError:
         st.empty()

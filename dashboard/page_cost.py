@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from html import escape
+from itertools import pairwise
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -14,8 +15,9 @@ import streamlit as st
 from tocsin.client.models import GpuState
 from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, MoneyOut
 from tocsin.dashboard import link, style
-from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.charts import plain, show
+from tocsin.dashboard.access import api
+from tocsin.dashboard.boundary import live
+from tocsin.dashboard.charts import plain, show, time_axis
 from tocsin.dashboard.components import gpu_link, more, style_sheet
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
@@ -72,6 +74,13 @@ def _colours(palette: Palette) -> dict[str, str]:
     }
 
 
+def _hours_axis(chart: go.Figure, found: Sequence[Bar]) -> None:
+    """The whole of the first and of the last bar, which stand on the middle of their hours or days."""
+    at_ms = [from_iso(one.at) for one in found]
+    half = min((after - before for before, after in pairwise(at_ms)), default=HOUR) // 2
+    time_axis(chart, [at_ms[0] - half, at_ms[-1] + half] if at_ms else [])
+
+
 def uses(found: Sequence[Bar], text: Text, palette: Palette) -> go.Figure:
     """Stacked bars of GPU-hours; what nobody has in the period is left out."""
     chart = go.Figure()
@@ -95,7 +104,8 @@ def uses(found: Sequence[Bar], text: Text, palette: Palette) -> go.Figure:
             )
     legend = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"color": palette.muted}}
     plain(chart, 270, palette, barmode="stack", bargap=0.08, hovermode="x unified", legend=legend)
-    chart.update_yaxes(title_text=text("cost.axis"))
+    _hours_axis(chart, found)
+    chart.update_yaxes(title_text=text("cost.axis"), rangemode="tozero")
     return chart
 
 
@@ -112,7 +122,8 @@ def power(found: Sequence[Bar], palette: Palette) -> go.Figure:
         )
     )
     plain(chart, 140, palette, hovermode="x unified")
-    chart.update_yaxes(rangemode="tozero", title_text="W", nticks=4)
+    _hours_axis(chart, found)
+    chart.update_yaxes(rangemode="tozero", title_text="W", nticks=4, tickformat=",d")
     return chart
 
 
@@ -277,7 +288,7 @@ def _charts(found: CostOut, text: Text, palette: Palette) -> None:
     show(power(drawn, palette), "power", text("cost.power"))
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()

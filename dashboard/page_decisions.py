@@ -20,7 +20,8 @@ from tocsin.client.models import (
     TimelineQuery,
 )
 from tocsin.dashboard import charts, link, style
-from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.access import api
+from tocsin.dashboard.boundary import live
 from tocsin.dashboard.decision_control import Hand, decide_buttons, fleet_buttons, forget_news, show_news
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, Palette
@@ -34,7 +35,7 @@ from tocsin.dashboard.text import (
     seconds_between,
     short_clock,
 )
-from tocsin.domain.clock import SECOND, to_iso
+from tocsin.domain.clock import SECOND, from_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.entry import Entry
 from tocsin.domain.finding import ActionKind, SubjectKind
@@ -116,7 +117,7 @@ def _standing_held(item: TimelineItem, text: Text) -> str:
         return text("stand.observed")
     if not item.approvable:
         return text("stand.held")
-    return text("stand.waiting_held") if set(item.held_by) - {"approval"} else text("stand.waiting")
+    return text("stand.waiting")
 
 
 def _with(head: str, detail: str) -> str:
@@ -284,7 +285,13 @@ VIEWS: dict[str, tuple[DecisionState, ...]] = {
     "waiting": (),
     "held": (DecisionState.HELD,),
     "running": (DecisionState.APPROVED, DecisionState.EXECUTING, DecisionState.VERIFYING),
-    "ended": (DecisionState.DONE, DecisionState.FAILED, DecisionState.REJECTED, DecisionState.EXPIRED),
+    "ended": (
+        DecisionState.DONE,
+        DecisionState.GOAL_NOT_REACHED,
+        DecisionState.FAILED,
+        DecisionState.REJECTED,
+        DecisionState.EXPIRED,
+    ),
     "all": (),
 }
 """Choices of the list, with the states that each shows; none is any."""
@@ -294,6 +301,7 @@ SIGNS: dict[DecisionState, tuple[str, str]] = {
     DecisionState.EXECUTING: ("▶", "triangle-right"),
     DecisionState.VERIFYING: ("▶", "diamond"),
     DecisionState.DONE: ("✓", "circle"),
+    DecisionState.GOAL_NOT_REACHED: ("◐", "circle-dot"),
     DecisionState.FAILED: ("✕", "x"),
     DecisionState.REJECTED: ("⊘", "circle-x-open"),
     DecisionState.EXPIRED: ("○", "circle-open"),
@@ -364,6 +372,7 @@ def _view(timeline: Timeline, text: Text) -> str:
 def _colour(state: DecisionState, palette: Palette) -> str:
     return {
         DecisionState.HELD: palette.words[GpuState.WARNING],
+        DecisionState.GOAL_NOT_REACHED: palette.words[GpuState.WARNING],
         DecisionState.FAILED: palette.words[GpuState.CRITICAL],
         DecisionState.REJECTED: palette.muted,
         DecisionState.EXPIRED: palette.muted,
@@ -394,7 +403,7 @@ def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Pale
         )
     rows = len({mark.action for mark in marks})
     charts.plain(chart, 74 + 16 * rows, palette, margin={"l": 0, "r": 12, "t": 4, "b": 0})
-    chart.update_xaxes(tickformat="%H:%M\n%d %b", automargin=True)
+    charts.time_axis(chart, [from_iso(mark.at) for mark in marks], automargin=True)
     return chart.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
 
 
@@ -486,7 +495,7 @@ def _head(summary: FleetSummary, everything: Timeline, hand: Hand) -> str:
     return view
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()

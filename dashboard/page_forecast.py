@@ -8,6 +8,7 @@ from html import escape
 import plotly.graph_objects as go
 import streamlit as st
 
+from tocsin.client.errors import Busy
 from tocsin.client.models_capacity import (
     CapacityOut,
     CourseOut,
@@ -20,14 +21,14 @@ from tocsin.client.models_capacity import (
     RiskOut,
 )
 from tocsin.dashboard import link, style
-from tocsin.dashboard.access import REFRESH_SECONDS, api
-from tocsin.dashboard.charts import plain, show
+from tocsin.dashboard.access import api
+from tocsin.dashboard.boundary import live
+from tocsin.dashboard.charts import plain, show, time_axis
 from tocsin.dashboard.components import gpu_link, heat_cell, heat_table, more, risk_text, style_sheet
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, mix
 from tocsin.dashboard.text import Text, chance, clock, eta_text, gpu_at, number, percent
-from tocsin.domain.clock import optional_iso
-from tocsin.domain.errors import Unavailable
+from tocsin.domain.clock import from_iso, optional_iso
 from tocsin.domain.prediction import PredictionStatus
 
 # Charts of an hourly figure: its past, what is expected, and the interval around that.
@@ -74,7 +75,7 @@ def figure(
     known_values = [value for values in (known_course, high) for value in values if value is not None]
     top = max([*known_values, there or 0.0], default=1.0) or 1.0
     chart.update_yaxes(range=[0, _ROOM * top], nticks=5)
-    chart.update_xaxes(nticks=5, tickformat="%d %b")
+    time_axis(chart, [from_iso(at) for at in course.at], nticks=5)
     return chart
 
 
@@ -142,16 +143,14 @@ def _fragmented(found: CapacityOut, text: Text, palette: Palette) -> None:
             st.html(style.note(text("ahead.short", reason=course.reason)))
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def capacity() -> None:
     """Draw the charts of the largest pools, or of those that were chosen."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
         try:
             found = client.capacity()
-        except Unavailable as error:
-            if not client.healthy():
-                raise
+        except Busy as error:
             st.html(style.title(text("ahead.capacity")) + style.note(f"{text('ahead.working')} ({error})"))
             return
     names = [one.pool for one in found.pools]
@@ -336,7 +335,7 @@ def _lists(found: ForecastOut, text: Text) -> None:
     st.html(_list(text("ahead.growing"), found.fragmentation, found.fragmentation_total, growing, found.now, text))
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def _ahead() -> None:
     text, palette = current_text(), current_palette()
     with api(text) as client:

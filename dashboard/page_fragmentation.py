@@ -10,6 +10,7 @@ from typing import get_args
 import plotly.graph_objects as go
 import streamlit as st
 
+from tocsin.client.errors import Busy
 from tocsin.client.models_capacity import (
     FragmentationOut,
     HostChange,
@@ -23,13 +24,13 @@ from tocsin.client.models_capacity import (
     TaskOut,
 )
 from tocsin.dashboard import link, style
-from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.access import api
+from tocsin.dashboard.boundary import live
 from tocsin.dashboard.charts import plain, show
 from tocsin.dashboard.components import gpu_link, more, page_link, style_sheet
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, ink, mix
 from tocsin.dashboard.text import Text, gpu_at, number, percent, seconds_between
-from tocsin.domain.errors import Unavailable
 from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE
 
 # MIG GPUs as rows of slices, by node: instances, free slices, and free ones that the layout keeps from instances.
@@ -244,7 +245,7 @@ def _made(found: PlansOut, text: Text) -> str:
     return style.note(text("frag.plan.made", age=age, took=text.duration(found.took_s)))
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def plan() -> None:
     """Draw what the chosen planner would do."""
     text, palette = current_text(), current_palette()
@@ -260,9 +261,7 @@ def plan() -> None:
     with api(text) as client:
         try:
             found = client.plan(planner)
-        except Unavailable as error:
-            if not client.healthy():
-                raise
+        except Busy as error:
             st.html(style.note(f"{text('ahead.working')} ({error})"))
             return
     for one in found.plans:
@@ -374,7 +373,7 @@ def _mig(found: FragmentationOut, text: Text, palette: Palette) -> str:
     return heading + drawn + rest + mig_legend(text, palette) + style.note(text("frag.mig.hint"))
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def _now() -> None:
     text, palette = current_text(), current_palette()
     with api(text) as client:

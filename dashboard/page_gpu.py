@@ -21,7 +21,8 @@ from tocsin.client.models import (
     SeriesResponse,
 )
 from tocsin.dashboard import charts, link, style, timeline
-from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.access import api
+from tocsin.dashboard.boundary import live
 from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS
@@ -432,7 +433,7 @@ def _values(detail: GpuDetail, text: Text) -> None:
             st.html(style.table([text("column.metric"), text("column.reason"), name], rows))
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def render() -> None:
     """Draw the page."""
     text = current_text()

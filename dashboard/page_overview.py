@@ -6,7 +6,8 @@ import streamlit as st
 
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.dashboard import attention, heatmap, link, style
-from tocsin.dashboard.access import REFRESH_SECONDS, api
+from tocsin.dashboard.access import api
+from tocsin.dashboard.boundary import live
 from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.heatmap import canvas
@@ -107,7 +108,7 @@ def _heading(summary: FleetSummary, text: Text) -> None:
             )
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live()
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()

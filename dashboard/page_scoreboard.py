@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from statistics import median
@@ -21,7 +22,8 @@ from tocsin.client.models import (
 )
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import api
-from tocsin.dashboard.charts import plain
+from tocsin.dashboard.boundary import live
+from tocsin.dashboard.charts import count_step, plain
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, ink
 from tocsin.dashboard.text import NOTHING, Text, clock, effect_words, percent, share
@@ -32,8 +34,8 @@ _BAR = 26
 """Height of one bar with its gap, pixels."""
 _RULES_SHOWN = 9
 """Bars of the chart by rule; the table has all rules."""
-_FEW = 12
-"""With no more leads than this the axis counts one by one."""
+_BINS = 16
+"""Bins of the leads at most."""
 FLOOR = 1e-4
 """Lowest frequency on the axis of the reliability diagram; what is below is drawn at the edge."""
 
@@ -73,6 +75,8 @@ def by_rule(rules: Sequence[RuleScore], text: Text, palette: Palette) -> go.Figu
         ]
     )
     drawn = plain(chart, _BAR * len(order) + 76, palette, barmode="stack", bargap=0.35)
+    most = max((sum(column) for column in zip(*(counts for *_, counts in parts), strict=True)), default=0)
+    drawn.update_xaxes(dtick=count_step(most), tickformat=",d")
     return drawn.update_yaxes(showgrid=False)
 
 
@@ -91,17 +95,32 @@ def by_guard(held_by: Mapping[str, int], text: Text, palette: Palette) -> go.Fig
             hoverinfo="skip",
         )
     )
-    return plain(chart, _BAR * len(order) + 40, palette, bargap=0.35).update_yaxes(showgrid=False)
+    plain(chart, _BAR * len(order) + 40, palette, bargap=0.35)
+    chart.update_xaxes(dtick=count_step(max((count for _, count in order), default=0)), tickformat=",d")
+    return chart.update_yaxes(showgrid=False)
 
 
 def lead_chart(lead_s: Sequence[float], text: Text, palette: Palette, height: int = 240) -> go.Figure:
-    """How long before, as counts."""
-    hours = [lead / 3600 for lead in lead_s]
-    chart = go.Figure(go.Histogram(x=hours, nbinsx=16, marker={"color": palette.forecast}, hoverinfo="y"))
-    plain(chart, height, palette, bargap=0.05)
-    chart.update_xaxes(title={"text": text("score.leads.axis")})
-    axis = {"title": {"text": text("score.leads.count")}, "tickformat": "d"}
-    return chart.update_yaxes(**axis, dtick=1 if len(hours) <= _FEW else None)
+    """How long before, as counts in bins of whole hours."""
+    hours = [max(0.0, lead / 3600) for lead in lead_s]
+    width = max(1, math.ceil(max(hours, default=0.0) / _BINS))
+    counts = Counter(int(lead // width) for lead in hours)
+    places = sorted(counts)
+    chart = go.Figure(
+        go.Bar(
+            x=[(place + 0.5) * width for place in places],
+            y=[counts[place] for place in places],
+            width=0.95 * width,
+            marker={"color": palette.forecast},
+            customdata=[[place * width, (place + 1) * width] for place in places],
+            hovertemplate="%{y} (%{customdata[0]:d} – %{customdata[1]:d} h)<extra></extra>",
+        )
+    )
+    plain(chart, height, palette)
+    ahead = [0, (places[-1] + 1) * width] if places else [0, 1]
+    chart.update_xaxes(title={"text": text("score.leads.axis")}, range=ahead)
+    step = count_step(max(counts.values(), default=0))
+    return chart.update_yaxes(title={"text": text("score.leads.count")}, tickformat=",d", dtick=step)
 
 
 def reliability(bins: Sequence[ReliabilityBin], text: Text, palette: Palette, height: int = 380) -> go.Figure:
@@ -372,7 +391,7 @@ def _crossings(score: Scoreboard, text: Text, palette: Palette) -> None:
             st.html(style.note(text("score.models.none")))
 
 
-@st.fragment(run_every=REFRESH_SECONDS)
+@live(REFRESH_SECONDS)
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()

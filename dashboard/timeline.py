@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import pairwise
+from statistics import median
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -30,6 +32,10 @@ _ABOVE = 15
 """Pixels between the first panel's heading and the names of events above it."""
 _LANE = 24
 """Height of a reason for throttling."""
+_GAP = 3.0
+"""From so many usual steps on, nothing is drawn between two samples: what was not seen is not claimed."""
+_DOT = 4
+"""Diameter of a value that stands alone, pixels."""
 
 Spans = Mapping[str, Sequence[tuple[int, int]]]
 
@@ -106,24 +112,49 @@ def _end(predictions: Sequence[Prediction], start_ms: int, now_ms: int) -> int:
     return max(latest, now_ms) + (now_ms - start_ms) // 50
 
 
+def runs(at_ms: Sequence[int], known: Sequence[bool]) -> list[list[int]]:
+    """Places of `known` samples, in runs without a gap.
+
+    A gap is longer than `_GAP` times the usual step of this very metric: one that is read every minute has none between
+    its samples, however many buckets without a value lie between them.
+    """
+    places = [place for place, there in enumerate(known) if there]
+    steps = [at_ms[after] - at_ms[before] for before, after in pairwise(places)]
+    longest = _GAP * median(steps) if steps else 0.0
+    found: list[list[int]] = []
+    for place in places:
+        if found and at_ms[place] - at_ms[found[-1][-1]] <= longest:
+            found[-1].append(place)
+        else:
+            found.append([place])
+    return found
+
+
 def _peers(canvas: Canvas, band: PeerBand | None, name: str) -> None:
-    """The middle 80 % of the peers as a band, their median as a thin line."""
+    """The middle 80 % of the peers as a band, their median as a thin line; both end where a gap begins.
+
+    Each run of the band is a shape of its own: filled to another trace, Plotly joins what lies on both sides of a gap.
+    """
     if band is None or name not in band.low:
         return
     _, factor = chart_unit(name)
-
-    def scaled(values: Sequence[float | None]) -> list[float | None]:
-        return [None if value is None else value * factor for value in values]
-
-    def line(values: Sequence[float | None], width: float, **more: object) -> go.Scatter:
-        style = {"color": canvas.palette.peers, "width": width}
-        return go.Scatter(
-            x=band.at, y=scaled(values), mode="lines", line=style, hoverinfo="skip", showlegend=False, **more
-        )
-
-    low, high = line(band.low[name], 0), line(band.high[name], 0, fill="tonexty", fillcolor=canvas.palette.peer_fill)
-    for trace in (low, high, line(band.middle[name], 1)):
-        canvas.chart.add_trace(trace, row=canvas.rows[name], col=1)
+    low, middle, high = band.low[name], band.middle[name], band.high[name]
+    known = [None not in each for each in zip(low, middle, high, strict=True)]
+    edge: list[tuple[str, float | None]] = []
+    line: list[tuple[str, float | None]] = []
+    for run in runs([from_iso(at) for at in band.at], known):
+        there, back = [(band.at[place], place) for place in run], [(band.at[place], place) for place in reversed(run)]
+        # A shape ends at the None behind it.
+        end = (band.at[run[-1]], None)
+        edge += [(at, (low[place] or 0.0) * factor) for at, place in there]
+        edge += [*((at, (high[place] or 0.0) * factor) for at, place in back), end]
+        line += [*((at, (middle[place] or 0.0) * factor) for at, place in there), end]
+    palette = canvas.palette
+    filled = {"fill": "toself", "fillcolor": palette.peer_fill, "line": {"width": 0}}
+    for points, look in ((edge, filled), (line, {"line": {"color": palette.peers, "width": 1}})):
+        x, y = [at for at, _ in points], [value for _, value in points]
+        drawn = go.Scatter(x=x, y=y, mode="lines", hoverinfo="skip", showlegend=False, **look)
+        canvas.chart.add_trace(drawn, row=canvas.rows[name], col=1)
 
 
 def _throttled(canvas: Canvas, throttled: Spans) -> None:
@@ -149,14 +180,25 @@ def _throttled(canvas: Canvas, throttled: Spans) -> None:
 
 
 def _values(canvas: Canvas, series: SeriesResponse, name: str) -> None:
+    """The values as a line that ends where a gap begins; a value with a gap on both sides is a dot."""
     _, factor = chart_unit(name)
+    values = series.metrics[name]
+    x: list[str | None] = []
+    y: list[float | None] = []
+    dots: list[int] = []
+    for run in runs([from_iso(at) for at in series.at], [value is not None for value in values]):
+        # The line breaks at the None that follows each run.
+        x += [*(series.at[place] for place in run), series.at[run[-1]]]
+        y += [*((values[place] or 0.0) * factor for place in run), None]
+        dots += [_DOT if len(run) == 1 else 0] * (len(run) + 1)
     canvas.chart.add_trace(
         go.Scatter(
-            x=series.at,
-            y=[None if value is None else value * factor for value in series.metrics[name]],
-            mode="lines",
+            x=x,
+            y=y,
+            mode="lines+markers" if any(dots) else "lines",
             connectgaps=False,
             line={"color": canvas.palette.line, "width": 1.6},
+            marker={"size": dots, "color": canvas.palette.line, "opacity": 1} if any(dots) else None,
             name=metric_label(name),
             hovertemplate="%{y:.1f}<extra></extra>",
             showlegend=False,
@@ -302,7 +344,7 @@ def _lay_out(canvas: Canvas, headings: Sequence[str], height: float) -> None:
     palette = canvas.palette
     layout = {"margin": {"l": 0, "r": 8, "t": 34 + _ABOVE, "b": 0}, "hovermode": "x unified", "barmode": "overlay"}
     charts.plain(canvas.chart, round(height) + 24 * len(headings) + 40, palette, **layout)
-    canvas.chart.update_xaxes(range=[to_iso(canvas.start_ms), to_iso(canvas.end_ms)], type="date")
+    charts.time_axis(canvas.chart, [canvas.start_ms, canvas.end_ms])
     for row in canvas.rows.values():
         canvas.chart.update_yaxes(nticks=5, row=row, col=1)
     for annotation in canvas.chart.layout.annotations:

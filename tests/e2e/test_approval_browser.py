@@ -33,7 +33,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         {
             "simulation": {"gpus": 16, "fault_rate_scale": 0.0},
             "forecast": {"worker": False, "models": folder / "models"},
-            "actions": {"confirmations": 1, "boot_grace_seconds": 0, "settle_seconds": 60, "cooldown_seconds": 0},
+            "actions": {
+                "confirmations": 1,
+                "boot_grace_seconds": 0,
+                "settle_seconds": 60,
+                "goal_seconds": 0,
+                "cooldown_seconds": 0,
+            },
         }
     )
     made = Demo(demo_settings(wanted, folder), T0)

@@ -9,11 +9,22 @@ from playwright.sync_api import Browser, Page, expect
 
 from tocsin.dashboard.app import ALIAS
 from tocsin_testing import fake_fleet as fleet
-from tocsin_testing.browsing import Shown, idle, opened, settled, visit
+from tocsin_testing.browsing import WAIT, Shown, idle, opened, settled, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.xdist_group("browser")]
 
 FIRST_VIEW_MS = 2_000
+LEAST_OPACITY = """(longest) => new Promise((done) => {
+    let least = 2, begun = 0;
+    const look = (now) => {
+        const stale = document.querySelectorAll('[data-testid="stElementContainer"][data-stale="true"]');
+        if (stale.length) begun ||= now;
+        for (const one of stale) least = Math.min(least, Number(getComputedStyle(one).opacity));
+        if (begun && now - begun > longest) done(least); else requestAnimationFrame(look);
+    };
+    requestAnimationFrame(look);
+})"""
+"""The least opacity of what is stale, from when something is."""
 TRIES = 8
 """Of a machine that does other things as well the best try counts."""
 
@@ -116,6 +127,21 @@ def test_a_link_opens_the_same_view(browser: Browser, small: Shown) -> None:
         mapped(page)
         expect(page.locator('[data-selected="true"]').filter(has_text="显存")).to_be_visible()
         expect(page.locator("canvas[data-cells]")).to_have_attribute("data-cells", "24")
+
+
+def test_a_page_stays_readable_while_the_brain_is_slow_and_keeps_what_it_knows(browser: Browser, small: Shown) -> None:
+    with opened(browser, small.url) as page:
+        mapped(page)
+        small.service.gate.clear()
+        try:
+            # Streamlit fades what is drawn anew within two seconds: looked at again and again for three.
+            least = page.evaluate(LEAST_OPACITY, 3_000)
+            expect(page.get_by_text("The brain is busy").first).to_be_visible(timeout=WAIT)
+        finally:
+            small.service.gate.set()
+        assert least == 1
+        expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
+        expect(page.locator("canvas[data-cells]")).to_be_visible()
 
 
 def test_the_name_of_the_first_page_leads_there(browser: Browser, small: Shown) -> None:

@@ -21,17 +21,19 @@ class DashboardProcess:
     claim: PortClaim
 
 
-def prepare_dashboard(listen: str, api_url: str, api_token: str, api_ca: Path | None = None) -> DashboardProcess:
-    """Command line, environment and URL of a dashboard; a taken port is replaced by a free one.
+def prepare_dashboard(
+    listen: str, api_url: str, api_token: str, api_ca: Path | None = None, *, exactly: bool = True
+) -> DashboardProcess:
+    """Command line, environment and URL of a dashboard; unless `exactly`, a taken port is replaced by a free one.
 
-    Raises Unavailable where Streamlit is not installed.
+    Raises Unavailable where Streamlit is not installed, and InputError for a taken port.
     """
     if importlib.util.find_spec("streamlit") is None:
         raise Unavailable("the dashboard needs Streamlit: pip install 'tocsin[dashboard]'")
     from tocsin.dashboard.launch import command
 
     host, port = split_address(listen, "dashboard.listen")
-    claim = PortClaim(host, port)
+    claim = PortClaim(host, port, field="dashboard.listen" if exactly else "")
     environment = {
         **os.environ,
         "TOCSIN_DASHBOARD__API_URL": api_url,

@@ -530,7 +530,7 @@ def test_an_export_is_asked_for_as_whoever_is_logged_in(
 def test_the_audit_without_an_api_says_so_and_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:9")
     asked: list[bool] = []
-    monkeypatch.setattr(access, "_look_again", lambda: asked.append(True))
+    monkeypatch.setattr(access, "look_again", lambda: asked.append(True))
     app = opened("audit")
     assert TEXT("problem.down") in app.error[0].value
     assert asked
@@ -544,11 +544,11 @@ def test_a_chain_that_cannot_be_checked_leaves_the_page_as_it_is(
 
     monkeypatch.setattr(service, "verify_journal", fail)
     app = opened("audit")
-    assert "the disk is slow" in app.error[0].value
+    assert "the disk is slow" in app.info[0].value
     assert TEXT("audit.chain.unchecked") in said(app)
     assert not app.button(key="check").disabled
     assert "#1" in said(app)
-    assert not app.run().error
+    assert not app.run().info
 
 
 def test_a_new_decision_does_not_come_under_the_button_of_the_one_that_is_shown(url: str, service: FakeService) -> None:

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from tocsin.dashboard import heatmap
-from tocsin.dashboard.access import DEFAULT_URL, REFRESH_SECONDS, TOKEN_VARIABLE, URL_VARIABLE
+from tocsin.dashboard.access import DEFAULT_URL, TOKEN_VARIABLE, URL_VARIABLE
 from tocsin.dashboard.app import PAGES
+from tocsin.dashboard.boundary import REFRESH_SECONDS
 from tocsin.dashboard.page_gpu import SPANS
 from tocsin.dashboard.palette import SYMBOLS
 from tocsin.dashboard.text import LANGUAGES, Text

@@ -14,11 +14,15 @@ from tocsin.actions.loop.loop import SELECTION, ActionLoop
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
 from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.actions.planning.facts import NodeState
+from tocsin.actions.planning.foresight import Foresight
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.reading import Gpu
 from tocsin_testing.action_world import World, fleet, settings
+from tocsin_testing.planning import fleet as planned_fleet
+from tocsin_testing.planning import on, work
 
 DOC = Path(__file__).parents[3] / "docs" / "guards.md"
 SECTIONS: dict[str, str] = dict(re.findall(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)", DOC.read_text("utf-8")))
@@ -148,6 +152,16 @@ def _unknown() -> World:
     return _after(world)
 
 
+def _full() -> World:
+    """A migration off a GPU of a fleet in which nothing is free."""
+    state = planned_fleet(1, [work("4711", on("n0", *range(8)))])
+    world = World(gpus={slot.uuid: Gpu(slot.uuid, slot.host) for slot in state.gpus.values()})
+    world.break_gpu("n0/0", action=ActionKind.MIGRATE)
+    view = world.view()
+    world.loop.step(replace(view, foresight=Foresight(state=state)), view.incidents, [])
+    return world
+
+
 SCENES: dict[str, Callable[[], World]] = {
     "mode": lambda: _after(_world(mode="observe")),
     "active": _not_active,
@@ -165,10 +179,11 @@ SCENES: dict[str, Callable[[], World]] = {
     "opt_out": _opted_out,
     "hold_off": _left_alone,
     "max_concurrent": lambda: _several([f"GPU-{h}-0" for h in range(6)], max_concurrent=5),
-    "max_share": lambda: _after(_world(limits={"max_concurrent_ratio": 0.1})),
+    "place": _full,
+    "max_share": lambda: _several(["GPU-0-0", "GPU-1-0"], max_concurrent_ratio=0.2),
     "max_per_host": lambda: _several(["GPU-0-0", "GPU-0-1"], ActionKind.RESET_GPU, max_per_host=1),
     "max_per_rack": lambda: _several(["GPU-0-0", "GPU-0-1", "GPU-1-0"], ActionKind.RESET_GPU, max_per_rack=2),
-    "capacity": lambda: _after(_world(limits={"min_available_ratio": 0.8})),
+    "capacity": lambda: _several(["GPU-0-0", "GPU-1-0"], min_available_ratio=0.8),
     "attempts": _tried,
     "breaker": _tripped,
     "approval": lambda: _after(_world(mode="propose")),
@@ -213,7 +228,7 @@ def test_named_defaults_are_those_of_the_settings(name: str) -> None:
 
 def test_every_setting_of_actions_that_a_guard_reads_is_named() -> None:
     text = "".join(SECTIONS.values())
-    elsewhere = {"limits", "elastic_pools", "settle_seconds", "execution_seconds", "escalate_after"}
+    elsewhere = {"limits", "elastic_pools", "settle_seconds", "goal_seconds", "execution_seconds", "escalate_after"}
     elsewhere |= {"cost", "lease_file", "dry_run"}
     for key in (*ActionSettings.model_fields.keys() - elsewhere, *type(ActionSettings().limits).model_fields):
         assert key in text, key
