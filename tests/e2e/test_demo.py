@@ -16,6 +16,7 @@ import pytest
 from tocsin.actions.guards.base import guards
 from tocsin.actions.loop.loop import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
+from tocsin.runtime.demo_terminal import WIDTH
 
 pytestmark = pytest.mark.xdist_group("demo")
 
@@ -56,53 +57,63 @@ def test_the_whole_loop_in_one_minute() -> None:
     assert all(isinstance(count, int) and count >= 1 for count in counts.values()), counts
     assert isinstance(report["journal"]["events"], int)
     assert any(guard != "mode" and count > 0 for guard, count in report["held_by"].items())
-    assert "found:" in done.stderr
-    assert "hold:" in done.stderr
+    assert " found: " in done.stderr
+    assert " hold: " in done.stderr
 
 
-def test_a_newcomer_sees_a_finding_a_prediction_and_a_held_action_within_a_minute() -> None:
-    awaited = {"dashboard: http://", "journal: ", "  found: ", "  predicted: ", "  hold: "}
-    demo = subprocess.Popen([*TOCSIN, "demo", "--for", "60s"], stderr=subprocess.PIPE, text=True)
-    lines: list[str] = []
+def without_clock(line: str) -> str:
+    return re.sub(r"^\d\d:\d\d ", "", line)
+
+
+def read_until(demo: subprocess.Popen[str], awaited: set[str]) -> list[str]:
+    """Lines of a demo until each of `awaited` was the start of one, or until it ends."""
+    lines, missing = [], set(awaited)
     assert demo.stderr is not None
     for line in demo.stderr:
         lines.append(line.rstrip("\n"))
-        awaited -= {start for start in awaited if line.startswith(start)}
-        if not awaited:
+        missing -= {start for start in missing if without_clock(line).startswith(start)}
+        if not missing:
             break
-    os.kill(demo.pid, signal.SIGINT)
-    lines += demo.communicate(timeout=60)[1].splitlines()
-    assert demo.returncode == 0, "\n".join(lines)[-3000:]
-    assert awaited == set()
-    assert lines[0] == "simulating 64 GPUs; everything shown is simulated"
-    holds = [line for line in lines if line.startswith("  hold: ")]
-    names = "|".join([*(guard.name for guard in guards()), SELECTION, PRE_CHECK])
-    assert all(re.search(rf" \((?:{names}): .+\)$", line) for line in holds), "each says which guard holds and why"
+    return lines
 
 
-def test_two_demos_beside_each_other_and_an_end_by_ctrl_c_without_a_child_left() -> None:
-    command = [*TOCSIN, "demo", "--gpus", "8"]
-    demos = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        for _ in range(2)
-    ]
-    urls, hints = [], []
-    for demo in demos:
-        assert demo.stderr is not None
-        for line in demo.stderr:
-            urls += [line.split()[1]] if line.startswith(("api:", "dashboard:")) else []
-            hints += [line] if "TOCSIN_DASHBOARD__API_URL=" in line else []
-            if line.startswith("dashboard:"):
-                break
-    assert len(set(urls)) == 4
-    assert any("export" in line and line.split("=")[1].strip() in urls for line in hints), "one has not the usual port"
-    for demo in demos:
+def urls_in(lines: list[str]) -> list[str]:
+    return [line.split()[1] for line in lines if line.startswith(("api:", "dashboard:"))]
+
+
+def test_a_newcomer_sees_a_finding_a_prediction_and_a_held_action_within_a_minute_beside_another_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    # Dashboards of other tests may run in this process, which they tell their brain by these.
+    for name in ("TOCSIN_DASHBOARD__API_URL", "TOCSIN_DASHBOARD__API_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    newcomer, other = (
+        subprocess.Popen([*TOCSIN, "demo", *more], stderr=subprocess.PIPE, text=True, start_new_session=True)
+        for more in (("--for", "60s"), ("--gpus", "8"))
+    )
+    others = read_until(other, {"dashboard: "})
+    awaited = {"dashboard: http://", "journal: ", "found: ", "predicted: ", "hold: "}
+    lines = read_until(newcomer, awaited)
+    status = subprocess.run([*TOCSIN, "status"], capture_output=True, text=True, timeout=60, check=True)
+    ended = []
+    for demo, read in ((newcomer, lines), (other, others)):
         os.kill(demo.pid, signal.SIGINT)
-    ended = [(demo, demo.communicate(timeout=60)[1]) for demo in demos]
-    for demo, errors in ended:
-        assert demo.returncode == 0, errors[-3000:]
-        assert left_after(demo.pid, seconds=10) == []
-        assert "Traceback" not in errors
+        read += demo.communicate(timeout=60)[1].splitlines()
+        ended.append((demo.returncode, left_after(demo.pid, seconds=10)))
+    assert ended == [(0, []), (0, [])], "\n".join(lines + others)[-3000:]
+    assert "Traceback" not in "\n".join(lines + others)
+    assert {start for start in awaited if not any(without_clock(line).startswith(start) for line in lines)} == set()
+    assert lines[0] == "simulating 64 GPUs; everything shown is simulated"
+    holds = [line for line in lines if " hold: " in line]
+    names = "|".join([*(guard.name for guard in guards()), SELECTION, PRE_CHECK])
+    said = rf" \((?:{names}): .+[)…]$|: waits for you: tocsin approve [0-9a-f]{{16}}$"
+    assert all(re.search(said, line) for line in holds), "each says which guard holds and why, or what to do"
+    assert max(map(len, lines)) <= WIDTH
+    assert "\x1b" not in "".join(lines), "no terminal, no colour"
+    assert len({*urls_in(lines), *urls_in(others)}) == 4
+    assert status.stdout.splitlines()[0].removeprefix("brain ") in urls_in(lines + others), "another shell finds one"
+    assert list((tmp_path / "tocsin").iterdir()) == []
 
 
 def test_json_without_an_end_is_one_clear_error() -> None:

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tocsin.config.load import load_settings
+from tocsin.config.load import load_settings, overridden
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
+from tocsin.domain.errors import TocsinError
 
 if TYPE_CHECKING:
     from tocsin.client.client import Client
 
+NOBODY = "loopback"
+"""Whom a brain without tokens takes everybody on its host for."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -32,8 +35,14 @@ class CliContext:
 
     @cached_property
     def settings(self) -> Settings:
-        """The settings, loaded on first use: a command that needs none works beside a broken file."""
-        return load_settings(self.config, secrets=self.secrets)
+        """The settings, loaded on first use: a command that needs none works beside a broken file.
+
+        What the environment says in place of the file is told on standard error: it is easily forgotten in a shell.
+        """
+        settings = load_settings(self.config, secrets=self.secrets)
+        for said in overridden(self.config):
+            click.echo(f"tocsin: {said}", err=True)
+        return settings
 
 
 pass_context = click.make_pass_decorator(CliContext)
@@ -48,21 +57,48 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 api_options = all_of(
-    click.option("--api-url", help="The brain's API; default: setting dashboard.api_url, else api.listen."),
+    click.option("--api-url", help="The brain's API; default: settings, else a running demo."),
     click.option("--token", help="Bearer token; default: that of `tocsin login`, else setting dashboard.api_token."),
 )
 """Options that say which brain to talk to."""
 
 
+def brain_of(settings: Settings, api_url: str | None) -> str:
+    """The brain that is asked: `api_url`, else what the settings name, else a demo that runs, else the usual place."""
+    from tocsin.client.demo_file import running_demo
+
+    if api_url or settings.names_brain:
+        return api_url or settings.brain_url
+    demo = running_demo()
+    if demo is None:
+        return settings.brain_url
+    click.echo(f"tocsin: asking the demo at {demo.api_url}", err=True)
+    return demo.api_url
+
+
 def connect(context: CliContext, api_url: str | None, token: str | None, timeout: float = 10.0) -> Client:
-    """A client of the brain; `timeout` is seconds."""
+    """A client of the brain; `timeout` is seconds. Says so on standard error where the brain ignores `token`."""
     from tocsin.client.client import Client
     from tocsin.client.token_file import stored_token
 
     dashboard = context.settings.dashboard
-    url = api_url or context.settings.brain_url
+    url = brain_of(context.settings, api_url)
     found = token or stored_token(url, SystemClock()) or dashboard.api_token.get_secret_value()
-    return Client(url, found, timeout, ca=dashboard.api_ca)
+    client = Client(url, found, timeout, ca=dashboard.api_ca)
+    if token:
+        _tell_ignored_token(client)
+    return client
+
+
+def _tell_ignored_token(client: Client) -> None:
+    try:
+        ignored = client.me().name == NOBODY
+    except TocsinError:
+        # The command itself says what is wrong.
+        return
+    if ignored:
+        said = f"--token is ignored: the brain at {client.base_url} has no api.tokens; on its host everybody is admin"
+        click.echo(f"tocsin: {said}", err=True)
 
 
 def dump(value: object) -> None:

@@ -39,8 +39,35 @@ from tocsin.cli.completion import PROGRAM
 from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.plugins import EXTRAS
 
+TASKS: dict[str, tuple[str, ...]] = {
+    "Start": ("demo", "brain", "agent", "dashboard"),
+    "Look at the fleet": ("top", "status", "diagnose", "scoreboard", "plan"),
+    "Look at this node": ("scan", "xid"),
+    "Decide and act": (
+        "approve", "reject", "pause", "resume", "breaker", "release", "act", "notify", "login", "logout", "inject",
+    ),
+    "Records": ("journal", "store", "import", "replay"),
+    "Forecasts": ("models", "train", "backtest", "rehearse"),
+    "Set up": ("config", "rules", "token", "plugins", "size", "completion", "reference"),
+}  # fmt: skip
+"""Commands by what somebody wants to do; `tocsin --help` lists them so."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class TaskGroup(click.Group):
+    """A group whose help lists its commands by task."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list of commands for each task; what has none comes last."""
+        left = [name for name in self.list_commands(ctx) if not any(name in names for names in TASKS.values())]
+        for task, names in {**TASKS, "Other": tuple(left)}.items():
+            known = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
+            if known:
+                width = formatter.width - 6 - max(len(name) for name in self.commands)
+                with formatter.section(task):
+                    formatter.write_dl([(name, found.get_short_help_str(width)) for name, found in known])
+
+
+@click.group(cls=TaskGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tocsin")
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings; default: $TOCSIN_CONFIG.")
 @click.option("--secrets", type=click.Path(path_type=Path), help="Folder of secret files; default: $TOCSIN_SECRETS.")

@@ -17,7 +17,7 @@ from tocsin.cli.progress import with_bars
 from tocsin.domain.clock import SECOND, SystemClock, to_iso
 
 if TYPE_CHECKING:
-    from tocsin.forecaster.lifecycle.gate import Gate
+    from tocsin.forecaster.lifecycle.gate import ModelGate
     from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
     from tocsin.offline.train import TrainingOutcome, TrainingRequest
 
@@ -155,7 +155,7 @@ def _model_registry(context: CliContext, out: Path | None) -> ModelRegistry:
 _folder = click.option("--models", "out", type=folder, help="Folder of models; default: setting forecast.models.")
 
 
-def _heard(gate: Gate) -> str:
+def _heard(gate: ModelGate) -> str:
     """Of which GPUs the model may speak."""
     heard = [name for name, simulated in (("real", False), ("simulated", True)) if gate.heard(simulated=simulated)]
     return f"heard: {', '.join(heard)}" if heard else "not heard"

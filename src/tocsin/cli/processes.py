@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, brain_of, dump, json_option, pass_context
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import configure_logging
@@ -116,9 +117,8 @@ def dashboard(context: CliContext) -> None:
     from tocsin.runtime.dashboard_process import prepare_dashboard
 
     settings = context.settings.dashboard
-    ready = prepare_dashboard(
-        settings.listen, context.settings.brain_url, settings.api_token.get_secret_value(), settings.api_ca
-    )
+    url = brain_of(context.settings, None)
+    ready = prepare_dashboard(settings.listen, url, settings.api_token.get_secret_value(), settings.api_ca)
     click.echo(f"dashboard: {ready.url}", err=True)
     with stop_on_signal() as stop, subprocess.Popen(ready.command, env=ready.environment) as process:
         while process.poll() is None and not stop.wait(0.2):
@@ -163,16 +163,14 @@ def demo(
         raise InputError(
             "--json", True, "prints a report at the end, which this demo has not", "add --for, for example --for 60s"
         )
-    from tocsin.terminal.text import plain
-
     with stop_on_signal() as stop:
         report = run_demo(
             settings,
             stop,
             duration=duration,
             dashboard=not no_dashboard,
-            # What happened is indented, and read by people; addresses and paths stay as they are.
-            announce=lambda text: click.echo(f"  {plain(text)}" if text.startswith(" ") else text, err=True),
+            announce=lambda text: click.echo(text, err=True),
+            colour=sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         )
     if as_json:
         dump(report)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tocsin.client import control, models
 from tocsin.client.control import ManualAction, ManualActionOut
-from tocsin.client.errors import BadRequest, Denied, NotFound, ServerFault
+from tocsin.client.errors import BadRequest, Busy, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.wire import adapter, to_json
@@ -49,7 +49,7 @@ def _error_of(response: httpx2.Response) -> TocsinError:
     if status == 409:
         return Conflict(message)
     if status in {429, 503}:
-        return Unavailable(message)
+        return Busy(message)
     if status >= 500:
         return ServerFault(message)
     return BadRequest(message, error.code, dict(error.details))
@@ -58,10 +58,11 @@ def _error_of(response: httpx2.Response) -> TocsinError:
 class Client:
     """Speaks to one brain.
 
-    `timeout` is seconds, for each step of a request. Every method raises `Unavailable` where no brain answers (or it
-    answers 503), `Denied`, `NotFound`, `Conflict`, `BadRequest` or `ServerFault` with the server's message. Safe to
-    share between threads. Environment proxies are not used: the API is reached directly. `ca` is a PEM file that takes
-    the place of the system's CAs. Raises InputError where that cannot be used.
+    `timeout` is seconds, for each step of a request. Every method raises `Unavailable` where no brain answers, `Busy`
+    (which is one) where a brain runs but took too long or answers 429 or 503, `Denied`, `NotFound`, `Conflict`,
+    `BadRequest` or `ServerFault` with the server's message. Safe to share between threads. Environment proxies are not
+    used: the API is reached directly. `ca` is a PEM file that takes the place of the system's CAs. Raises InputError
+    where that cannot be used.
     """
 
     def __init__(
@@ -326,8 +327,10 @@ class Client:
     def _send(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
         try:
             return self._http.request(method, path, params=params, **more)
+        except httpx2.ConnectTimeout as error:
+            raise Unavailable(f"nothing answers at {self.base_url} in time; is the address right?") from error
         except httpx2.TimeoutException as error:
-            raise Unavailable(f"the brain at {self.base_url} did not answer in time; is it overloaded?") from error
+            raise Busy(f"the brain at {self.base_url} did not answer in time; is it overloaded?") from error
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             message = f"no brain answers at {self.base_url} ({error}); start it with `tocsin brain`, or correct the URL"
             raise Unavailable(message) from error

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
-from tocsin.domain.errors import TocsinError
+from tocsin.domain.errors import TocsinError, Unavailable
 
 
 class NotFound(TocsinError):
     """There is no such GPU or decision (404)."""
+
+
+class Busy(Unavailable):
+    """The brain runs but had no answer: it took too long, or answered that it cannot now (429, 503). Ask again."""
 
 
 class Denied(TocsinError):

@@ -129,6 +129,8 @@ class Attention(Wire):
 
     total: Count = 0
     items: list[AttentionItem] = Field(default_factory=list)
+    waiting: Count = 0
+    """Decisions that wait for a person: what a yes would start."""
 
 
 class PeerGroup(StrEnum):
@@ -328,7 +330,7 @@ class FleetSummary(Wire):
     """Decisions on record."""
     decisions_held: Count = 0
     decisions_approvable: Count = 0
-    """Held decisions that wait for a person."""
+    """Held decisions that wait for a person, and for nothing else: what a yes would start."""
 
 
 class GpuSummary(Wire):
@@ -394,7 +396,7 @@ class DecisionOut(Decision):
     verdicts: tuple[Verdict, ...] = ()
     """One for each guard that was asked, in the order of asking."""
     approvable: bool = False
-    """Whether a person may approve or reject it now."""
+    """Whether a person's yes is all that is missing, so that it would start now."""
     approved_by: str = ""
     rejected_by: str = ""
     outcome: Outcome | None = None

@@ -37,13 +37,19 @@ class PortClaim:
     Between finding a port free and listening on it another process could take it; demos that start together would.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        """Claim `port` where nothing listens on it, else a free one. Raises InputError where `host` has none."""
-        for candidate in (port, 0, 0, 0):
+    def __init__(self, host: str, port: int, *, field: str = "") -> None:
+        """Claim `port` where nothing listens on it, else a free one. Raises InputError where `host` has none.
+
+        With `field`, the setting that names the address, no other port will do: InputError where it is busy.
+        """
+        for candidate in (port,) if field else (port, 0, 0, 0):
             found = _bindable(host, candidate)
             if found is not None and self._lock(found):
                 self.port = found
                 return
+        if field:
+            busy = "cannot be listened on (another program does, or it is no address of this host)"
+            raise InputError(field, f"{host}:{port}", busy, "stop the other program or choose another port")
         raise InputError("listen", host, "no port can be bound", "use an address of this host")
 
     _file: IO[str] | None = None

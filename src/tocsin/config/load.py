@@ -7,12 +7,13 @@ import logging
 import os
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, NestedSecretsSettingsSource, SettingsConfigDict
 
 from tocsin.config.settings import Settings
@@ -94,6 +95,41 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+MOST_ERRORS, MOST_CHARACTERS = 50, 1500
+"""Most wrong settings that are looked at, and the longest list of them: a file of nonsense has thousands."""
+
+
+class WrongSettings(InputError):
+    """Several settings are wrong: `errors` has each, but for the last `further` of them; the other attributes are those
+    of the first."""
+
+    def __init__(self, errors: Sequence[InputError], further: int = 0) -> None:
+        first = errors[0]
+        super().__init__(first.field, first.value, first.problem, first.remedy)
+        self.errors, self.further = tuple(errors), further
+
+    def __str__(self) -> str:
+        count = len(self.errors) + self.further
+        lines, left = [f"{count} settings are wrong:"], MOST_CHARACTERS
+        for number, one in enumerate(self.errors):
+            line = f"  {one}"
+            left -= len(line)
+            if left < 0 and number:
+                break
+            lines.append(line)
+        if count >= len(lines):
+            lines.append(f"  and {count - len(lines) + 1} more")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors, self.further)
+
+
+def together(errors: Sequence[InputError], further: int = 0) -> InputError:
+    """`errors` as one, and how many more there are; a single one as it is."""
+    return errors[0] if len(errors) + further == 1 else WrongSettings(errors, further)
+
+
 PREFIX = "TOCSIN_"
 """Environment variables that hold settings start with this and have ``__`` between section and key."""
 
@@ -114,7 +150,7 @@ def load_settings(
     Without `path` the file that ``TOCSIN_CONFIG`` names is read, without that none; without `secrets` the folder that
     ``TOCSIN_SECRETS`` names. A secret file is named like its variable in lower case without the prefix, for example
     ``webhook__secret``. Wherever a secret may be given, ``NAME_file`` may name a file that holds it. Raises InputError
-    for the first key that is unknown or has a value that does not fit.
+    for a key that is unknown or has a value that does not fit, `WrongSettings` for several.
     """
     environ = os.environ if environ is None else environ
     if path is None and environ.get("TOCSIN_CONFIG"):
@@ -136,18 +172,49 @@ def load_settings(
         raise _explain(error, " or ".join(name for name, layer in layers.items() if layer)) from None
 
 
+def overridden(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> list[str]:
+    """What variables of the environment say in place of the settings file, a sentence each; values are not shown.
+
+    A variable that repeats what the file says is none. Raises InputError as `load_settings` does.
+    """
+    environ = os.environ if environ is None else environ
+    if path is None and environ.get("TOCSIN_CONFIG"):
+        path = Path(environ["TOCSIN_CONFIG"])
+    if path is None:
+        return []
+    return [
+        f"{PREFIX}{'__'.join(keys).upper()} of the environment takes the place of {'.'.join(keys)} in {path}"
+        for keys in _changed(_read_toml(path), _from_environment(environ))
+    ]
+
+
+def _changed(low: Mapping[str, Any], high: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in high.items():
+        below, here = low.get(key), (*keys, key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            yield from _changed(below, value, here)
+        elif key in low and str(below) != str(value):
+            yield here
+
+
 def check_plugins(settings: Settings) -> None:
-    """Raises InputError for the first name of a source or an executor that no installed package has.
+    """Raises InputError for names of sources and executors that no installed package has, all of them at once.
 
     Loading the settings does not ask for this: the agent and the brain read one file, and each may lack what only the
     other one needs.
     """
-    named_by("agent.source", Kind.SOURCE, settings.agent.source)
+    asked = [("agent.source", Kind.SOURCE, settings.agent.source)]
     executors = {"actions.executors": settings.actions.executors}
     executors |= {f"actions.pool_executors.{pool}": names for pool, names in settings.actions.pool_executors.items()}
-    for field, names in executors.items():
-        for name in names:
-            named_by(field, Kind.EXECUTOR, name)
+    asked += [(field, Kind.EXECUTOR, name) for field, names in executors.items() for name in names]
+    wrong: list[InputError] = []
+    for field, kind, name in asked:
+        try:
+            named_by(field, kind, name)
+        except InputError as error:
+            wrong.append(error)
+    if wrong:
+        raise together(wrong)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -202,9 +269,20 @@ def _merge(low: dict[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, where: str) -> InputError:
+    """All that is wrong, a line for each key."""
     errors = error.errors(include_url=False)
     # A misspelt required key gives two errors; the one that names what was written helps more.
-    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    misspelt = {e["loc"][:-1] for e in errors if e["type"] == "extra_forbidden"}
+    told: dict[str, InputError] = {}
+    # To look for the nearest known key costs more than to find that one is wrong.
+    for one in errors[:MOST_ERRORS]:
+        if one["type"] != "missing" or one["loc"][:-1] not in misspelt:
+            found = _explain_one(one, where)
+            told.setdefault(found.field, found)
+    return together(list(told.values()), further=max(0, len(errors) - MOST_ERRORS))
+
+
+def _explain_one(first: ErrorDetails, where: str) -> InputError:
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         remedy = _did_you_mean(str(first["loc"][-1]), _keys_beside(first["loc"]))

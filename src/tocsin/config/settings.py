@@ -298,13 +298,13 @@ class LimitSettings(Section):
     max_concurrent: int = Field(default=5, ge=0)
     """Most subjects under a disruptive action at once, in absolute number."""
     max_concurrent_ratio: float = Field(default=0.1, ge=0, le=1)
-    """The same as a share of the managed GPUs."""
+    """The same as a share of the managed GPUs; where it is less than a host, one host of several may be out."""
     max_per_host: int = Field(default=1, ge=0)
     """The same within one host."""
     max_per_rack: int = Field(default=2, ge=0)
     """The same within one rack."""
     min_available_ratio: float = Field(default=0.8, ge=0, le=1)
-    """Share of a pool's GPUs that must stay healthy and free of action."""
+    """Share of a pool's GPUs that must stay healthy and free of action, but for one host of several."""
     attempts_per_day: int = Field(default=3, ge=1)
     """Most times one action is tried on one subject in 24 hours."""
     attempts_per_host_per_day: int = Field(default=6, ge=1)
@@ -375,6 +375,8 @@ class ActionSettings(Section):
     """How long an execution that goes on, such as a drain, may take before it counts as failed."""
     settle_seconds: float = Field(default=120.0, ge=0)
     """Time between an action and its post-check."""
+    goal_seconds: float = Field(default=900.0, ge=0)
+    """How long beyond that an action's goal may take: heat needs minutes to go, a node to arrive."""
     escalate_after: int = Field(default=2, ge=1)
     """Executions of one action on one subject without effect, within 24 hours, after which the next rung is tried."""
     cost: CostSettings = Field(default_factory=CostSettings)
@@ -459,6 +461,12 @@ class Settings(Section):
     aws: AwsSettings = Field(default_factory=AwsSettings)
     dashboard: DashboardSettings = Field(default_factory=DashboardSettings)
     log: LogSettings = Field(default_factory=LogSettings)
+
+    @property
+    def names_brain(self) -> bool:
+        """Whether these settings are about a brain, by its address or by who may speak with it; where they say no
+        address, `brain_url` is the usual place."""
+        return bool(self.dashboard.model_fields_set or self.api.model_fields_set)
 
     @property
     def brain_url(self) -> str:

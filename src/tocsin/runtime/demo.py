@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
+from tocsin.client.demo_file import announced
 from tocsin.collector.exporter import FleetCollector
 from tocsin.config.address import PortClaim, split_address
 from tocsin.config.settings import Settings, StoreKind
@@ -24,14 +25,13 @@ from tocsin.domain.errors import Conflict
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
-from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
+from tocsin.runtime.demo_terminal import DemoTerminal
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
 from tocsin.sim.scenarios import scenario_of
 from tocsin.sim.spec import FleetSpec
 from tocsin.store.factory import open_store
-from tocsin.terminal.text import whole_seconds
 
 HISTORY_READINGS = 26_000
 """Readings of simulated past put into the store before the start: charts and forecasts look at the past."""
@@ -172,14 +172,11 @@ class Demo:
 @contextmanager
 def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator[None]:
     wanted = settings.dashboard
-    ready = prepare_dashboard(wanted.listen, api_url, wanted.api_token.get_secret_value(), wanted.api_ca)
-    process = subprocess.Popen(
-        ready.command,
-        env=ready.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    ready = prepare_dashboard(wanted.listen, api_url, wanted.api_token.get_secret_value(), wanted.api_ca, exactly=False)
+    with settings.journal.path.with_name("dashboard.log").open("wb") as log:
+        process = subprocess.Popen(
+            ready.command, env=ready.environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+        )
     try:
         announce(f"dashboard: {ready.url}")
         yield
@@ -204,56 +201,32 @@ def _api(demo: Demo, announce: Announce) -> Iterator[str]:
     url = server.url
     announce(f"api: {url}")
     announce(f"metrics: {url}/metrics")
-    if url != demo.settings.dashboard.api_url:
-        announce(f"in a second shell, for the other commands to find it: export TOCSIN_DASHBOARD__API_URL={url}")
     announce(f"journal: {demo.settings.journal.path}")
     try:
-        yield url
+        with announced(url, SystemClock().now_ms()) as findable:
+            if findable:
+                announce("in a second shell, tocsin inject, status and top find this demo by themselves")
+            else:
+                announce("in a second shell, for the other commands to find it:")
+                announce(f"  export TOCSIN_DASHBOARD__API_URL={url}")
+            yield url
     finally:
         server.stop()
         claim.release()
 
 
-def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None, announce: Announce) -> None:
+def _pace(demo: Demo, stop: threading.Event, wall: Clock, duration: float | None, terminal: DemoTerminal) -> None:
     begun = wall.monotonic()
     interval = demo.settings.simulation.interval_seconds / demo.settings.simulation.speed
-    announcer = _Announcer(demo.brain, announce)
+    brain = demo.brain
     while not stop.is_set() and (duration is None or wall.monotonic() - begun < duration):
         due = begun + demo.steps * interval
         if (wait := due - wall.monotonic()) > 0:
             stop.wait(min(wait, 0.2))
             continue
         demo.step()
-        announcer.announce_news()
-
-
-@dataclass
-class _Announcer:
-    """Says what is new in words: the first things that a newcomer wants to see."""
-
-    brain: Brain
-    announce: Announce
-    announced: set[str] = field(default_factory=set)
-
-    def announce_news(self) -> None:
-        brain = self.brain
-        for incident in brain.incidents[:20]:
-            self._once(f"incident/{incident.id}", f"found: {incident.sentence}")
-        for prediction in brain.forecasts.current(brain.clock.now_ms()):
-            if prediction.is_ahead:
-                self._once(
-                    f"prediction/{prediction.subject.key}/{prediction.target}", f"predicted: {prediction.sentence}"
-                )
-        for status in brain.statuses():
-            reasons = [verdict for verdict in status.verdicts if verdict.ruling is not Ruling.ALLOW]
-            if reasons:
-                why = f"{reasons[0].guard}: {reasons[0].reason}"
-                self._once(f"decision/{status.decision.id}", f"{reasons[0].ruling}: {status.decision.sentence} ({why})")
-
-    def _once(self, key: str, text: str) -> None:
-        if key not in self.announced:
-            self.announced.add(key)
-            self.announce(f"  {whole_seconds(text)}")
+        now_ms = brain.clock.now_ms()
+        terminal.look(now_ms, brain.incidents, brain.forecasts.current(now_ms), brain.statuses())
 
 
 def run_demo(
@@ -264,10 +237,12 @@ def run_demo(
     dashboard: bool,
     announce: Announce,
     wall: Clock | None = None,
+    colour: bool = False,
 ) -> dict[str, object]:
     """Run until `stop` is set or `duration` seconds of wall time have passed; returns the report.
 
-    Everything it writes lies in a temporary folder that is removed at the end.
+    Everything it writes lies in a temporary folder that is removed at the end; meanwhile a file of the user says where
+    it answers, by which other commands find it. `colour` is for a terminal.
     """
     wall = wall or SystemClock()
     with ExitStack() as stack:
@@ -281,5 +256,5 @@ def run_demo(
             announce("press Ctrl-C to end")
         # Evaluation is driven by the fleet; the other threads keep their own time.
         demo.running.start(evaluate=False)
-        _pace(demo, stop, wall, duration, announce)
+        _pace(demo, stop, wall, duration, DemoTerminal(announce, colour))
         return demo.report()

@@ -66,7 +66,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "gauge", ("manager",), "Whether Kubernetes or Slurm showed its nodes when it was last asked: 1 or 0."
     ),
     "tocsin_topology_disagreements": OwnMetric(
-        "gauge", (), "Hosts and GPUs that two sources put into different places of one kind."
+        "gauge",
+        (),
+        "Places that two sources name differently for a host or GPU, or that an agent names and the site does not.",
     ),
     "tocsin_brain_active": OwnMetric(
         "gauge", (), "Whether this brain is the active one: 1, or 0 while another holds the lease."

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from tocsin.client.models import DecisionOut, GpuState, GpuSummary
 from tocsin.domain.clock import to_iso
-from tocsin.domain.decision import Ruling
+from tocsin.domain.decision import DecisionState, Ruling
 from tocsin.terminal import rows, text
 from tocsin.terminal.look import Look, UtilisationHistory
 
@@ -179,6 +179,8 @@ def decisions() -> Table[DecisionOut]:
 
 
 def _standing(decision: DecisionOut) -> str:
+    if decision.state is DecisionState.GOAL_NOT_REACHED:
+        return "no effect"
     return "waits" if decision.approvable else decision.state.value
 
 

@@ -1,0 +1,108 @@
+"""Lines of the demo's terminal: one for each incident and each end, none too long, colour for a terminal alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import click
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import MINUTE, to_minute
+from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.runtime.demo_terminal import WIDTH, DemoTerminal
+from tocsin_testing.builders import T0
+
+GPU = Subject(SubjectKind.GPU, "GPU-1", host="node-1")
+
+
+def incident(sentence: str = "node-1 GPU 0: too hot.", level: AlertLevel = AlertLevel.WARNING) -> Incident:
+    root = Finding(
+        rule="hot",
+        subject=GPU,
+        severity=Severity.WARNING,
+        category=Category.THERMAL,
+        action=ActionKind.THROTTLE,
+        started_ms=T0,
+        last_ms=T0,
+        sentence=sentence,
+        level=level,
+    )
+    return Incident(root, (root,), T0, T0, sentence)
+
+
+def status(
+    cause: Incident, guard: str = "", reason: str = "", sentence: str = "Throttle node-1 GPU 0: too hot."
+) -> DecisionStatus:
+    decision = Decision(
+        rule="hot",
+        subject=GPU,
+        action=ActionKind.THROTTLE,
+        mode=Mode.PROPOSE,
+        severity=Severity.WARNING,
+        category=Category.THERMAL,
+        at_ms=T0,
+        expires_ms=T0 + MINUTE,
+        key="k",
+        sentence=sentence,
+        incident=cause.id,
+    )
+    verdicts = (Verdict(guard, Ruling.HOLD, reason),) if guard else ()
+    return DecisionStatus(decision, verdicts, Ruling.HOLD, DecisionState.HELD, None, "", T0)
+
+
+def test_an_incident_has_one_line_and_one_end() -> None:
+    lines: list[str] = []
+    terminal, one = DemoTerminal(lines.append), incident()
+    clock = to_minute(T0)[11:16]
+    for _ in range(5):
+        terminal.look(T0, [one], [], [status(one, "evidence", "seen 1 of 3 times")])
+    assert lines == [f"{clock} found: node-1 GPU 0: too hot"]
+    held = status(one, "approval", "waits for a person: tocsin approve ID")
+    for _ in range(5):
+        terminal.look(T0, [one], [], [held])
+    assert lines[1:] == [f"{clock} hold: Throttle node-1 GPU 0: waits for you: tocsin approve {held.decision.id}"]
+    for minute in range(10):
+        terminal.look(T0 + minute * MINUTE, [], [], [replace(held, state=DecisionState.DONE)])
+    assert [re.sub(r"^\S+ ", "", line) for line in lines[2:]] == [
+        "done: Throttle node-1 GPU 0",
+        "ended: node-1 GPU 0: too hot (after 2 min)",
+    ]
+    terminal.look(T0, [one], [], [])
+    assert "found: " in lines[-1]
+    assert len(lines) == 5
+
+
+def test_an_incident_that_comes_and_goes_gives_one_line() -> None:
+    lines: list[str] = []
+    terminal = DemoTerminal(lines.append)
+    for n in range(12):
+        terminal.look(T0, [incident()] if n % 3 == 0 else [], [], [])
+    assert len(lines) == 1
+
+
+def test_what_wakes_nobody_gives_one_line_in_all() -> None:
+    lines: list[str] = []
+    terminal = DemoTerminal(lines.append)
+    notes = [incident(f"note {n}", AlertLevel.NOTE) for n in range(9)]
+    terminal.look(T0, notes, [], [status(one, "approval", "x") for one in notes])
+    terminal.look(T0, [], [], [])
+    assert len(lines) == 1
+    assert " note: " in lines[0]
+
+
+@given(st.text(min_size=1, max_size=300), st.text(max_size=300), st.text(max_size=300))
+def test_no_line_is_too_long_and_none_breaks(said: str, action: str, reason: str) -> None:
+    lines: list[str] = []
+    terminal, one = DemoTerminal(lines.append, colour=True), incident(said, AlertLevel.PAGE)
+    terminal.look(T0, [one], [], [status(one, "max_share", reason, action), status(one, "approval", reason, action)])
+    for _ in range(4):
+        terminal.look(T0 + MINUTE, [], [], [])
+    shown = [click.unstyle(line) for line in lines]
+    assert shown != lines
+    assert max(map(len, shown)) <= WIDTH
+    assert not any("\n" in line for line in shown)
