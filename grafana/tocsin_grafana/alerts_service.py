@@ -286,7 +286,8 @@ _BRAIN_WORKS = (
         fires="0x10 2x60", rests="0x10 2x5 0x60", shown="2", at="50m",
     ),
     _own(
-        "TocsinExecutionsFail", "warning", "0s", grown("tocsin_executions_total", "1h", 'status=~"failed|unverified"'),
+        "TocsinExecutionsFail", "warning", "0s",
+        grown("tocsin_executions_total", "1h", 'status=~"failed|goal_not_reached"'),
         summary="An action failed at {{ $labels.instance }}",
         says="{{ $labels.instance }}: executor {{ $labels.executor }} ended {{ $value | humanize }} as "
         "{{ $labels.status }}.",
