@@ -19,7 +19,7 @@ from tocsin_testing import needs
 from tocsin_testing.servers import free_port
 
 _T = TypeVar("_T")
-SECONDS = 10.0
+SECONDS = 30.0
 _PACKAGES = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sinfo": "slurm-client"}
 
 _CONF = """ClusterName=tocsin
