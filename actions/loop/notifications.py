@@ -9,7 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tocsin.actions.model.decision_log import DecisionLog, Done, dump_outcome
+from tocsin.actions.model.decision_json import dump_outcome
+from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.deliveries import Done
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.notifications.channel import Delivery, Message, Notifier, Phase, message_of, urgency
 from tocsin.actions.notifications.fanout import ChannelQueue, DeliveryJob, FanOut, Item, fan_out_of

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS, is_disruptive
 from tocsin.actions.model.controls import Controls
-from tocsin.actions.model.decision_log import DecisionLog, dump_decision
+from tocsin.actions.model.decision_json import dump_decision
+from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import Inverse, is_asked

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -14,11 +13,12 @@ from pydantic import TypeAdapter
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note, Tally
+from tocsin.actions.model.decision_json import OUTCOME, VERDICTS, dump_decision, dump_outcome, load_decision
+from tocsin.actions.model.deliveries import Delivered, Done
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.model.steady import SteadyInstants
-from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import HOUR, Clock
+from tocsin.domain.clock import Clock
 from tocsin.domain.decision import (
     Decision,
     DecisionState,
@@ -27,150 +27,10 @@ from tocsin.domain.decision import (
     Ruling,
     ThrottleKind,
     Verdict,
-    parameters_of,
     undone_by,
 )
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.parameters import encode
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How telling one channel of one notification ended."""
-
-    ok: bool
-    detail: str
-    attempts: int
-
-
-PAGES_MS = 12 * HOUR
-"""Span over which the pages to a receiver are counted: a shift."""
-
-
-@dataclass(frozen=True, slots=True)
-class Paged:
-    """When a receiver was paged within the last 12 hours, by key of the message: for one thing, and in summary."""
-
-    pages: Mapping[str, int]
-    summaries: Mapping[str, int]
-
-
-class Delivered:
-    """Folds entries of kind `notification`; the same entries give the same state.
-
-    An entry says which channel was told; the last one about a notification has its outcome as well. `open` is by
-    channel and by key of the message what must be told when it ends: the notifications of that message by their keys.
-    `pages` and `summaries` are by channel and key of the message when it paged; `gathered` are open messages of what
-    was beyond a budget of pages, `lowered` those of them that were no page any more.
-    """
-
-    def __init__(self) -> None:
-        self.told: dict[str, dict[str, Done]] = {}
-        self.open: dict[str, dict[str, dict[str, Decision]]] = {}
-        self.pages: dict[str, dict[str, int]] = {}
-        self.summaries: dict[str, dict[str, int]] = {}
-        self.gathered: dict[str, set[str]] = {}
-        self.lowered: dict[str, set[str]] = {}
-
-    def paged(self, channel: str, now_ms: int) -> Paged:
-        """The pages to `channel` that count at `now_ms`."""
-        kept = [
-            {key: at_ms for key, at_ms in told.get(channel, {}).items() if at_ms > now_ms - PAGES_MS}
-            for told in (self.pages, self.summaries)
-        ]
-        return Paged(*kept)
-
-    def is_gathered(self, channel: str, message: str) -> bool:
-        return message in self.gathered.get(channel, ())
-
-    def is_lowered(self, channel: str, message: str) -> bool:
-        return message in self.lowered.get(channel, ())
-
-    def _count_page(self, channel: str, kind: str, message: str, at_ms: int) -> None:
-        told = self.summaries if kind == "summary" else self.pages
-        mine = told.setdefault(channel, {})
-        mine.setdefault(message, at_ms)
-        for over in list(takewhile(lambda key: mine[key] <= at_ms - PAGES_MS, mine)):
-            del mine[over]
-
-    def apply(self, payload: Mapping[str, Any], decision: Decision | None, at_ms: int = 0) -> bool:
-        """Take one entry in; whether it is the last one about a notification."""
-        channel = payload["channel"]
-        if "ended" in payload:
-            for message in payload["ended"]:
-                self.open.get(channel, {}).pop(message, None)
-                self.gathered.get(channel, set()).discard(message)
-                self.lowered.get(channel, set()).discard(message)
-            return False
-        key = payload["key"]
-        if "page" in payload:
-            self._count_page(channel, payload["page"], payload["page_key"], at_ms)
-        if payload.get("gathered"):
-            self.gathered.setdefault(channel, set()).add(payload["message"])
-            if payload.get("level", AlertLevel.PAGE) != AlertLevel.PAGE:
-                self.lowered.setdefault(channel, set()).add(payload["message"])
-        if "outcome" in payload:
-            self.told.pop(key, None)
-        else:
-            self.told.setdefault(key, {})[channel] = Done(payload["ok"], payload["detail"], payload["attempts"])
-        if "message" in payload and decision is not None:
-            self.open.setdefault(channel, {}).setdefault(payload["message"], {})[key] = decision
-        return "outcome" in payload
-
-    def open_as_json(self) -> dict[str, Any]:
-        """What must be told when it ends, for a checkpoint of the journal."""
-        return {
-            channel: {
-                message: {key: dump_decision(decision) for key, decision in decisions.items()}
-                for message, decisions in messages.items()
-            }
-            for channel, messages in self.open.items()
-        }
-
-    def done(self, key: str) -> Mapping[str, Done]:
-        """The channels that are done with a notification that others still wait for."""
-        return self.told.get(key, {})
-
-
-# Decisions, verdicts and outcomes as JSON objects of the journal, and back.
-
-_DECISION = TypeAdapter(Decision)
-_LATER: Mapping[str, Any] = {"level": None, "hard_fault": False, "goal": None}
-_LATER_OUTCOME: Mapping[str, Any] = {"measured": None, "next_step": ""}
-_TEXTS = TypeAdapter(dict[str, str])
-_ACTIONS = {action.value: action for action in ActionKind}
-_VERDICTS = TypeAdapter(tuple[Verdict, ...])
-_OUTCOME = TypeAdapter(Outcome)
-
-
-def dump_decision(decision: Decision) -> dict[str, Any]:
-    """`decision` as a JSON object, its id beside the fields; without what entries of before did not have either."""
-    left_out = {"parameters", *(name for name, default in _LATER.items() if getattr(decision, name) is default)}
-    dumped: dict[str, Any] = _DECISION.dump_python(decision, mode="json", exclude=left_out)
-    return {"id": decision.id, **dumped, "parameters": encode(decision.parameters)}
-
-
-def load_decision(payload: dict[str, Any]) -> Decision:
-    """The decision of `payload`; raises pydantic's ValidationError where it is none.
-
-    Parameters that are unknown here, or cannot be read, are carried on: `Parameters.problem` tells of them.
-    """
-    content = {name: value for name, value in payload.items() if name != "id"}
-    # What is no action, or no mapping of texts, is left to the validation of the whole to say.
-    texts = content.pop("parameters", None)
-    action = _ACTIONS.get(str(content.get("action")))
-    if texts is not None and action is not None:
-        content["parameters"] = parameters_of(action, _TEXTS.validate_python(texts))
-    return _DECISION.validate_python(content)
-
-
-def dump_outcome(outcome: Outcome) -> dict[str, Any]:
-    """`outcome` as a JSON object, without what entries of before did not have either."""
-    left_out = {name for name, default in _LATER_OUTCOME.items() if getattr(outcome, name) == default}
-    dumped: dict[str, Any] = _OUTCOME.dump_python(outcome, mode="json", exclude=left_out)
-    return dumped
-
 
 _STATE_OF = {
     OutcomeStatus.SUCCEEDED: DecisionState.DONE,
@@ -346,7 +206,7 @@ class Ledger:
         record = self._record(payload)
         if record is None:
             return
-        record.verdicts = _VERDICTS.validate_python(payload["verdicts"])
+        record.verdicts = VERDICTS.validate_python(payload["verdicts"])
         record.overall, record.updated_ms = Ruling(payload["overall"]), entry.at_ms
         if payload.get("cause"):
             self.causes[payload["cause"]] = entry.at_ms
@@ -417,7 +277,7 @@ class Ledger:
 
     def _outcome(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
-        outcome = _OUTCOME.validate_python(payload["outcome"])
+        outcome = OUTCOME.validate_python(payload["outcome"])
         # Before the entry is looked up: an effect may outlive the listing of its decision.
         if not payload["in_effect"]:
             self._effects.pop(payload["key"], None)
@@ -461,7 +321,7 @@ class Ledger:
             return
         self._started[payload["key"]] = entry.at_ms
         if record is not None:
-            self._conclude(record, _OUTCOME.validate_python(payload["outcome"]), entry, payload)
+            self._conclude(record, OUTCOME.validate_python(payload["outcome"]), entry, payload)
 
     def _pause(self, entry: Entry, payload: dict[str, Any]) -> None:
         self._paused = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
@@ -670,7 +530,7 @@ class DecisionLog:
         self.note(EntryKind.DECISION, dump_decision(decision), simulated=decision.simulated)
 
     def verdicts_given(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
-        dumped = _VERDICTS.dump_python(verdicts, mode="json")
+        dumped = VERDICTS.dump_python(verdicts, mode="json")
         self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dumped, **more)
 
     def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tocsin.actions.model.decision_log import dump_decision
+from tocsin.actions.model.decision_json import dump_decision
 from tocsin.actions.notifications.channel import Delivery
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, HttpRequest, Receiver, sign, to_json
 from tocsin.config.settings import WebhookSettings

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tocsin import __version__
-from tocsin.actions.model.decision_log import dump_decision, dump_outcome
+from tocsin.actions.model.decision_json import dump_decision, dump_outcome
 from tocsin.cli.main import cli
 from tocsin.domain.clock import MINUTE, ManualClock, to_iso
 from tocsin.domain.decision import Decision, Mode, Outcome, OutcomeStatus

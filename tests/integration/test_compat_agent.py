@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tocsin.actions.executors.registry import Dependencies, build_executor
-from tocsin.actions.model.decision_log import load_decision
+from tocsin.actions.model.decision_json import load_decision
 from tocsin.actions.model.executor import Executor
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tocsin.actions.model.decision_log import dump_decision, load_decision
+from tocsin.actions.model.decision_json import dump_decision, load_decision
 from tocsin.cli.main import cli
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.entry import EntryKind

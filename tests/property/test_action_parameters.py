@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.actions.model.decision_log import dump_decision, load_decision
+from tocsin.actions.model.decision_json import dump_decision, load_decision
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.decision import (
     PARAMETERS,

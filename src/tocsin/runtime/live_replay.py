@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tocsin.actions.model.decision_log import load_decision
+from tocsin.actions.model.decision_json import load_decision
 from tocsin.collector.replay.recording import ReplayRecording
 from tocsin.collector.replay.source import read_recording
 from tocsin.config.settings import Settings, StoreKind

@@ -21,7 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tocsin.actions.model.decision_log import DecisionLog, dump_decision, dump_outcome
+from tocsin.actions.model.decision_json import dump_decision, dump_outcome
+from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Outcome

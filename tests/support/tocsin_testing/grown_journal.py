@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from tocsin.actions.model.decision_log import dump_decision, dump_outcome
+from tocsin.actions.model.decision_json import dump_decision, dump_outcome
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.decision import Decision, Mode, Outcome, OutcomeStatus
 from tocsin.domain.entry import GENESIS, EntryKind, canonical, digest

@@ -9,7 +9,7 @@ from typing import Any
 from tocsin.actions.loop.execution import INTERRUPTED, Threads, judged
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
-from tocsin.actions.model.decision_log import dump_decision
+from tocsin.actions.model.decision_json import dump_decision
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.goals import NEW_ERRORS, POWER_LIMIT
 from tocsin.actions.model.ledger_entry import LedgerEntry
