@@ -31,6 +31,7 @@ def of_app(name: str) -> Any:
 ServiceDep = Annotated[Service, of_app("service")]
 Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a GPU or MIG instance.")]
 DecisionId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a decision.")]
+CardId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a card, or of one of its incidents.")]
 Sequence64 = Annotated[int, Query(ge=0, lt=2**63)]
 
 

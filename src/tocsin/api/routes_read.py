@@ -12,6 +12,7 @@ from fastapi import Path as PathParameter
 from tocsin.api.auth import Admin, Anyone, Viewer
 from tocsin.api.dependencies import (
     DEFAULT_SPAN_MS,
+    CardId,
     DecisionId,
     Sequence64,
     ServiceDep,
@@ -24,6 +25,7 @@ from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.client import models
 from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
@@ -217,6 +219,25 @@ def fleet_map(
 def attention(service: ServiceDep, _who: Viewer, limit: Annotated[int, Query(ge=1, le=1_000)] = 20) -> models.Attention:
     """What needs a person now: incidents, silent GPUs and what is expected, worst first, with the cost of waiting."""
     return service.attention(limit)
+
+
+@read_router.get("/cards", tags=["cards"])
+def cards(
+    service: ServiceDep,
+    _who: Viewer,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
+    state: Annotated[
+        CardState | None, Query(description="Only cards in this state. Default: all but resolved.")
+    ] = None,
+) -> Cards:
+    """Cards, the most urgent first: one cause each, with what happens next and the one action that can run."""
+    return service.cards(limit, state)
+
+
+@read_router.get("/cards/{card_id}", tags=["cards"], responses=documented(404))
+def card(service: ServiceDep, _who: Viewer, card_id: CardId) -> Card:
+    """One card, by its id or by that of an incident that it stands for; resolved ones for 24 hours."""
+    return service.card(card_id)
 
 
 @read_router.get("/gpus/{uuid}/peers", tags=["fleet"], responses=documented(400, 404))

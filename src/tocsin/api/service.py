@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
@@ -41,6 +42,12 @@ class Service(Protocol):
 
     def attention(self, limit: int) -> models.Attention:
         """What needs a person now, worst first."""
+
+    def cards(self, limit: int, state: CardState | None = None) -> Cards:
+        """Cards that are open, or those in `state`, the most urgent first."""
+
+    def card(self, card_id: str) -> Card:
+        """The card with this id, or of the incident with this id."""
 
     def peers(
         self, uuid: str, by: models.PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int

@@ -12,6 +12,7 @@ from tocsin import __version__
 from tocsin.cli import (
     act,
     backtest,
+    cards,
     completion,
     control,
     diagnose,
@@ -41,7 +42,7 @@ from tocsin.plugins import EXTRAS
 
 TASKS: dict[str, tuple[str, ...]] = {
     "Start": ("demo", "brain", "agent", "dashboard"),
-    "Look at the fleet": ("top", "status", "diagnose", "scoreboard", "plan"),
+    "Look at the fleet": ("cards", "card", "top", "status", "diagnose", "scoreboard", "plan"),
     "Look at this node": ("scan", "xid"),
     "Decide and act": (
         "approve", "reject", "pause", "resume", "breaker", "release", "act", "notify", "login", "logout", "inject",
@@ -80,6 +81,7 @@ def cli(ctx: click.Context, config: Path | None, secrets: Path | None) -> None:
 for module in (
     act,
     backtest,
+    cards,
     completion,
     processes,
     scan,

@@ -138,6 +138,11 @@ def dashboard(context: CliContext) -> None:
     type=click.Path(path_type=Path),
     help="Scenario file: how predictable the simulated faults are; default: the shipped one.",
 )
+@click.option(
+    "--faults",
+    type=click.IntRange(1, 1000),
+    help="So many hard faults at distinct places, and nothing else goes wrong; --json then counts their cards.",
+)
 @click.option("--no-dashboard", is_flag=True, help="Do not start the dashboard.")
 @json_option
 @pass_context
@@ -148,6 +153,7 @@ def demo(
     duration: float | None,
     seed: int | None,
     scenario: Path | None,
+    faults: int | None,
     no_dashboard: bool,
     as_json: bool,
 ) -> int:
@@ -169,6 +175,7 @@ def demo(
             stop,
             duration=duration,
             dashboard=not no_dashboard,
+            faults=faults or 0,
             announce=lambda text: click.echo(text, err=True),
             colour=sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         )

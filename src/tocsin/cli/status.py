@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tocsin.cli.cards import summary_lines
 from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
 from tocsin.client.wire import to_json
 from tocsin.domain.alert_level import AlertLevel
@@ -14,7 +15,7 @@ from tocsin.domain.clock import from_iso, optional_iso
 
 if TYPE_CHECKING:
     from tocsin.client.control import Readiness
-    from tocsin.client.models import DecisionOut, FleetSummary, IncidentOut
+    from tocsin.client.models import DecisionOut, FleetSummary
     from tocsin.domain.prediction import Prediction
 
 
@@ -88,7 +89,7 @@ def health_lines(ready: Readiness, service: Mapping[str, float]) -> list[str]:
 
 
 _MOST_SHOWN = 8
-"""Incidents, predictions and decisions that a person is shown of each; --json has them all."""
+"""Cards, predictions and decisions that a person is shown of each; --json has all but the cards of tocsin cards."""
 
 
 @click.command()
@@ -97,7 +98,7 @@ _MOST_SHOWN = 8
 @json_option
 @pass_context
 def status(context: CliContext, check: bool, api_url: str | None, token: str | None, as_json: bool) -> int:
-    """Print the state of the fleet and of the service: incidents, predictions, and decisions that need approval.
+    """Print the state of the fleet and of the service: cards, predictions, and decisions that need approval.
 
     Exit codes: 0 the brain answered, 3 it does not answer, 5 it refuses the token. With --check also 1: a finding is
     warning or worse, the breaker has tripped, or the service itself is unhealthy.
@@ -105,6 +106,7 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
     with connect(context, api_url, token) as client:
         summary, ready = client.summary(), client.ready()
         incidents, predictions, decisions = client.incidents(), client.predictions(), client.decisions()
+        cards = client.cards(_MOST_SHOWN)
         service = own_metrics(client.metrics())
     waiting = [decision for decision in decisions if decision.approvable]
     now_ms = from_iso(summary.now)
@@ -113,12 +115,13 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
         "ready": ready.model_dump(mode="json"),
         "service": service,
         "attention": to_json(incidents),
+        "cards": cards.model_dump(mode="json")["items"],
         "ahead": to_json(ahead),
         "waiting": to_json(waiting),
     }
     lines = [
         *_summary_lines(summary),
-        *_worst_lines(incidents),
+        *summary_lines(cards.items, cards.total),
         *_ahead_lines(ahead, summary.now),
         *_waiting_lines(waiting),
         *health_lines(ready, service),
@@ -160,17 +163,6 @@ def _summary_lines(summary: FleetSummary) -> list[str]:
         *([summary.risk_model] if summary.risk_model else []),
         *summary.muted,
     ]
-
-
-def _worst_lines(incidents: Sequence[IncidentOut]) -> list[str]:
-    from tocsin.terminal.text import whole_seconds
-
-    def urgency(one: IncidentOut) -> tuple[int, int]:
-        return -(one.level or one.alert_level).rank, -one.root.severity.rank
-
-    worst = sorted((one for one in incidents if one.active), key=urgency)
-    lines = [f"  {one.level or one.root.severity}: {whole_seconds(one.sentence)}" for one in worst[:_MOST_SHOWN]]
-    return [*lines, *_more(len(worst))]
 
 
 def _ahead_lines(ahead: Sequence[Prediction], now: str) -> list[str]:

@@ -48,6 +48,7 @@ class ApiFeed:
             summary=summary,
             incidents=tuple(self._client.incidents()),
             decisions=tuple(self._client.decisions()),
+            cards=tuple(self._client.cards().items),
             role=self._role,
         )
 

@@ -108,5 +108,6 @@ engines = known(lambda: ("local", "ray"))
 gpus = told(lambda client: {gpu.uuid: f"{gpu.host} GPU {gpu.index}, {gpu.state}" for gpu in client.gpus()})
 hosts = told(lambda client: sorted({gpu.host for gpu in client.gpus()}))
 waiting = told(lambda client: {one.id: one.sentence for one in client.decisions() if one.approvable})
+cards = told(lambda client: {one.id: one.headline for one in client.cards().items})
 released = _released
 versions = _versions

@@ -15,6 +15,7 @@ from tocsin.client import control, models
 from tocsin.client.control import ManualAction, ManualActionOut
 from tocsin.client.errors import BadRequest, Busy, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
@@ -124,6 +125,14 @@ class Client:
     def attention(self, limit: int = 20) -> models.Attention:
         """What needs a person now, worst first."""
         return self._get(models.Attention, "/v1/attention", {"limit": limit})
+
+    def cards(self, limit: int = 50, state: CardState | None = None) -> Cards:
+        """Cards that are open, or those in `state`, the most urgent first."""
+        params: dict[str, str | int] = {"limit": limit} | ({"state": state.value} if state else {})
+        return self._get(Cards, "/v1/cards", params)
+
+    def card(self, card_id: str) -> Card:
+        return self._get(Card, f"/v1/cards/{quote(card_id, safe='')}")
 
     def peers(
         self,

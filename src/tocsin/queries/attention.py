@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tocsin.actions.model.cost import Stake, prices
 from tocsin.actions.model.ranks import work_on
@@ -46,7 +46,7 @@ def attention(
     What is lost or critical comes first, then what is a warning or is expected, then what is merely silent or a hint;
     among these what costs most to wait for, then the most probable, then the soonest.
     """
-    ranking = _Ranking(snapshot, nodes, cost, price)
+    ranking = Ranking(snapshot, nodes, cost, price)
     items = [*ranking.incidents(incidents), *ranking.silent(), *ranking.expected(predictions)]
     items.sort(key=_rank)
     return Attention(total=len(items), items=items[:limit])
@@ -62,8 +62,8 @@ def _rank(item: AttentionItem) -> tuple[int, float, float, str, str]:
     return group, -(item.cost_gpu_hours or 0.0), -(item.probability or 0.0), item.eta or "~", item.subject.name
 
 
-class _Ranking:
-    """The items over one snapshot; each subject is listed once."""
+class Ranking:
+    """The items over one snapshot, each subject listed once, and what they are ranked by."""
 
     def __init__(
         self, snapshot: FleetMapSnapshot, nodes: Mapping[str, NodeState], cost: CostSettings, price: Prices
@@ -74,10 +74,10 @@ class _Ranking:
         self._listed: set[str] = set()
         self._readings = {reading.gpu.uuid: reading for reading in snapshot.readings}
         self._by_host = grouped((reading.gpu.host, reading) for reading in snapshot.readings)
-        self._jobs = {
+        self.jobs = {
             r.gpu.uuid: work_on(r.gpu.host, r.owners, nodes.get(r.gpu.host)).job for r in snapshot.readings if r.owners
         }
-        self._ranks = Counter(job for job in self._jobs.values() if job)
+        self._ranks = Counter(job for job in self.jobs.values() if job)
 
     def incidents(self, incidents: Iterable[Incident]) -> list[AttentionItem]:
         """One item for the incidents whose roots have one subject, about the worst of them."""
@@ -87,27 +87,21 @@ class _Ranking:
         for subject, found in by_subject.items():
             worst = max(found, key=lambda one: (one.root.severity.rank, -one.opened_ms, one.id))
             warned = self._snapshot.warnings.get(subject.name, ())
-            item = self._item(subject, worst.root, worst, _most_urgent(warned), self._state(worst.root))
+            item = self._item(subject, worst.root, worst, most_urgent(warned), self.state(worst.root))
             made.append(item.model_copy(update={"others": len(found) - 1}))
         return made
 
-    def _state(self, root: Finding) -> GpuState:
+    def state(self, root: Finding) -> GpuState:
+        """How bad it is that `root` holds: lost where its GPU is, whatever the finding says."""
         own = SEVERITY_STATES[root.severity]
         known = self._snapshot.states.get(root.subject.name, GpuState.OK)
         return GpuState.LOST if known is GpuState.LOST else own
 
     def silent(self) -> list[AttentionItem]:
         """GPUs that are lost or stale and that no incident tells of: one item for those of a host in the same state."""
-        states = self._snapshot.states
-        groups = grouped(
-            ((one.gpu.host, states[one.gpu.uuid]), one)
-            for one in self._snapshot.readings
-            if states[one.gpu.uuid] in (GpuState.LOST, GpuState.STALE)
-            and f"{SubjectKind.GPU}:{one.gpu.uuid}" not in self._listed
-        )
         made = []
-        for (host, state), members in groups.items():
-            gpu = members[0].gpu
+        for state, members in self.quiet(self._listed):
+            gpu, host = members[0].gpu, members[0].gpu.host
             self._listed.update(f"{SubjectKind.GPU}:{reading.gpu.uuid}" for reading in members)
             subject = Subject(SubjectKind.GPU, gpu.uuid, host, gpu.pool)
             if len(members) > 1:
@@ -117,11 +111,22 @@ class _Ranking:
             made.append(item.model_copy(update={"subjects": len(members), "since": since}))
         return made
 
+    def quiet(self, listed: Collection[str]) -> list[tuple[GpuState, Sequence[Reading]]]:
+        """The GPUs that are lost or stale and whose keys are not in `listed`, by state, those of a host together."""
+        states = self._snapshot.states
+        groups = grouped(
+            ((one.gpu.host, states[one.gpu.uuid]), one)
+            for one in self._snapshot.readings
+            if states[one.gpu.uuid] in (GpuState.LOST, GpuState.STALE)
+            and f"{SubjectKind.GPU}:{one.gpu.uuid}" not in listed
+        )
+        return [(state, members) for (_, state), members in groups.items()]
+
     def expected(self, predictions: Iterable[Prediction]) -> list[AttentionItem]:
         """What is only predicted: the most urgent prediction of each subject without an incident."""
         unlisted = (one for one in predictions if is_warning(one) and one.subject.key not in self._listed)
         return [
-            self._item(subject, None, None, _most_urgent(found), GpuState.OK)
+            self._item(subject, None, None, most_urgent(found), GpuState.OK)
             for subject, found in grouped((one.subject, one) for one in unlisted).items()
         ]
 
@@ -134,9 +139,9 @@ class _Ranking:
         state: GpuState,
     ) -> AttentionItem:
         reading = self._readings.get(subject.name)
-        gpus = self._gpus(subject)
-        lost = self._expected_loss(gpus, root, expected, state)
-        paid = self._price.of_model(self._on(subject)[0].gpu.model) if self._on(subject) else None
+        gpus = self.at_stake(subject)
+        lost = self.expected_loss(gpus, root, expected, state)
+        paid = self._price.of_model(self.on(subject)[0].gpu.model) if self.on(subject) else None
         money = None if lost is None or paid is None else lost * paid
         return AttentionItem(
             subject=subject,
@@ -159,23 +164,23 @@ class _Ranking:
             currency=self._price.currency if money is not None else "",
         )
 
-    def _on(self, subject: Subject) -> Sequence[Reading]:
+    def on(self, subject: Subject) -> Sequence[Reading]:
         """The GPUs that the subject is, or has; of a pool or the fleet none, for they are not all at risk."""
         if subject.kind is SubjectKind.HOST:
             return self._by_host.get(subject.name, ())
         own = self._readings.get(subject.name)
         return [] if own is None else [own]
 
-    def _gpus(self, subject: Subject) -> int:
+    def at_stake(self, subject: Subject) -> int:
         """GPUs of the jobs on the subject: a GPU, or a host with several."""
-        here = self._on(subject)
-        jobs = {self._jobs[reading.gpu.uuid] for reading in here if self._jobs.get(reading.gpu.uuid)}
+        here = self.on(subject)
+        jobs = {self.jobs[reading.gpu.uuid] for reading in here if self.jobs.get(reading.gpu.uuid)}
         # Something runs there, whoever's it is.
         busy = [one for one in here if one.owners or one.values.get("gpu_utilization_ratio", 0.0) > 0.0]
-        unnamed = sum(not self._jobs.get(reading.gpu.uuid) for reading in busy)
+        unnamed = sum(not self.jobs.get(reading.gpu.uuid) for reading in busy)
         return sum(self._ranks[job] for job in jobs) + unnamed
 
-    def _expected_loss(
+    def expected_loss(
         self, gpus: int, root: Finding | None, expected: Prediction | None, state: GpuState
     ) -> float | None:
         """A fault that is there is certain; one that is expected has its prediction's chance; else nobody knows."""
@@ -194,6 +199,6 @@ def _level(incident: Incident | None, expected: Prediction | None) -> AlertLevel
     return expected.alert_level if expected is not None else AlertLevel.WARNING
 
 
-def _most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:
+def most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:
     """The soonest, of those without an instant the most probable."""
     return min(predictions, key=lambda p: (p.eta_ms is None, p.eta_ms or 0, -(p.probability or 0.0)), default=None)

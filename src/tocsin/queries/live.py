@@ -21,6 +21,7 @@ from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live.recalibration import KindFigures
 from tocsin.journal.journal import Journal
 from tocsin.journal.witness import WitnessKeeper
+from tocsin.queries.card_life import CardLife
 from tocsin.rules.schema import RuleSet
 from tocsin.store.port import Store
 from tocsin.telemetry.metrics import OwnMetrics
@@ -135,6 +136,10 @@ class LiveBrain(Protocol):
     @property
     def ruleset(self) -> RuleSet:
         """The rules that are evaluated."""
+
+    @property
+    def card_life(self) -> CardLife:
+        """What the journal has of causes that ended."""
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision on record, as it stands."""

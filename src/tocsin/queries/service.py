@@ -16,6 +16,7 @@ from tocsin.api.service import Detail
 from tocsin.client import control, models
 from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
@@ -36,6 +37,7 @@ from tocsin.journal.witness import in_words
 from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
+from tocsin.queries.cards import CardInputs, MadeCard, forecast_levels, make_cards
 from tocsin.queries.cost import CostQueries
 from tocsin.queries.cost_hours import CostHours
 from tocsin.queries.fleet_map import FleetMapSource
@@ -97,6 +99,7 @@ class BrainService:
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         self._fleet_map = FleetMapSource(brain)
+        self._levels = forecast_levels(brain.ruleset)
         self._verifying = threading.Lock()
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
@@ -163,6 +166,34 @@ class BrainService:
         predictions, prices = brain.forecasts.current(snapshot.now_ms), settings.prices.prices()
         found = attention.attention(snapshot, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
         return found.model_copy(update={"waiting": views.waiting(brain.statuses())})
+
+    def cards(self, limit: int, state: CardState | None = None) -> Cards:
+        made = [one.card for one in self._made_cards()]
+        wanted = [one for one in made if (one.state is not CardState.RESOLVED if state is None else one.state is state)]
+        return Cards(total=len(wanted), items=wanted[:limit], waiting=views.waiting(self._brain.statuses()))
+
+    def card(self, card_id: str) -> Card:
+        found = next((one.card for one in self._made_cards() if card_id in one.ids), None)
+        if found is None:
+            raise NotFound(f"no card {card_id}; tocsin cards or GET /v1/cards lists them")
+        return found
+
+    def _made_cards(self) -> list[MadeCard]:
+        brain, snapshot = self._brain, self._fleet_map.look()
+        inputs = CardInputs(
+            snapshot,
+            brain.managers.nodes(),
+            brain.incidents,
+            brain.statuses(),
+            brain.forecasts.current(snapshot.now_ms),
+            self._levels,
+            brain.card_life,
+            brain.actions.controls(),
+            brain.settings.actions.cost,
+            brain.settings.prices.prices(),
+            self._fresh_ms,
+        )
+        return make_cards(inputs)
 
     def peers(
         self, uuid: str, by: models.PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int

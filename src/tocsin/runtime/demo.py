@@ -16,6 +16,7 @@ from pathlib import Path
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.client.demo_file import announced
+from tocsin.client.models_cards import CardState
 from tocsin.collector.exporter import FleetCollector
 from tocsin.config.address import PortClaim, split_address
 from tocsin.config.settings import Settings, StoreKind
@@ -26,6 +27,7 @@ from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
+from tocsin.runtime.demo_faults import FaultCards, plan_faults
 from tocsin.runtime.demo_terminal import DemoTerminal
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
@@ -51,6 +53,9 @@ SCRIPT: Sequence[tuple[int, str]] = (
     (30, "row_remap"),
 )
 """Failures that the demo injects: evaluation number and kind, each into another GPU."""
+
+MOST_CARDS = 1_000
+"""Cards that a demo of faults looks at."""
 
 Announce = Callable[[str], None]
 
@@ -97,10 +102,21 @@ def _past(settings: Settings, fleet: SimulatedFleet) -> None:
     store.close()
 
 
-class Demo:
-    """The fleet, its clock and the brain; `step` is one interval."""
+def only_faults(settings: Settings, faults: int) -> Settings:
+    """`settings` of a demo of `faults` hard faults and nothing else, which by themselves do not trip its breaker."""
+    simulation = settings.simulation.model_copy(update={"fault_rate_scale": 0.0})
+    causes = max(settings.actions.breaker_root_causes, BREAKER_CAUSES, 2 * faults)
+    actions = settings.actions.model_copy(update={"breaker_root_causes": causes})
+    return settings.model_copy(update={"simulation": simulation, "actions": actions})
 
-    def __init__(self, settings: Settings, start_ms: int) -> None:
+
+class Demo:
+    """The fleet, its clock and the brain; `step` is one interval.
+
+    With `faults` that many hard faults at distinct places take the place of the demo's own.
+    """
+
+    def __init__(self, settings: Settings, start_ms: int, faults: int = 0) -> None:
         simulation = settings.simulation
         interval_ms = round(simulation.interval_seconds * SECOND)
         self.settings = settings
@@ -116,6 +132,7 @@ class Demo:
                 benign_rate_scale=simulation.benign_rate_scale,
             )
         )
+        planned = plan_faults(self.fleet, faults)
         _past(settings, self.fleet)
         self.clock = ManualClock(self.fleet.now_ms)
         self.running = open_brain(settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools)
@@ -124,15 +141,19 @@ class Demo:
         self.service = BrainService(self.brain, self.injector)
         self.exporter = FleetCollector(self.clock, EXPORT_INTERVALS * simulation.interval_seconds)
         self.brain.metrics.registry.register(self.exporter)
+        self.cards = FaultCards(self.fleet, planned) if planned else None
+        script = SCRIPT if self.cards is None else ()
+        self._script = [(step, kind, str((step * 7) % simulation.gpus)) for step, kind in script]
+        self._script += [(one.step, one.kind, str(one.gpu)) for one in planned]
         self.steps = 0
         self.injected = 0
 
     def step(self) -> None:
         """One interval of the fleet: read, keep, evaluate."""
         self.steps += 1
-        for number, kind in SCRIPT:
+        for number, kind, gpu in self._script:
             if number == self.steps:
-                self._inject(kind, str((number * 7) % self.settings.simulation.gpus))
+                self._inject(kind, gpu)
         with self.injector.lock:
             batch = self.fleet.step()
         self.clock.advance(self.fleet.now_ms - self.clock.now_ms())
@@ -142,6 +163,8 @@ class Demo:
         # Work is forgotten by the fleet's clock, which runs ahead of that by which planners look.
         self.brain.managers.look_at_work()
         self.brain.tick()
+        if self.cards is not None:
+            self.cards.look(self.service.cards(MOST_CARDS).items)
 
     def _inject(self, kind: str, gpu: str) -> None:
         # In a tiny fleet an earlier failure may have taken this very GPU.
@@ -166,7 +189,15 @@ class Demo:
             "faults_injected": self.injected,
             "journal": {"events": result.events, "verified": result.ok},
             "simulated_seconds": self.steps * self.settings.simulation.interval_seconds,
+            **self._cards(),
         }
+
+    def _cards(self) -> dict[str, object]:
+        """What became of the faults that were asked for; empty where none were."""
+        if self.cards is None:
+            return {}
+        resolved = self.service.cards(MOST_CARDS, CardState.RESOLVED)
+        return self.cards.report([*self.service.cards(MOST_CARDS).items, *resolved.items])
 
 
 @contextmanager
@@ -238,17 +269,20 @@ def run_demo(
     announce: Announce,
     wall: Clock | None = None,
     colour: bool = False,
+    faults: int = 0,
 ) -> dict[str, object]:
     """Run until `stop` is set or `duration` seconds of wall time have passed; returns the report.
 
     Everything it writes lies in a temporary folder that is removed at the end; meanwhile a file of the user says where
-    it answers, by which other commands find it. `colour` is for a terminal.
+    it answers, by which other commands find it. `colour` is for a terminal. With `faults` so many hard faults at
+    distinct places are all that goes wrong.
     """
     wall = wall or SystemClock()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tocsin-demo-")))
         announce(f"simulating {settings.simulation.gpus} GPUs; everything shown is simulated")
-        demo = Demo(demo_settings(settings, folder), wall.now_ms())
+        wanted = demo_settings(only_faults(settings, faults) if faults else settings, folder)
+        demo = Demo(wanted, wall.now_ms(), faults)
         stack.callback(demo.running.stop)
         url = stack.enter_context(_api(demo, announce))
         if dashboard:

@@ -85,6 +85,10 @@ class SimulatedFleet:
         with self._lock:
             return self._faults.hard_faults()
 
+    def objection(self, kind: str, gpu: int) -> str:
+        """Why a fault of `kind` cannot befall the GPU with this number; empty where it can. Raises InputError."""
+        return kind_named(kind).objection(self._inventory, gpu)
+
     def pools(self) -> list[PoolState]:
         """What each pool's scheduler says now."""
         with self._lock:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.domain.fragmentation import Placement
-from tocsin.domain.reading import Gpu
+from tocsin.domain.reading import NVLINK_DOMAIN, Gpu
 from tocsin.sim.spec import FleetSpec
 
 # Array types and random streams of the simulation.
@@ -326,6 +326,8 @@ def _gpu(seed: int, number: int) -> Gpu:
     host, index = divmod(number, GPUS_PER_HOST)
     model, pool = _host_model(host)
     labels = {"tocsin.io/simulated": "true"}
+    if model.domain_hosts > 1:
+        labels[NVLINK_DOMAIN] = f"sim-domain-{host // model.domain_hosts:03d}.0"
     if host % 2 == 0:
         labels[MANAGED_LABEL] = "true"
     return Gpu(

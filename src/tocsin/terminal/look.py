@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tocsin.client.models import DecisionOut, FleetSummary, GpuState, GpuSummary, IncidentOut
+from tocsin.client.models_cards import Card
 from tocsin.client.wire import to_json
 
 HISTORY = 60
@@ -32,6 +33,7 @@ class Look:
     decisions: tuple[DecisionOut, ...] = ()
     role: str = ""
     notes: tuple[str, ...] = ()
+    cards: tuple[Card, ...] = ()
 
     @property
     def simulated(self) -> bool:
@@ -62,6 +64,7 @@ class Look:
             "gpus": [gpu.model_dump(mode="json") for gpu in self.gpus],
             "incidents": to_json(self.incidents),
             "decisions": to_json(self.decisions),
+            "cards": [card.model_dump(mode="json") for card in self.cards],
             "notes": list(self.notes),
         }
 

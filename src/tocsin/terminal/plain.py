@@ -44,7 +44,13 @@ def lines(look: Look, test: rows.Test, most: int) -> list[str]:
     shown = chosen[:most] if most else chosen
     hidden = len(chosen) - len(shown)
     more = [f"and {hidden} more (see --rows and --json)"] if hidden else []
-    return [*heading(look), "", *_table(shown, look.at), *more, *(f"note: {note}" for note in look.notes)]
+    return [*heading(look), *cards(look), "", *_table(shown, look.at), *more, *(f"note: {note}" for note in look.notes)]
+
+
+def cards(look: Look) -> list[str]:
+    """The cards, a line each."""
+    found = rows.attention(look) if look.summary is not None else []
+    return ["", *(f"{text.SYMBOLS[one.state]} {one.name}: {one.sentence}" for one in found)] if found else []
 
 
 def _table(gpus: Sequence[GpuSummary], now: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tocsin.client.models import SEVERITY_STATES, DecisionOut, GpuState, GpuSummary, IncidentOut
+from tocsin.client.models_cards import Card
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.decision import Ruling
 from tocsin.domain.errors import InputError
@@ -54,7 +55,11 @@ class AttentionLine:
 
 
 def attention(look: Look) -> list[AttentionLine]:
-    """What needs attention, most urgent first."""
+    """What needs attention, most urgent first: the brain's cards, in its order; without a brain every GPU that is not
+    well.
+    """
+    if look.summary is not None:
+        return [_of_card(one) for one in look.cards]
     chosen = [gpu for gpu in look.gpus if gpu.state is not GpuState.OK or gpu.prediction]
     found = [_of_gpu(gpu, look.at) for gpu in sorted(chosen, key=urgency)]
     found += [
@@ -67,6 +72,16 @@ def _of_gpu(gpu: GpuSummary, now: str) -> AttentionLine:
     lead = text.lead_seconds(now, gpu.eta)
     lead = LATEST if lead is None else lead
     return AttentionLine(gpu.uuid, gpu.state, text.label(gpu), lead, gpu.probability or 0.0, said(gpu, now), gpu.uuid)
+
+
+def _of_card(card: Card) -> AttentionLine:
+    uuid = card.subject.name if card.subject.kind is SubjectKind.GPU else ""
+    name, colon, what = card.headline.partition(": ")
+    urgent = "PAGE " if card.level is AlertLevel.PAGE else ""
+    then = card.next if card.action is not None else card.obstacle or card.next
+    sentence = f"{urgent}{what if colon else card.headline}; {card.state.value}: {then}"
+    chance = card.probability or 0.0
+    return AttentionLine(card.id, card.health, name if colon else "", LATEST, chance, sentence, uuid)
 
 
 def _of_incident(incident: IncidentOut) -> AttentionLine:

@@ -9,13 +9,16 @@ import numpy as np
 from tocsin.client.models import (
     Attention,
     AttentionItem,
+    DecisionOut,
     FindingOut,
     FleetMap,
     GpuState,
     GpuSummary,
+    IncidentOut,
     PeerBand,
     PeerGroup,
 )
+from tocsin.client.models_cards import Card, CardAction, CardEvidence, Cards, CardState
 from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import Severity, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -130,3 +133,39 @@ def peers_of(
         middle=middle,
         high=high,
     )
+
+
+def cards_of(incidents: Sequence[IncidentOut], decisions: Sequence[DecisionOut]) -> Cards:
+    """A card for each incident, with the decision about the same subject that waits for a person."""
+    made = []
+    for one in incidents:
+        mine = [each for each in decisions if each.subject == one.root.subject and each.approvable]
+        where = (
+            f"{one.root.subject.host} GPU {int(one.root.subject.name[-12:], 16)}"
+            if one.root.subject.kind is SubjectKind.GPU
+            else f"{one.root.subject.kind} {one.root.subject.name}"
+        )
+        made.append(
+            Card(
+                id=one.id,
+                headline=f"{where}: {one.root.rule.replace('-', ' ')}",
+                headline_zh=f"{where}: 故障",
+                state=CardState.OPEN,
+                health=_STATES[one.root.severity],
+                level=one.alert_level,
+                since=to_iso(one.opened_ms),
+                place=one.root.subject.key,
+                subject=one.root.subject,
+                confidence="measured",
+                next="waits for your approval until 05:00 UTC" if mine else "nothing: watch only",
+                next_zh="等待批准，截止 05:00 UTC" if mine else "无动作，仅观察",
+                action=CardAction(kind=mine[0].action, sentence=mine[0].sentence, decision=mine[0].id, can_approve=True)
+                if mine
+                else None,
+                obstacle="" if mine else "No action is known for this: a person should look.",
+                evidence=[CardEvidence(kind="finding", text=one.sentence, name=one.root.rule)],
+                simulated=one.root.simulated,
+            )
+        )
+    made.sort(key=lambda card: -card.health.rank)
+    return Cards(total=len(made), items=made, waiting=sum(each.approvable for each in decisions))

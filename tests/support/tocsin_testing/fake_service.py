@@ -48,6 +48,7 @@ from tocsin.client.models import (
     SeriesResponse,
 )
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
+from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
@@ -162,6 +163,17 @@ class FakeService(FakeDecisions):
 
     def attention(self, limit: int) -> Attention:
         return fake_now.attention_of(self.gpus(), self.findings(), limit)
+
+    def cards(self, limit: int, state: CardState | None = None) -> Cards:
+        made = fake_now.cards_of(self.incidents(), list(self._decisions.values()))
+        kept = [one for one in made.items if state is None or one.state is state]
+        return Cards(total=len(kept), items=kept[:limit], waiting=made.waiting)
+
+    def card(self, card_id: str) -> Card:
+        found = next((one for one in self.cards(1_000).items if one.id == card_id), None)
+        if found is None:
+            raise NotFound(f"no card {card_id}")
+        return found
 
     def peers(
         self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int

@@ -44,6 +44,7 @@ class FakeFeed:
             incidents=tuple(service.incidents()),
             decisions=tuple(_steady(service.decisions(100))),
             role=role,
+            cards=tuple(service.cards(100).items),
         )
         self.problem: TocsinError | None = None
         self.looks = 0

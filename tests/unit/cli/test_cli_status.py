@@ -19,11 +19,11 @@ from tocsin_testing.fake_service import FakeService, serving
 def test_it_says_how_things_are_what_is_worst_and_what_waits() -> None:
     with serving(FakeService()) as url, Client(url) as client:
         told = CliRunner().invoke(cli, ["status", "--api-url", url], catch_exceptions=False).output
-        summary, incidents = client.summary(), client.incidents()
+        summary, cards = client.summary(), client.cards().items
         waiting = [decision for decision in client.decisions() if decision.approvable]
     assert f"{summary.gpus} GPUs on {summary.hosts} hosts (simulated): " in told
     assert f"mode {summary.mode}" in told
-    assert f": {max(incidents, key=lambda one: one.root.severity.rank).sentence}" in told
+    assert f"  page {cards[0].id}  {cards[0].headline}\n    open; drain {cards[0].next}: tocsin approve " in told
     assert f"waiting for a person ({len(waiting)};" in told
     assert f"  {waiting[0].id}  {waiting[0].sentence}" in told
     assert "{" not in told
@@ -53,7 +53,7 @@ def test_json_is_the_whole_summary_and_what_it_counts() -> None:
     with serving(FakeService()) as url, Client(url) as client:
         told = json.loads(CliRunner().invoke(cli, ["status", "--json", "--api-url", url]).output)
         summary = client.summary().model_dump(mode="json")
-    assert told.keys() == summary.keys() | {"brain", "ready", "service", "attention", "ahead", "waiting"}
+    assert told.keys() == summary.keys() | {"brain", "ready", "service", "attention", "cards", "ahead", "waiting"}
     assert len(told["waiting"]) == told["decisions_approvable"]
     assert all(one["eta"] for one in told["ahead"])
     assert told["ready"] == {"ready": True, "reasons": []}

@@ -27,16 +27,18 @@ def test_once_says_the_worst_first_and_how_much_is_left_out() -> None:
         lines = top("--once", "--rows", "3", "--api-url", url).output.splitlines()
     assert lines[0].startswith(f"brain {url}: mode propose, running, BREAKER TRIPPED")
     assert lines[1].startswith("64 GPUs on 8 hosts (simulated): 58 ok")
-    assert lines[4].startswith("✕ gpu-node-06 GPU 2")
-    assert "lost: XID 79" in lines[4]
-    assert "↗ 91 % in 2.5 h (90 min to 4.4 h)" in lines[5]
-    assert lines[7] == "and 61 more (see --rows and --json)"
+    assert lines[3].startswith("◆ gpu-node-06 GPU 2: PAGE xid fatal; open: ")
+    table = lines[lines.index("", 3) + 2 :]
+    assert table[0].startswith("✕ gpu-node-06 GPU 2")
+    assert "lost: XID 79" in table[0]
+    assert "↗ 91 % in 2.5 h (90 min to 4.4 h)" in table[1]
+    assert table[3] == "and 61 more (see --rows and --json)"
 
 
 def test_json_is_the_whole_look_less_what_is_filtered() -> None:
     with serving(FakeService()) as url:
         told = json.loads(top("--json", "--filter", "temp>80", "--api-url", url).output)
-    assert told.keys() == {"origin", "at", "simulated", "fleet", "gpus", "incidents", "decisions", "notes"}
+    assert told.keys() == {"origin", "at", "simulated", "fleet", "gpus", "incidents", "decisions", "cards", "notes"}
     assert [(gpu["host"], gpu["index"]) for gpu in told["gpus"]] == [("gpu-node-03", 5)]
     assert told["fleet"]["gpus"] == 64
     assert told["simulated"] is True

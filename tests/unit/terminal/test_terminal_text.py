@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,8 +79,19 @@ def test_a_filter_by_an_unknown_figure_names_the_known(words: str) -> None:
         rows.gpu_filter(words)
 
 
-def test_attention_begins_with_the_worst_and_knows_wide_incidents() -> None:
-    found = rows.attention(FakeFeed().shown)
+def test_attention_is_the_cards_of_a_brain_in_its_order() -> None:
+    look = FakeFeed().shown
+    found = rows.attention(look)
+    assert [one.key for one in found] == [card.id for card in look.cards]
+    assert [one.state for one in found[:2]] == [GpuState.CRITICAL, GpuState.CRITICAL]
+    assert [one.name for one in found if not one.uuid] == ["pool inference"]
+    asking = next(card for card in look.cards if card.action is not None)
+    line = next(one for one in found if one.key == asking.id)
+    assert line.sentence.endswith(f"open: {asking.next}")
+
+
+def test_attention_without_a_brain_begins_with_the_worst_and_knows_wide_incidents() -> None:
+    found = rows.attention(replace(FakeFeed().shown, summary=None))
     assert [one.state for one in found[:2]] == [GpuState.LOST, GpuState.CRITICAL]
     ahead = next(one for one in found if one.state is GpuState.OK and one.uuid)
     assert ahead.lead_s < rows.LATEST

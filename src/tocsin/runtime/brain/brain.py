@@ -35,6 +35,7 @@ from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.journal import Journal
 from tocsin.journal.witness import WitnessKeeper
+from tocsin.queries.card_life import CardLife
 from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
@@ -540,6 +541,11 @@ class Brain:
             return
         self.metrics.set("tocsin_store_damaged_segments", done.damaged)
         self.metrics.set("tocsin_store_damaged_rows", done.damaged_rows)
+
+    @property
+    def card_life(self) -> CardLife:
+        """What the journal has of causes that ended."""
+        return self.recorder.cards
 
     def statuses(self) -> list[DecisionStatus]:
         """Every decision on record, as it stands."""

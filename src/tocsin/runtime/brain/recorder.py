@@ -12,6 +12,7 @@ from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Finding, Incident
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.journal.journal import Draft, Journal
+from tocsin.queries.card_life import CardLife, record_payload
 from tocsin.rules.incidents import HeldIncident, key_of
 
 _FINDING = TypeAdapter(Finding)
@@ -126,6 +127,7 @@ class Recorder:
         self._names: dict[str, tuple[str, str]] = {}
         self._incidents: dict[str, int] = {}
         self._record = OpenRecord()
+        self.cards = CardLife()
         self.findings_opened = 0
         self.incidents_opened = 0
         after, state = journal.folded(RECORDER_PART)
@@ -148,6 +150,7 @@ class Recorder:
             "names": [(name, rule, subject) for name, (rule, subject) in self._names.items()],
             "incidents": self._incidents,
             "open": self._record.as_json(),
+            "cards": self.cards.state(),
         }
 
     def held(self) -> list[HeldIncident]:
@@ -161,9 +164,11 @@ class Recorder:
         self._incidents = dict(state["incidents"])
         # Checkpoints of older versions have none.
         self._record = OpenRecord.restored(state["open"]) if "open" in state else OpenRecord()
+        self.cards = CardLife.restored(state["cards"]) if "cards" in state else CardLife()
 
     def _fold(self, entry: Entry, raised: dict[str, Any]) -> None:
         name = str(entry.payload.get("id", ""))
+        self.cards.apply(entry)
         if entry.kind == EntryKind.FINDING_OPENED:
             self._findings.add(name)
             raised[name] = entry.payload["finding"]
@@ -228,6 +233,7 @@ class Recorder:
     def _take(self, entry: Entry) -> None:
         """What an own entry changes of the record, as when it is read again."""
         name = str(entry.payload.get("id", ""))
+        self.cards.apply(entry)
         if entry.kind == EntryKind.FINDING_CLEARED:
             self._record.cleared(name, entry.at_ms)
         elif entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
@@ -253,8 +259,14 @@ class Recorder:
             payload = _incident_payload(incident) | {"joined": joined, "left": left}
             entries.append((kind, payload, incident.root.simulated))
         gone = set() if keep_gone else set(self._incidents) - {incident.id for incident in incidents}
-        entries += [(EntryKind.INCIDENT_CLOSED, {"id": name}, False) for name in sorted(gone)]
+        by_member = {member.id: incident.id for incident in incidents for member in incident.members}
+        entries += [(EntryKind.INCIDENT_CLOSED, self._closed_payload(name, by_member), False) for name in sorted(gone)]
         return entries, opened
+
+    def _closed_payload(self, name: str, by_member: Mapping[str, str]) -> dict[str, object]:
+        """That an incident is over, or which open one its findings belong to now."""
+        into = next((by_member[one] for one in self._record.members.get(name, ()) if one in by_member), "")
+        return {"id": name, "into": into} if into else {"id": name}
 
 
 def finding_payload(finding: Finding) -> dict[str, object]:
@@ -271,4 +283,5 @@ def _incident_payload(incident: Incident) -> dict[str, object]:
         "sentence": incident.sentence,
         "place": str(incident.place or ""),
         "opened_ms": incident.opened_ms,
+        "card": record_payload(incident),
     }

@@ -1,0 +1,124 @@
+"""`tocsin cards` and `tocsin card`: what is wrong, what happens next, and the one action of each cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tocsin.cli import values
+from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
+from tocsin.client.models_cards import CardState
+
+if TYPE_CHECKING:
+    from tocsin.client.models_cards import Card, Cards
+
+_STATES = [state.value for state in CardState]
+
+
+def summary_lines(cards: Sequence[Card], total: int) -> list[str]:
+    """Two lines a card: what is wrong, and what comes next or why nothing can be done."""
+    lines = []
+    for card in cards:
+        lines += [f"  {card.level} {card.id}  {card.headline}", f"    {card.state}; {_short(card)}"]
+    return [*lines, *([f"  and {total - len(cards)} more (tocsin cards)"] if total > len(cards) else [])]
+
+
+def _short(card: Card) -> str:
+    if card.state is CardState.RESOLVED:
+        return card.proof
+    if card.action is None:
+        return card.obstacle or card.next
+    how = f": tocsin approve {card.action.decision}" if card.action.can_approve else ""
+    return f"{card.action.kind.value.replace('_', ' ')} {card.next}{how}" if how else card.next
+
+
+@click.command()
+@click.option("--state", type=click.Choice(_STATES), help="Only cards in this state; default: all but resolved.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Most cards.")
+@api_options
+@json_option
+@pass_context
+def cards(
+    context: CliContext, state: str | None, limit: int, api_url: str | None, token: str | None, as_json: bool
+) -> None:
+    """List cards, the most urgent first: one cause each, what happens next, and the one action that can run."""
+    with connect(context, api_url, token) as client:
+        found = client.cards(limit, None if state is None else CardState(state))
+        url = client.base_url
+    show(as_json, found.model_dump(mode="json"), _list_lines(found), url)
+
+
+def _list_lines(found: Cards) -> list[str]:
+    if not found.items:
+        return ["no cards"]
+    waiting = f"; {found.waiting} of their decisions wait for you" if found.waiting else ""
+    return [f"{found.total} cards{waiting}", *summary_lines(found.items, found.total)]
+
+
+@click.command()
+@click.argument("card_id", metavar="ID", shell_complete=values.cards)
+@api_options
+@json_option
+@pass_context
+def card(context: CliContext, card_id: str, api_url: str | None, token: str | None, as_json: bool) -> None:
+    """Show one card with its evidence. ID is that of the card or of an incident that it stands for."""
+    with connect(context, api_url, token) as client:
+        found = client.card(card_id)
+        url = client.base_url
+    show(as_json, found.model_dump(mode="json"), card_lines(found), url)
+
+
+def card_lines(card: Card) -> list[str]:
+    """Everything on a card, a line each."""
+    touched = card.touches
+    names = ", ".join([*touched.gpu_names, *touched.job_names, *touched.owner_names])
+    sure = card.confidence + (f", {card.probability:.0%}" if card.probability is not None else "")
+    facts = (
+        ("state", _stand(card)),
+        ("level", card.level.value),
+        ("since", _readable(card.since)),
+        ("place", card.place),
+        (
+            "touches",
+            f"{touched.gpus} GPUs, {touched.hosts} hosts, {touched.jobs} jobs" + (f" ({names})" if names else ""),
+        ),
+        ("confidence", sure),
+        ("waiting costs", "" if card.waiting_gpu_hours is None else f"{card.waiting_gpu_hours:.1f} GPU-hours"),
+        ("next", card.next),
+        ("action", "" if card.action is None else card.action.sentence),
+        ("worth", _worth(card)),
+        ("yes", f"tocsin approve {card.action.decision}" if card.action and card.action.can_approve else ""),
+        ("obstacle", card.obstacle),
+        ("proof", card.proof),
+    )
+    lines = [card.headline + (" (simulated)" if card.simulated else "")]
+    lines += [f"  {name + ':':<15}{value}" for name, value in facts if value]
+    told = [f"  - {one.name + ': ' if one.name else ''}{one.text}" for one in card.evidence]
+    return [*lines, *(["evidence:", *told] if told else [])]
+
+
+def _readable(instant: str | None) -> str:
+    return "" if instant is None else f"{instant[:10]} {instant[11:16]} UTC"
+
+
+def _stand(card: Card) -> str:
+    if card.state is CardState.ACKNOWLEDGED:
+        until = f" until {_readable(card.acknowledged_until)}" if card.acknowledged_until else ""
+        return f"acknowledged by {card.acknowledged_by}{until}"
+    if card.state is CardState.RESOLVED:
+        return f"resolved at {_readable(card.resolved)}"
+    again = f", came again after its end at {_readable(card.reopened_from)}" if card.reopened_from else ""
+    return card.state.value + again
+
+
+def _worth(card: Card) -> str:
+    action = card.action
+    if action is None or action.cost_gpu_hours is None:
+        return ""
+    saves = "" if action.benefit_gpu_hours is None else f", saves {action.benefit_gpu_hours:.1f}"
+    return f"costs {action.cost_gpu_hours:.1f} GPU-hours{saves}"
+
+
+COMMANDS: list[click.Command] = [cards, card]

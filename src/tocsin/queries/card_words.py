@@ -1,0 +1,266 @@
+"""The words of a card: short enough for a phone, in English and Chinese, with instants and no ages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tocsin.actions.model.ledger_entry import APPROVAL, DecisionStatus
+from tocsin.client.models_cards import HEADLINE_CHARACTERS
+from tocsin.domain.clock import DAY, to_iso
+from tocsin.domain.decision import DecisionState, Ruling, Verdict
+from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.domain.reading import Reading
+from tocsin.rules.symptoms import Symptom
+
+Words = tuple[str, str]
+"""The same in English and in Chinese."""
+
+_SYMPTOMS: Mapping[Symptom, Words] = {
+    Symptom.BUS: ("fell off its PCIe bus", "从 PCIe 总线掉线"),
+    Symptom.DARK: ("reports nothing", "没有上报任何读数"),
+    Symptom.NVLINK: ("an NVLink failed", "一条 NVLink 链路故障"),
+    Symptom.NVLINK_SIDE: ("NVLink errors", "NVLink 出错"),
+    Symptom.NVLINK_ECHO: ("NVLink errors", "NVLink 出错"),
+    Symptom.SWITCH: ("an NVSwitch reports errors", "NVSwitch 报错"),
+    Symptom.MEMORY: ("memory error that cannot be corrected", "出现无法纠正的显存错误"),
+    Symptom.FIRMWARE: ("the GPU's firmware does not answer", "GPU 固件无响应"),
+    Symptom.HANG: ("hangs: busy, and nothing is computed", "挂起：显示忙碌但没有计算"),
+    Symptom.POWER: ("slowed down for want of power", "因供电问题降频"),
+    Symptom.HEAT: ("too hot", "温度过高"),
+    Symptom.PROGRAM: ("a program crashed; the GPU is sound", "程序崩溃，GPU 本身正常"),
+    Symptom.CLEANUP: ("the driver ended programs", "驱动终止了程序"),
+    Symptom.VERDICT: ("the driver asks for a repair", "驱动要求修复"),
+    Symptom.STALE: ("readings stand still or are incomplete", "读数停滞或不完整"),
+}
+_MINOR: Mapping[Symptom, Words] = {
+    Symptom.MEMORY: ("memory needs a repair or has few spares left", "显存需要修复或备用行不足"),
+}
+"""Where the finding is less than critical."""
+_CATEGORIES: Mapping[Category, Words] = {
+    Category.HARDWARE: ("hardware trouble", "硬件异常"),
+    Category.APPLICATION: ("a program is in trouble", "程序异常"),
+    Category.THERMAL: ("too hot", "温度过高"),
+    Category.POWER: ("power trouble", "供电异常"),
+    Category.MEMORY: ("memory is nearly full", "显存将满"),
+    Category.FRAGMENTATION: ("what is free lies in pieces", "空闲资源碎片化"),
+    Category.CAPACITY: ("load or capacity is out of bounds", "负载或容量超出范围"),
+    Category.TELEMETRY: ("readings are in doubt", "读数可疑"),
+}
+_EXPECTED: Mapping[Category, Words] = {
+    Category.HARDWARE: ("a hardware fault is expected", "预计发生硬件故障"),
+    Category.THERMAL: ("expected to get too hot", "预计温度过高"),
+    Category.MEMORY: ("memory is expected to run full", "预计显存用尽"),
+    Category.FRAGMENTATION: ("free memory is expected to lie in pieces", "预计显存碎片化"),
+    Category.CAPACITY: ("expected to be short of GPUs", "预计 GPU 不足"),
+}
+_METRICS: tuple[tuple[str, Words], ...] = (
+    ("gpu_pcie", ("PCIe link trouble", "PCIe 链路异常")),
+    ("gpu_nvlink", ("NVLink errors", "NVLink 出错")),
+    ("gpu_fabric", ("NVLink fabric trouble", "NVLink 网络异常")),
+    ("gpu_c2c", ("errors between CPU and GPU", "CPU 与 GPU 间链路出错")),
+)
+_ACTIONS: Mapping[ActionKind, Words] = {
+    ActionKind.SCALE_OUT: ("more work than GPUs", "任务多于 GPU"),
+    ActionKind.SCALE_IN: ("mostly idle", "大部分空闲"),
+    ActionKind.MIGRATE: ("the machine will be taken away", "机器即将被回收"),
+}
+"""Of capacity: what the rule asks for tells what it found."""
+_PLACES: Mapping[PlaceKind, Words] = {
+    PlaceKind.LINK: ("NVLink", "NVLink"),
+    PlaceKind.HOST: ("host", "主机"),
+    PlaceKind.CHASSIS: ("chassis", "机箱"),
+    PlaceKind.RACK: ("rack", "机架"),
+    PlaceKind.POWER_ZONE: ("power zone", "供电区"),
+    PlaceKind.COOLING_ZONE: ("cooling zone", "制冷区"),
+    PlaceKind.NVLINK_DOMAIN: ("NVLink domain", "NVLink 域"),
+    PlaceKind.SWITCH: ("switch", "交换机"),
+    PlaceKind.RAIL: ("rail", "轨道"),
+    PlaceKind.JOB: ("job", "作业"),
+}
+_NOBODY_ACTS: Mapping[Symptom, str] = {
+    Symptom.POWER: "Nothing can be done from here: look at its power supplies and feed.",
+    Symptom.HEAT: "Nothing can be done from here: look at its cooling.",
+    Symptom.DARK: "Nothing can be done from here: see whether it is up, its network and its agent.",
+    Symptom.STALE: "Nothing can be done from here: look at its driver, exporter and agent.",
+    Symptom.PROGRAM: "Nothing to do to the GPU: look at the program.",
+    Symptom.CLEANUP: "Nothing to do to the GPU: look at the program.",
+    Symptom.NVLINK_SIDE: "Nothing can be done from here: look at its NVLinks, cables and switches.",
+    Symptom.NVLINK_ECHO: "Nothing can be done from here: look at its NVLinks, cables and switches.",
+    Symptom.SWITCH: "Nothing can be done from here: look at its NVSwitches and the fabric manager.",
+}
+_UUID = re.compile(r"\b(?:gpu:)?((?:GPU|MIG)-[0-9A-Za-z-]+)")
+_TWICE = re.compile(r"\b(\S+)( GPU \d+) on \1\b")
+_INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What a headline is made of: the symptom and rank of a root cause, where it sits, and how many GPUs show it.
+
+    `category` is None for several kinds on one card.
+    """
+
+    symptom: Symptom
+    category: Category | None
+    severity: Severity
+    action: ActionKind
+    metric: str
+    subject: Subject
+    place: Place | None = None
+    gpus: int = 1
+
+
+class Names:
+    """GPUs as people name them, by UUID: host and index."""
+
+    def __init__(self, readings: Iterable[Reading]) -> None:
+        self._gpus = {one.gpu.uuid: one.gpu for one in readings}
+
+    def gpu(self, uuid: str, host: str = "") -> str:
+        """``node-1 GPU 3``; host and the end of the UUID where the index is unknown."""
+        gpu = self._gpus.get(uuid)
+        if gpu is None or gpu.index is None:
+            return f"{host or (gpu.host if gpu else '')} GPU {uuid[-8:]}".strip()
+        return f"{gpu.host} GPU {gpu.index}"
+
+    def index(self, uuid: str) -> int | None:
+        """The GPU's index on its host."""
+        gpu = self._gpus.get(uuid)
+        return None if gpu is None else gpu.index
+
+    def plain(self, words: str) -> str:
+        """`words` with UUIDs as people name the GPUs, and instants to the minute."""
+        named = _UUID.sub(lambda found: self.gpu(found[1]) if found[1] in self._gpus else found[1][:12], words)
+        return _INSTANT.sub(r"\1 \2 UTC", _TWICE.sub(r"\1\2", named))
+
+    def subject(self, subject: Subject) -> Words:
+        if subject.kind is SubjectKind.GPU:
+            return (self.gpu(subject.name, subject.host),) * 2
+        kinds = {SubjectKind.HOST: "主机", SubjectKind.POOL: "资源池"}
+        if subject.kind is SubjectKind.FLEET:
+            return "the fleet", "整个集群"
+        return f"{subject.kind} {subject.name}", f"{kinds[subject.kind]} {subject.name}"
+
+    def where(self, trouble: Trouble) -> Words:
+        """The place of a trouble, with the number of its GPUs where they are several."""
+        place = trouble.place
+        if place is None and trouble.subject.kind is SubjectKind.FLEET and trouble.gpus > 1:
+            return f"{trouble.gpus} places", f"{trouble.gpus} 处"
+        if place is None or place.kind is PlaceKind.GPU:
+            return self.subject(trouble.subject)
+        english, chinese = (f"{word} {place.name}" for word in _PLACES[place.kind])
+        if trouble.gpus < 2:
+            return english, chinese
+        return f"{trouble.gpus} GPUs of {english}", f"{chinese} 的 {trouble.gpus} 块 GPU"
+
+
+def headline(trouble: Trouble, names: Names) -> Words:
+    """What is wrong and where, HEADLINE_CHARACTERS at most each."""
+    what = _what(trouble)
+    english, chinese = (f"{where}: {said}" for where, said in zip(names.where(trouble), what, strict=True))
+    return _fit(english), _fit(chinese)
+
+
+def _fit(text: str) -> str:
+    return text if len(text) <= HEADLINE_CHARACTERS else f"{text[: HEADLINE_CHARACTERS - 1]}…"
+
+
+def _what(trouble: Trouble) -> Words:
+    if trouble.category is None:
+        return "nothing is broken, load and memory could be better placed", "没有故障，负载与显存的分布可以改进"
+    known = _CATEGORIES[trouble.category]
+    if trouble.symptom is Symptom.FORECAST:
+        return _EXPECTED.get(trouble.category, known)
+    if trouble.category is Category.CAPACITY:
+        return _ACTIONS.get(trouble.action, known)
+    minor = {} if trouble.severity is Severity.CRITICAL else _MINOR
+    by_metric = next((words for prefix, words in _METRICS if trouble.metric.startswith(prefix)), None)
+    if trouble.symptom in (Symptom.OTHER, Symptom.NVLINK_ECHO) and by_metric is not None:
+        return by_metric
+    return minor.get(trouble.symptom) or _SYMPTOMS.get(trouble.symptom) or known
+
+
+def clock(at_ms: int, now_ms: int) -> str:
+    """An instant as people read it: the minute, with its date where that is another day than that of `now_ms`; UTC."""
+    text = to_iso(at_ms)
+    minute = f"{text[11:16]} UTC"
+    return minute if at_ms // DAY == now_ms // DAY else f"{text[:10]} {minute}"
+
+
+_STAGES: Mapping[DecisionState, Words] = {
+    DecisionState.EXECUTING: ("{action} runs since {at}", "{action} 自 {at} 起执行中"),
+    DecisionState.VERIFYING: (
+        "{action} ran; whether it helped is looked at since {at}",
+        "{action} 已执行，自 {at} 起核查效果",
+    ),
+    DecisionState.APPROVED: ("{action} is approved and starts once nothing holds it", "{action} 已批准，无阻碍即开始"),
+}
+
+
+def named(action: ActionKind) -> str:
+    """An action in words."""
+    return str(action).replace("_", " ")
+
+
+def next_of(status: DecisionStatus | None, now_ms: int, expires_ms: int | None) -> Words:
+    """What happens next, and when: by the decision that the card is about, None where it has none."""
+    if status is None:
+        return "nothing: watch only", "无动作，仅观察"
+    action = named(status.decision.action)
+    if status.waits_for_person and expires_ms is not None:
+        until = clock(expires_ms, now_ms)
+        return f"waits for your approval until {until}", f"等待批准，截止 {until}"
+    if (stage := _STAGES.get(status.state)) is not None:
+        english, chinese = (one.format(action=action, at=clock(status.updated_ms, now_ms)) for one in stage)
+        return english, chinese
+    return _next_of_held(status, action, now_ms)
+
+
+def _next_of_held(status: DecisionStatus, action: str, now_ms: int) -> Words:
+    holds = [verdict for verdict in status.verdicts if verdict.ruling is Ruling.HOLD]
+    if status.state is not DecisionState.HELD:
+        return "nothing: watch only", "无动作，仅观察"
+    if not holds:
+        return f"{action} starts within a minute", f"{action} 将在一分钟内开始"
+    ends = [verdict.until_ms for verdict in holds]
+    if None not in ends:
+        at = clock(max(end for end in ends if end is not None), now_ms)
+        return f"{action} is tried again at {at}", f"{action} 将于 {at} 重试"
+    return f"{action} is held; it is looked at again with every evaluation", f"{action} 暂缓，每次评估都会重新检查"
+
+
+def against(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What holds or denies, but for the approval that a person can give."""
+    return [one for one in verdicts if one.ruling is not Ruling.ALLOW and one.guard != APPROVAL]
+
+
+def obstacle_of(status: DecisionStatus, names: Names) -> str:
+    """Why a decision that is wanted cannot run now; empty where it can."""
+    action = named(status.decision.action)
+    stopped = against(status.verdicts)
+    if stopped and status.state in (DecisionState.HELD, DecisionState.APPROVED):
+        reason = names.plain(stopped[0].reason or stopped[0].guard)
+        return f"{action} cannot start now: {reason}."
+    ended = {
+        DecisionState.REJECTED: "was rejected",
+        DecisionState.EXPIRED: "ran out of time",
+        DecisionState.FAILED: "failed",
+        DecisionState.GOAL_NOT_REACHED: "ran and did not help",
+        DecisionState.DONE: "was done, and the cause is still there",
+    }.get(status.state)
+    if ended is None:
+        return ""
+    said = "" if status.outcome is None else status.outcome.next_step
+    why = status.reason if status.state in (DecisionState.REJECTED, DecisionState.EXPIRED, DecisionState.FAILED) else ""
+    words = "; ".join(names.plain(part).rstrip(".") for part in (why, said) if part)
+    return f"{action} {ended}{f': {words}' if words else ''}."
+
+
+def no_action(trouble: Trouble) -> str:
+    """Why a cause has no action at all."""
+    if trouble.symptom is Symptom.FORECAST:
+        return "Nothing has failed yet: watch only."
+    return _NOBODY_ACTS.get(trouble.symptom, "No action is known for this: a person should look.")

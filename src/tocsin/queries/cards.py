@@ -1,0 +1,563 @@
+"""Cards: one cause, one card, one action; made of incidents, decisions, forecasts and the journal when read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tocsin.actions.model.catalogue import ACTIONS
+from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.goals import in_words
+from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.actions.planning.facts import NodeState
+from tocsin.client.models import GpuState
+from tocsin.client.models_cards import Card, CardAction, CardEvidence, CardState, CardTouches
+from tocsin.config.settings import CostSettings
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import optional_iso, to_iso
+from tocsin.domain.decision import Decision, DecisionState, MigrateParameters, OutcomeStatus, Ruling
+from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.grouping import grouped
+from tocsin.domain.prediction import Prediction
+from tocsin.domain.reading import Reading
+from tocsin.domain.usage import Prices
+from tocsin.queries.attention import Ranking, most_urgent
+from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
+from tocsin.queries.card_words import (
+    Names,
+    Trouble,
+    Words,
+    against,
+    clock,
+    headline,
+    named,
+    next_of,
+    no_action,
+    obstacle_of,
+)
+from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
+from tocsin.rules.conditions.risk import Risk
+from tocsin.rules.schema import RuleSet
+from tocsin.rules.symptoms import Symptom, code_of, symptom_of
+
+NAMES_SHOWN = 3
+"""Names of each kind of what a card touches."""
+FINDINGS_SHOWN = 12
+"""Findings among the evidence of a card; the rest is counted."""
+_RUNS = (DecisionState.EXECUTING, DecisionState.VERIFYING)
+_BLOCKED = 3
+"""Standing of a decision that is wanted and that something else than a person's yes holds."""
+_EVERYWHERE = Subject(SubjectKind.FLEET, "fleet")
+"""Subject of a card about what is in many places."""
+_WAITING_STATES = (DecisionState.HELD, DecisionState.APPROVED)
+
+
+@dataclass(frozen=True)
+class CardInputs:
+    """What cards are made of, as of `snapshot.now_ms`; `nodes` are by host, `levels` as of `forecast_levels`.
+
+    What was last seen more than `fresh_ms` ago is no longer seen.
+    """
+
+    snapshot: FleetMapSnapshot
+    nodes: Mapping[str, NodeState]
+    incidents: Sequence[Incident]
+    statuses: Sequence[DecisionStatus]
+    predictions: Sequence[Prediction]
+    levels: Mapping[str, AlertLevel]
+    life: CardLife
+    controls: Controls
+    cost: CostSettings
+    price: Prices
+    fresh_ms: int
+
+
+@dataclass(frozen=True)
+class MadeCard:
+    """A card, and the ids by which it is asked for: its own, and those of all incidents that it stands for."""
+
+    card: Card
+    ids: frozenset[str]
+
+
+def forecast_levels(ruleset: RuleSet) -> dict[str, AlertLevel]:
+    """The level of the gravest rule about each target and metric that is forecast."""
+    found: dict[str, AlertLevel] = {}
+    for rule in ruleset:
+        for condition in rule.conditions:
+            names = [condition.target] if isinstance(condition, Risk) else []
+            names += [ref.key for ref in condition.metrics()] if condition.expects else []
+            for name in names:
+                level = rule.level or rule.table.severity.level
+                found[name] = max(level, found.get(name, level), key=lambda one: one.rank)
+    return found
+
+
+def make_cards(inputs: CardInputs) -> list[MadeCard]:
+    """Every card, the most urgent first, those that a person has acknowledged behind them, resolved ones last.
+
+    The incidents of one place are one card, about the worst of them. Load, memory in use and fragmentation, which break
+    nothing, are one card for the fleet; notes are on it where a yes would start something. A decision that waits for a
+    person is on exactly one card.
+    """
+    maker = _Maker(inputs)
+    made = [*maker.of_incidents(), *maker.silent(), *maker.expected(), *maker.left_over(), *maker.resolved()]
+    return sorted(made, key=lambda one: _rank(one.card))
+
+
+def _rank(card: Card) -> tuple[bool, bool, int, float, float, str, str]:
+    urgent = card.health in (GpuState.LOST, GpuState.CRITICAL) or card.level is AlertLevel.PAGE
+    group = 0 if urgent else 1 if card.health is GpuState.WARNING or card.probability else 2
+    resolved, taken = card.state is CardState.RESOLVED, card.state is CardState.ACKNOWLEDGED
+    return resolved, taken, group, -(card.waiting_gpu_hours or 0.0), -(card.probability or 0.0), card.place, card.id
+
+
+def _standing(status: DecisionStatus) -> int:
+    """How near a decision is to doing something: 0 runs, 1 waits for a yes alone, 2 starts, 3 is held, 4 has ended."""
+    if status.state in _RUNS:
+        return 0
+    if status.waits_for_person:
+        return 1
+    if status.state not in _WAITING_STATES:
+        return _BLOCKED + 1
+    return _BLOCKED if against(status.verdicts) else 2
+
+
+@dataclass
+class _Maker:
+    inputs: CardInputs
+    _claimed: set[str] = field(default_factory=set)
+    _listed: set[str] = field(default_factory=set)
+    _places: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        given = self.inputs
+        self._now = given.snapshot.now_ms
+        self._names = Names(given.snapshot.readings)
+        self._ranking = Ranking(given.snapshot, given.nodes, given.cost, given.price)
+        actions = [one for one in given.statuses if one.decision.action is not ActionKind.NOTIFY]
+        self._waiting = [one for one in actions if one.waits_for_person]
+        self._by_incident = grouped((one.decision.incident, one) for one in actions)
+        self._by_cause = grouped((one.decision.findings[0], one) for one in actions if one.decision.findings)
+        self._earlier = grouped((one.where, one) for one in given.life.ended.values())
+
+    # ------------------------------------------------------------------ open incidents
+
+    def of_incidents(self) -> Iterator[MadeCard]:
+        """A card for each cause, and one for everything that asks for something while nothing is broken."""
+        broken, rest = [], []
+        for one in self.inputs.incidents:
+            if one.alert_level is AlertLevel.NOTE or _is_housekeeping(one):
+                rest.append(one)
+            elif not self._is_past(one):
+                broken.append(one)
+        for found in _of_one_cause(broken):
+            yield self._of_incidents(found)
+        told = [one for one in rest if one.alert_level is not AlertLevel.NOTE or self._asks(one)]
+        if told:
+            yield self._of_incidents(told, tidy=len(told) > 1)
+
+    def _asks(self, incident: Incident) -> bool:
+        return any(status.waits_for_person for status in self._decisions(incident))
+
+    def _is_past(self, incident: Incident) -> bool:
+        """Whether it tells of a forecast that has not been renewed: nobody says any more that it will come."""
+        root = incident.root
+        return root.expected and self._now - root.last_ms > self.inputs.fresh_ms
+
+    def _of_incidents(self, found: Sequence[Incident], *, tidy: bool = False) -> MadeCard:
+        """One card about the worst of `found`; `tidy` ones are of many places."""
+        own = {one.id: self._decisions(one) for one in found}
+        self._listed |= {member.subject.key for one in found for member in one.members}
+        worst = max(found, key=_gravity)
+        trouble = record_of(worst).trouble
+        if tidy:
+            alike = len({one.root.rule for one in found}) == 1
+            category = trouble.category if alike else None
+            trouble = replace(trouble, category=category, subject=_EVERYWHERE, place=None, gpus=len(found))
+        else:
+            self._places |= {record_of(one).where for one in found}
+        return self._of_incident(worst, [one for one in found if one is not worst], own, trouble)
+
+    def _decisions(self, incident: Incident) -> list[DecisionStatus]:
+        """Decisions about an incident; under an earlier root it had another id."""
+        found = {one.decision.id: one for one in self._by_incident.get(incident.id, ())}
+        for member in incident.members:
+            found |= {one.decision.id: one for one in self._by_cause.get(member.id, ())}
+        return list(found.values())
+
+    def _of_incident(
+        self,
+        worst: Incident,
+        others: Sequence[Incident],
+        own: Mapping[str, list[DecisionStatus]],
+        trouble: Trouble,
+    ) -> MadeCard:
+        root = worst.root
+        decisions = [status for one in (worst, *others) for status in own[one.id]]
+        lead = self._lead(decisions, root.subject)
+        warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
+        health = self._ranking.state(root)
+        words, chance = _confidence(worst, warned)
+        reopened = self.inputs.life.came_again.get(worst.id)
+        hours = self._ranking.expected_loss(self._ranking.at_stake(root.subject), root, warned, health)
+        evidence = [*self._findings((worst, *others)), *self._said(lead, decisions), *self._before(trouble)]
+        card = self._card(worst.id, trouble, lead, evidence, health=health, level=worst.alert_level)
+        return MadeCard(
+            card.model_copy(
+                update={
+                    "since": to_iso(worst.opened_ms),
+                    "state": _state(lead, reopened),
+                    "touches": self._touches((worst, *others)),
+                    "confidence": words,
+                    "probability": chance,
+                    "waiting_gpu_hours": hours,
+                    "reopened_from": optional_iso(reopened),
+                    "simulated": root.simulated,
+                }
+            ),
+            frozenset(one.id for one in (worst, *others)),
+        )
+
+    def _lead(self, decisions: Sequence[DecisionStatus], subject: Subject) -> DecisionStatus | None:
+        """The decision that the card is about: what runs before what waits for a yes, before what is held."""
+        self._claimed |= {one.decision.id for one in decisions}
+
+        def order(one: DecisionStatus) -> tuple[int, bool, int, str]:
+            return _standing(one), one.decision.subject.name != subject.name, -one.updated_ms, one.decision.id
+
+        return min(decisions, key=order, default=None)
+
+    def _card(
+        self,
+        name: str,
+        trouble: Trouble,
+        lead: DecisionStatus | None,
+        evidence: Sequence[CardEvidence],
+        *,
+        health: GpuState,
+        level: AlertLevel,
+        head: Words | None = None,
+    ) -> Card:
+        expires_ms = None if lead is None else self.inputs.controls.expiry_ms(lead.decision)
+        english, chinese = head or headline(trouble, self._names)
+        then, then_zh = next_of(lead, self._now, expires_ms)
+        runs = lead is not None and _standing(lead) < _BLOCKED
+        subject = trouble.subject
+        return Card(
+            id=name,
+            headline=english,
+            headline_zh=chinese,
+            state=_state(lead, None),
+            health=health,
+            level=level,
+            place=where_of(trouble),
+            subject=subject,
+            index=self._names.index(subject.name) if subject.kind is SubjectKind.GPU else None,
+            next=then,
+            next_zh=then_zh,
+            action=self._action(lead, expires_ms) if lead is not None and runs else None,
+            obstacle="" if runs else no_action(trouble) if lead is None else obstacle_of(lead, self._names),
+            evidence=list(evidence),
+        )
+
+    def _action(self, status: DecisionStatus, expires_ms: int | None) -> CardAction:
+        decision = status.decision
+        cost, benefit = _worth(decision)
+        return CardAction(
+            kind=decision.action,
+            sentence=self._names.plain(decision.sentence),
+            decision=decision.id,
+            cost_gpu_hours=cost,
+            benefit_gpu_hours=benefit,
+            can_approve=status.waits_for_person,
+            until=optional_iso(expires_ms) if status.waits_for_person else None,
+        )
+
+    # ------------------------------------------------------------------ what it touches and rests on
+
+    def _touches(self, incidents: Iterable[Incident]) -> CardTouches:
+        uuids: dict[str, Reading] = {}
+        hosts: dict[str, None] = {}
+        named_only: dict[str, str] = {}
+        for one in incidents:
+            named_only |= {
+                member.subject.name: member.subject.host for member in one.members if _is_gpu(member.subject)
+            }
+            hosts |= dict.fromkeys(member.subject.host for member in one.members if member.subject.host)
+            for member in one.members:
+                uuids |= {reading.gpu.uuid: reading for reading in self._ranking.on(member.subject)}
+        return self._touched(uuids, hosts, named_only)
+
+    def _touched(
+        self, known: Mapping[str, Reading], hosts: Mapping[str, None], named_only: Mapping[str, str]
+    ) -> CardTouches:
+        gpus = {uuid: one.gpu.host for uuid, one in known.items()} | dict(named_only)
+        jobs = dict.fromkeys(job for uuid in gpus if (job := self._ranking.jobs.get(uuid)))
+        owners = dict.fromkeys(owner.user for one in known.values() for owner in one.owners if owner.user)
+        return CardTouches(
+            gpus=len(gpus),
+            hosts=len(hosts),
+            jobs=len(jobs),
+            owners=len(owners),
+            gpu_names=[self._names.gpu(uuid, host) for uuid, host in list(gpus.items())[:NAMES_SHOWN]],
+            host_names=list(hosts)[:NAMES_SHOWN],
+            job_names=list(jobs)[:NAMES_SHOWN],
+            owner_names=list(owners)[:NAMES_SHOWN],
+        )
+
+    def _findings(self, incidents: Sequence[Incident]) -> list[CardEvidence]:
+        roots = [one.root for one in incidents]
+        known = {one.id for one in roots}
+        members = [*roots, *(member for one in incidents for member in one.members if member.id not in known)]
+        shown = [
+            CardEvidence(
+                kind="finding",
+                text=self._names.plain(one.sentence),
+                at=to_iso(one.started_ms),
+                name=one.rule,
+                xid=code_of(one),
+            )
+            for one in members[:FINDINGS_SHOWN]
+        ]
+        if len(members) > FINDINGS_SHOWN:
+            shown.append(CardEvidence(kind="finding", text=f"and {len(members) - FINDINGS_SHOWN} more findings"))
+        return shown
+
+    def _said(self, lead: DecisionStatus | None, decisions: Sequence[DecisionStatus]) -> list[CardEvidence]:
+        """What guards answered about the decision that leads, and what other decisions there are."""
+        told = []
+        for verdict in lead.verdicts if lead is not None and lead.state in _WAITING_STATES else ():
+            if lead is not None and verdict.ruling is not Ruling.ALLOW:
+                text = self._names.plain(verdict.reason or str(verdict.ruling))
+                told.append(CardEvidence(kind="guard", text=text, name=verdict.guard, decision=lead.decision.id))
+        return told + [
+            CardEvidence(
+                kind="decision",
+                text=f"{one.state}: {self._names.plain(one.decision.sentence)}",
+                at=to_iso(one.updated_ms),
+                name=one.decision.action,
+                decision=one.decision.id,
+            )
+            for one in sorted(decisions, key=lambda one: (_standing(one), -one.updated_ms))[: FINDINGS_SHOWN + 1]
+            if one is not lead
+        ]
+
+    def _before(self, trouble: Trouble) -> list[CardEvidence]:
+        """Causes that ended at the same place within the last day."""
+        return [
+            CardEvidence(
+                kind="earlier",
+                text=f"{headline(one.trouble, self._names)[0]}, over since {clock(one.ended_ms, self._now)}",
+                at=to_iso(one.ended_ms),
+                name=one.rule,
+            )
+            for one in self._earlier.get(where_of(trouble), ())
+        ]
+
+    # ------------------------------------------------------------------ what no incident tells of
+
+    def silent(self) -> Iterator[MadeCard]:
+        """GPUs that are lost or stale and that no incident tells of: one card for those of a host in the same state."""
+        for state, members in self._ranking.quiet(self._listed):
+            gpu = members[0].gpu
+            subject = Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool)
+            if len(members) > 1:
+                subject = Subject(SubjectKind.HOST, gpu.host, gpu.host, gpu.pool)
+            if (place := place_key(subject)) in self._places:
+                continue
+            self._places.add(place)
+            self._listed |= {f"{SubjectKind.GPU}:{one.gpu.uuid}" for one in members}
+            symptom = Symptom.BUS if state is GpuState.LOST else Symptom.DARK
+            since_ms = min(one.at_ms for one in members)
+            trouble = Trouble(
+                symptom, Category.TELEMETRY, Severity.WARNING, ActionKind.NOTIFY, "", subject, None, len(members)
+            )
+            text = f"no reading since {clock(since_ms, self._now)}"
+            seen = CardEvidence(kind="finding", text=text, at=to_iso(since_ms))
+            card = self._card(_name("silent", place), trouble, None, [seen], health=state, level=AlertLevel.WARNING)
+            touched = self._touched({one.gpu.uuid: one for one in members}, {gpu.host: None}, {})
+            update = {
+                "since": to_iso(since_ms),
+                "touches": touched,
+                "confidence": "measured: no reading comes",
+                "simulated": gpu.simulated,
+            }
+            made = card.model_copy(update=update)
+            yield MadeCard(made, frozenset({made.id}))
+
+    def expected(self) -> Iterator[MadeCard]:
+        """What is only forecast: the most urgent forecast of each subject without another card."""
+        unlisted = [
+            one
+            for one in self.inputs.predictions
+            if is_warning(one) and self._level(one) is not AlertLevel.NOTE and one.subject.key not in self._listed
+        ]
+        for subject, found in grouped((one.subject, one) for one in unlisted).items():
+            soonest = most_urgent(found)
+            if soonest is None or place_key(subject) in self._places:
+                continue
+            category = Category.MEMORY if soonest.metric.startswith("gpu_memory") else Category.HARDWARE
+            trouble = Trouble(
+                Symptom.FORECAST, category, Severity.WARNING, ActionKind.NOTIFY, soonest.metric, subject, None
+            )
+            told = CardEvidence(kind="forecast", text=self._names.plain(soonest.sentence), at=to_iso(soonest.at_ms))
+            name = _name("forecast", subject.key)
+            card = self._card(name, trouble, None, [told], health=GpuState.OK, level=self._level(soonest))
+            gpus = self._ranking.at_stake(subject)
+            on = {one.gpu.uuid: one for one in self._ranking.on(subject)}
+            made = card.model_copy(
+                update={
+                    "touches": self._touched(on, dict.fromkeys(one.gpu.host for one in on.values()), {}),
+                    "confidence": "a forecast: nothing has happened yet",
+                    "probability": soonest.probability,
+                    "waiting_gpu_hours": self._ranking.expected_loss(gpus, None, soonest, GpuState.OK),
+                    "simulated": soonest.simulated,
+                }
+            )
+            yield MadeCard(made, frozenset({name}))
+
+    def _level(self, prediction: Prediction) -> AlertLevel:
+        """That of the rule about what is forecast: where the thing itself is a note, so is that it comes."""
+        levels = self.inputs.levels
+        of_rule = levels.get(prediction.target, levels.get(prediction.metric, prediction.alert_level))
+        return min(of_rule, prediction.alert_level, key=lambda level: level.rank)
+
+    def left_over(self) -> Iterator[MadeCard]:
+        """Decisions that wait for a person and whose cause is over or was never one, such as giving back."""
+        unclaimed = [one for one in self._waiting if one.decision.id not in self._claimed]
+        for subject, found in grouped((one.decision.subject, one) for one in unclaimed).items():
+            lead = self._lead(found, subject)
+            assert lead is not None
+            decision = lead.decision
+            where, where_zh = self._names.subject(subject)
+            head = (f"{where}: {named(decision.action)} is due", f"{where_zh}: 待执行 {named(decision.action)}")
+            trouble = Trouble(Symptom.ALONE, decision.category, decision.severity, decision.action, "", subject, None)
+            told = self._said(lead, found)
+            card = self._card(decision.id, trouble, lead, told, health=GpuState.OK, level=AlertLevel.WARNING, head=head)
+            update = {"since": to_iso(decision.at_ms), "simulated": decision.simulated, "confidence": "planned"}
+            yield MadeCard(card.model_copy(update=update), frozenset({decision.id, decision.incident} - {""}))
+
+    # ------------------------------------------------------------------ what is over
+
+    def resolved(self) -> Iterator[MadeCard]:
+        """Causes that ended within the last day at places without an open card: one card for each place."""
+        for where, found in self._earlier.items():
+            told = [one for one in found if one.level is not AlertLevel.NOTE]
+            fresh = [one for one in told if self._now - one.ended_ms <= REMEMBERED_MS]
+            if where in self._places or not fresh:
+                continue
+            worst = max(fresh, key=lambda one: (one.level.rank, one.severity.rank, one.ended_ms, one.id))
+            yield self._of_record(worst, fresh)
+
+    def _of_record(self, worst: CauseRecord, found: Sequence[CauseRecord]) -> MadeCard:
+        decisions = [status for one in found for status in self._by_incident.get(one.id, ())]
+        card = self._card(
+            worst.id, worst.trouble, None, self._said(None, decisions), health=GpuState.OK, level=worst.level
+        )
+        ended_ms = max(one.ended_ms for one in found)
+        then, then_zh = self._after({one.id for one in found})
+        hosts = dict.fromkeys(host for one in found for host in one.hosts)
+        touches = CardTouches(
+            gpus=max(one.gpus for one in found), hosts=len(hosts), host_names=list(hosts)[:NAMES_SHOWN]
+        )
+        update = {
+            "state": CardState.RESOLVED,
+            "since": to_iso(min(one.opened_ms for one in found)),
+            "resolved": to_iso(ended_ms),
+            "proof": self._proof(decisions, ended_ms),
+            "next": then,
+            "next_zh": then_zh,
+            "obstacle": "",
+            "touches": touches,
+            "simulated": worst.simulated,
+        }
+        return MadeCard(card.model_copy(update=update), frozenset(one.id for one in found))
+
+    def _proof(self, decisions: Sequence[DecisionStatus], ended_ms: int) -> str:
+        """The measured figure of the action that worked, else that nothing is found any more."""
+        worked = [
+            one
+            for one in decisions
+            if one.outcome is not None
+            and one.outcome.status is OutcomeStatus.SUCCEEDED
+            and one.outcome.measured is not None
+        ]
+        newest = max(worked, key=lambda one: one.updated_ms, default=None)
+        if newest is None or newest.outcome is None or newest.decision.goal is None:
+            return f"what was found had cleared at {clock(ended_ms, self._now)}"
+        return f"{named(newest.decision.action)} worked: {in_words(newest.decision.goal, newest.outcome.measured)}"
+
+    def _after(self, incidents: set[str]) -> Words:
+        """What is still in effect of what was done about a cause that is over."""
+        for effect in self.inputs.controls.effects.values():
+            if effect.incident in incidents and ACTIONS[effect.action].inverse is not None:
+                action = named(effect.action)
+                said = f"{action} stays in effect until it is given back: tocsin undo {effect.id}"
+                return said, f"{action} 仍然生效，撤销：tocsin undo {effect.id}"
+        return "nothing more is to be done", "无需再处理"
+
+
+def _gravity(incident: Incident) -> tuple[int, int, int, str]:
+    return incident.alert_level.rank, incident.root.severity.rank, -incident.opened_ms, incident.id
+
+
+def _of_one_cause(incidents: Iterable[Incident]) -> list[list[Incident]]:
+    """Incidents of one place together; with them what is less grave and shows on none but the GPUs of a graver one."""
+    made: list[tuple[set[str], list[Incident]]] = []
+    places: dict[str, int] = {}
+    for one in sorted(incidents, key=_gravity, reverse=True):
+        where, gpus = record_of(one).where, gpus_of(one)
+        into = places.get(where)
+        if into is None and gpus:
+            into = next((n for n, (touched, _) in enumerate(made) if gpus <= touched), None)
+        if into is None:
+            into = places[where] = len(made)
+            made.append((set(), []))
+        made[into][0].update(gpus)
+        made[into][1].append(one)
+    return [found for _, found in made]
+
+
+def _is_housekeeping(incident: Incident) -> bool:
+    """Whether nothing is broken and nothing is announced: load, memory in use, fragmentation."""
+    urgent = incident.alert_level is AlertLevel.PAGE
+    return symptom_of(incident.root) is Symptom.ALONE and not incident.root.told and not urgent
+
+
+def _is_gpu(subject: Subject) -> bool:
+    return subject.kind is SubjectKind.GPU
+
+
+def _state(lead: DecisionStatus | None, reopened_ms: int | None) -> CardState:
+    if lead is not None and lead.state is DecisionState.EXECUTING:
+        return CardState.ACTING
+    if lead is not None and lead.state is DecisionState.VERIFYING:
+        return CardState.VERIFYING
+    return CardState.OPEN if reopened_ms is None else CardState.REOPENED
+
+
+def _confidence(incident: Incident, warned: Prediction | None) -> tuple[str, float | None]:
+    root = incident.root
+    chance = next((item.value for item in root.evidence if item.name.startswith(PREDICTION_EVIDENCE)), None)
+    if root.expected:
+        return "a forecast: nothing has happened yet", chance
+    return ("reported by the driver" if root.told else "measured"), None if warned is None else warned.probability
+
+
+def _worth(decision: Decision) -> tuple[float | None, float | None]:
+    """Expected cost and benefit of a decision in GPU-hours, where choices were compared or a move was planned."""
+    parameters = decision.parameters
+    losses = parameters.expected_losses
+    if decision.action in losses and ActionKind.NOTIFY in losses:
+        cost = losses[decision.action]
+        return cost, round(losses[ActionKind.NOTIFY] - cost, 3)
+    if isinstance(parameters, MigrateParameters):
+        return parameters.cost_gpu_hours, parameters.gain_gpu_hours
+    return None, None
+
+
+def _name(kind: str, text: str) -> str:
+    """Id of a card that no incident names, in the form of theirs."""
+    return hashlib.sha256(f"{kind}|{text}".encode()).hexdigest()[:16]

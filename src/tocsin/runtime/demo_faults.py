@@ -1,0 +1,101 @@
+"""Hard faults of a demo at distinct places, and what its cards make of them against the simulator's own account."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tocsin.client.models_cards import Card
+from tocsin.domain.errors import InputError
+from tocsin.domain.reading import Gpu
+from tocsin.sim.faults import fault_kinds
+from tocsin.sim.fleet import SimulatedFleet
+
+FIRST_STEP = 2
+"""Evaluation at which the first of the faults begins; each later one begins an evaluation later."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """A fault of `kind` on the GPU with this number, from evaluation `step` on."""
+
+    step: int
+    kind: str
+    gpu: int
+
+
+def plan_faults(fleet: SimulatedFleet, count: int) -> list[PlannedFault]:
+    """`count` hard faults, one on each of so many hosts spread over the fleet, of as many kinds as there are.
+
+    Two are in one rack only where there are fewer racks than faults. Raises InputError where there are fewer hosts.
+    """
+    hosts: dict[str, list[int]] = {}
+    for number, gpu in enumerate(fleet.gpus):
+        hosts.setdefault(gpu.host, []).append(number)
+    if count > len(hosts):
+        problem = f"a fleet of {len(fleet.gpus)} GPUs has {len(hosts)} hosts, and each fault needs its own"
+        raise InputError("--faults", count, problem, f"give at most {len(hosts)}, or more --gpus")
+    kinds = [kind.kind for kind in fault_kinds(fleet.spec.scenario).values() if kind.hard]
+    free = list(_spread(hosts, fleet.gpus))
+    planned = []
+    for place in range(count):
+        kind = kinds[place % len(kinds)]
+        host, number = _suited(fleet, kind, free, hosts, place)
+        free.remove(host)
+        planned.append(PlannedFault(FIRST_STEP + place, kind, number))
+    return planned
+
+
+def _spread(hosts: dict[str, list[int]], gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Hosts such that neighbours in the list are of different racks, as far as there are racks."""
+    by_rack: dict[str, list[str]] = {}
+    for host, numbers in hosts.items():
+        by_rack.setdefault(gpus[numbers[0]].rack, []).append(host)
+    for turn in range(max(map(len, by_rack.values()))):
+        yield from (members[turn] for members in by_rack.values() if turn < len(members))
+
+
+def _suited(
+    fleet: SimulatedFleet, kind: str, free: Sequence[str], hosts: dict[str, list[int]], place: int
+) -> tuple[str, int]:
+    """The first free host with a GPU that `kind` can befall; not always its first GPU."""
+    for host in free:
+        numbers = hosts[host]
+        gpu = numbers[place % len(numbers)]
+        if not fleet.objection(kind, gpu):
+            return host, gpu
+    raise InputError("--faults", kind, "can befall no host that is left", "give fewer faults, or more --gpus")
+
+
+@dataclass
+class FaultCards:
+    """Follows the cards of a fleet with planned faults; hosts tell faults apart, for each has its own."""
+
+    fleet: SimulatedFleet
+    planned: Sequence[PlannedFault]
+    _acted: set[str] = field(default_factory=set)
+    _explained: set[str] = field(default_factory=set)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The host of each fault."""
+        gpus = self.fleet.gpus
+        return [gpus[one.gpu].host for one in self.planned]
+
+    def look(self, cards: Collection[Card]) -> None:
+        """Note which faults have a card whose action can run, or that says why there is none."""
+        for card in cards:
+            (self._acted if card.action is not None else self._explained).add(card.subject.host)
+
+    def report(self, cards: Collection[Card]) -> dict[str, object]:
+        """Of `cards`, open and resolved: how many there are, how many faults have theirs, and of how many of these an
+        action could run at some time. `cards_beyond` are those that no fault explains or that repeat one."""
+        shown = {card.subject.host for card in cards}
+        true = [host for host in self.hosts if host in shown]
+        return {
+            "cards": len(cards),
+            "cards_true": len(true),
+            "cards_beyond": len(cards) - len(true),
+            "cards_answerable": sum(host in self._acted for host in true),
+            "cards_explained": sum(host in self._explained and host not in self._acted for host in true),
+        }

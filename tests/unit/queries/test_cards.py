@@ -1,0 +1,244 @@
+"""Cards: how incidents become them, which decision leads, what is said where none can run, and what stays when over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.client.models import GpuState
+from tocsin.client.models_cards import HEADLINE_CHARACTERS, Card, CardState
+from tocsin.config.settings import CostSettings
+from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
+from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
+from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Missing, Owner, Reading
+from tocsin.domain.usage import Prices
+from tocsin.queries.card_life import CardLife, record_payload
+from tocsin.queries.cards import CardInputs, make_cards
+from tocsin.queries.fleet_map import snapshot_of
+from tocsin_testing.builders import T0, gpu, reading
+
+APPROVAL = Verdict("approval", Ruling.HOLD, "waits for a person")
+FULL = Verdict("max_concurrent", Ruling.HOLD, "3 under action already, at most 3 at once")
+
+
+def node(number: int) -> Reading:
+    owners = (Owner(pid=1, slurm_job="4711.0", user="ann"),)
+    return replace(reading(gpu(number), T0, temperature_celsius=50.0), owners=owners)
+
+
+def about(one: Reading) -> Subject:
+    return Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool)
+
+
+def finding(one: Reading, rule: str = "a-rule", **more: object) -> Finding:
+    made = Finding(
+        rule, about(one), Severity.CRITICAL, Category.THERMAL, ActionKind.THROTTLE, T0 - HOUR, T0, "it is hot"
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def incident(*members: Finding, place: Place | None = None) -> Incident:
+    where = place or Place(PlaceKind.GPU, members[0].subject.name)
+    return Incident(members[0], members, members[0].started_ms, T0, members[0].sentence, where)
+
+
+def decided(
+    of: Incident, action: ActionKind, *verdicts: Verdict, state: DecisionState = DecisionState.HELD
+) -> DecisionStatus:
+    root = of.root
+    made = Decision(
+        root.rule, root.subject, action, Mode.PROPOSE, root.severity, root.category, T0 - MINUTE, T0 + HOUR,
+        f"{root.id}|{action}", f"{action} {root.subject.name}.", (root.id,), of.id,
+    )  # fmt: skip
+    overall = Ruling.HOLD if verdicts else Ruling.ALLOW
+    return DecisionStatus(made, verdicts, overall, state, None, "", T0 - MINUTE)
+
+
+def cards(
+    readings: Sequence[Reading],
+    incidents: Sequence[Incident] = (),
+    statuses: Sequence[DecisionStatus] = (),
+    ahead: Sequence[Prediction] = (),
+    life: CardLife | None = None,
+    now_ms: int = T0,
+) -> list[Card]:
+    snapshot = snapshot_of(readings, [m for one in incidents for m in one.members], ahead, now_ms, DAY)
+    inputs = CardInputs(
+        snapshot,
+        {},
+        incidents,
+        statuses,
+        ahead,
+        {},
+        life or CardLife(),
+        Controls(),
+        CostSettings(),
+        Prices(),
+        5 * MINUTE,
+    )
+    return [one.card for one in make_cards(inputs)]
+
+
+def test_a_card_says_what_where_and_what_a_yes_starts() -> None:
+    hot = node(3)
+    one = incident(finding(hot))
+    asking = decided(one, ActionKind.THROTTLE, APPROVAL)
+    card = cards([hot], [one], [asking])[0]
+    assert card.headline == f"{hot.gpu.host} GPU {hot.gpu.index}: too hot"
+    assert (card.id, card.state, card.since) == (one.id, CardState.OPEN, to_iso(T0 - HOUR))
+    assert card.action is not None
+    assert (card.action.decision, card.action.can_approve) == (asking.decision.id, True)
+    assert card.next == f"waits for your approval until {to_iso(T0 + HOUR)[11:16]} UTC"
+    assert card.obstacle == ""
+    assert (card.touches.gpus, card.touches.job_names, card.touches.owner_names) == (1, ["slurm 4711"], ["ann"])
+    assert hot.gpu.uuid not in card.action.sentence
+
+
+def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
+    hot = node(0)
+    one = incident(finding(hot))
+    card = cards([hot], [one], [decided(one, ActionKind.DRAIN, FULL, APPROVAL)])[0]
+    assert card.action is None
+    assert card.obstacle == "drain cannot start now: 3 under action already, at most 3 at once."
+    assert [item.name for item in card.evidence if item.kind == "guard"] == ["max_concurrent", "approval"]
+    nothing = cards([hot], [one])[0]
+    assert (nothing.action, nothing.next) == (None, "nothing: watch only")
+    assert "look at its cooling" in nothing.obstacle
+
+
+def test_the_decision_that_runs_leads_and_the_others_are_evidence() -> None:
+    hot = node(0)
+    one = incident(finding(hot))
+    runs = decided(one, ActionKind.THROTTLE, state=DecisionState.EXECUTING)
+    asks = decided(one, ActionKind.DRAIN, APPROVAL)
+    for statuses in ([runs, asks], [asks, runs]):
+        card = cards([hot], [one], statuses)[0]
+        assert (card.state, card.action and card.action.decision) == (CardState.ACTING, runs.decision.id)
+        assert [item.decision for item in card.evidence if item.kind == "decision"] == [asks.decision.id]
+    checked = replace(runs, state=DecisionState.VERIFYING)
+    assert cards([hot], [one], [checked, asks])[0].state is CardState.VERIFYING
+
+
+def test_incidents_of_one_place_are_one_card_about_the_worst() -> None:
+    hot, other = node(0), node(1)
+    mild = incident(finding(hot, "mild", severity=Severity.WARNING))
+    grave = incident(finding(hot, "grave"))
+    elsewhere = incident(finding(other))
+    made = cards([hot, other], [mild, grave, elsewhere])
+    assert sorted(card.id for card in made) == sorted([grave.id, elsewhere.id])
+    card = next(card for card in made if card.id == grave.id)
+    assert [item.name for item in card.evidence if item.kind == "finding"] == ["grave", "mild"]
+
+
+def test_what_is_less_grave_and_shows_nowhere_else_belongs_to_a_wider_cause() -> None:
+    one, two = node(0), node(1)
+    wide = incident(finding(one), finding(two), place=Place(PlaceKind.HOST, one.gpu.host))
+    sign = incident(finding(two, "sign", severity=Severity.WARNING))
+    assert [card.id for card in cards([one, two], [sign, wide])] == [wide.id]
+    apart = incident(finding(node(2), severity=Severity.WARNING))
+    assert len(cards([one, two, node(2)], [sign, wide, apart])) == 2
+
+
+def test_load_and_memory_are_one_card_and_notes_only_where_a_yes_starts_something() -> None:
+    full = [
+        incident(finding(node(n), "memory_full", severity=Severity.INFO, category=Category.MEMORY)) for n in range(3)
+    ]
+    readings = [node(n) for n in range(3)]
+    assert cards(readings, full) == []
+    asks = decided(full[1], ActionKind.MIGRATE, APPROVAL)
+    only = cards(readings, full, [asks])
+    assert [(card.headline.partition(":")[2], card.action and card.action.decision) for card in only] == [
+        (" memory is nearly full", asks.decision.id)
+    ]
+    both = cards(readings, full, [asks, decided(full[0], ActionKind.MIGRATE, APPROVAL)])
+    assert len(both) == 1
+    assert both[0].headline == "2 places: memory is nearly full"
+
+
+def test_every_decision_that_waits_is_on_one_card() -> None:
+    hot = node(0)
+    gone = incident(finding(hot))
+    giving_back = decided(gone, ActionKind.RESTORE, APPROVAL)
+    made = cards([hot], [], [giving_back])
+    assert [(card.id, card.action and card.action.decision) for card in made] == [(giving_back.decision.id,) * 2]
+    assert "restore" in made[0].headline
+
+
+def test_silent_gpus_and_forecasts_without_an_incident_have_cards() -> None:
+    lost = replace(node(0), values={}, missing={"gpu_power_watts": Missing.LOST})
+    well = node(1)
+    coming = Prediction(
+        about(well), "hardware_fault", T0, 2 * DAY, PredictionStatus.LIKELY, "m", "1", "it may fail", probability=0.4
+    )
+    made = cards([lost, well], ahead=[coming])
+    assert [(card.health, card.probability) for card in made] == [(GpuState.LOST, None), (GpuState.OK, 0.4)]
+    assert made[1].headline.endswith("a hardware fault is expected")
+    assert all(card.action is None and card.obstacle for card in made)
+    again = cards([lost, well], ahead=[replace(coming, at_ms=T0 + MINUTE)])
+    assert [card.id for card in again] == [card.id for card in made], "a forecast that is renewed keeps its card"
+
+
+def test_a_headline_fits_a_line_whatever_the_names() -> None:
+    hot = node(0)
+    one = incident(finding(hot), finding(node(1)), place=Place(PlaceKind.POWER_ZONE, "x" * 300))
+    assert len(cards([hot], [one])[0].headline) == HEADLINE_CHARACTERS
+
+
+# ---------------------------------------------------------------------- what the journal has
+
+
+def entry(seq: int, kind: EntryKind, at_ms: int, **payload: object) -> Entry:
+    return Entry(seq, 1, at_ms, kind, "tocsin", payload, False, "", "")
+
+
+def lived(*events: tuple[EntryKind, int, Incident, dict[str, object]]) -> CardLife:
+    life = CardLife()
+    for seq, (kind, at_ms, one, more) in enumerate(events, start=1):
+        card = {} if kind is EntryKind.INCIDENT_CLOSED else {"card": record_payload(one)}
+        life.apply(entry(seq, kind, at_ms, id=one.id, **card, **more))
+    return CardLife.restored(life.state())
+
+
+OPENED, CLOSED = EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_CLOSED
+
+
+def test_what_is_over_stays_readable_for_a_day() -> None:
+    hot = node(0)
+    one = incident(finding(hot))
+    life = lived((OPENED, T0 - HOUR, one, {}), (CLOSED, T0, one, {}))
+    card = cards([hot], life=life, now_ms=T0 + HOUR)[0]
+    assert (card.id, card.state, card.resolved) == (one.id, CardState.RESOLVED, to_iso(T0))
+    assert card.proof.startswith("what was found had cleared")
+    assert cards([], life=life, now_ms=T0 + DAY + 1) == []
+
+
+def test_the_same_cause_again_reopens_and_takes_the_place_of_what_was_over() -> None:
+    hot = node(0)
+    first, second = incident(finding(hot)), incident(finding(hot, started_ms=T0 + HOUR))
+    life = lived((OPENED, T0 - HOUR, first, {}), (CLOSED, T0, first, {}), (OPENED, T0 + HOUR, second, {}))
+    made = cards([hot], [second], life=life, now_ms=T0 + HOUR)
+    assert [(card.id, card.state, card.reopened_from) for card in made] == [(second.id, CardState.REOPENED, to_iso(T0))]
+    late = lived((OPENED, T0 - HOUR, first, {}), (CLOSED, T0, first, {}), (OPENED, T0 + DAY + 1, second, {}))
+    assert cards([hot], [second], life=late, now_ms=T0 + DAY + 1)[0].state is CardState.OPEN
+
+
+def test_an_incident_that_became_part_of_another_is_not_over() -> None:
+    hot = node(0)
+    one, wider = incident(finding(hot)), incident(finding(hot, "nearer"))
+    life = lived((OPENED, T0, one, {}), (OPENED, T0, wider, {}), (CLOSED, T0, one, {"into": wider.id}))
+    assert dict(life.ended) == {}
+
+
+def test_entries_of_older_versions_leave_nothing() -> None:
+    one = incident(finding(node(0)))
+    life = CardLife()
+    life.apply(entry(1, OPENED, T0, id=one.id, sentence="it is hot"))
+    life.apply(entry(2, OPENED, T0, id="x", card={"rule": 3}))
+    life.apply(entry(3, CLOSED, T0, id=one.id))
+    assert (dict(life.ended), dict(life.came_again)) == ({}, {})
