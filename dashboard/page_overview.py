@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
-from tocsin.dashboard import attention, heatmap, link, style
+from tocsin.dashboard import cards, heatmap, link, style
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.fleet_data import MAPS
@@ -113,17 +113,19 @@ def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        summary, fleet, found = client.summary(), MAPS.look(client), client.attention(attention.SHOWN)
-        st.html(_figures(summary, text))
+        summary, fleet, found = client.summary(), MAPS.look(client), client.cards(cards.SHOWN)
+        with st.container(key="figures"):
+            st.html(_figures(summary, text))
         if not fleet.uuid:
             st.info(f"{text('no_gpus')} {text('no_gpus.remedy')}")
             return
-        left, right = st.columns([5, 4], gap="medium")
+        with st.container(key="now"):
+            left, right = st.columns([5, 4], gap="medium")
         with left:
             _map(fleet, text, palette)
         with right:
             _heading(summary, text)
-            attention.show(found, summary.now, text)
+            cards.show(found, summary.now, text)
             st.caption(text("attention.cost.help"))
 
 

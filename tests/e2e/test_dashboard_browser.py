@@ -105,7 +105,8 @@ def test_the_keyboard_reaches_the_pages(browser: Browser, small: Shown) -> None:
 def test_a_link_of_the_attention_list_leads_to_the_gpu(browser: Browser, small: Shown) -> None:
     with opened(browser, small.url) as page:
         settled(page, "Needs attention now")
-        page.get_by_role("link", name="gpu-node-06 · GPU 2").click()
+        page.get_by_text("Details and evidence").first.click()
+        page.get_by_role("link", name="gpu-node-06 GPU 2").click()
         page.wait_for_url(f"**/gpu?*gpu={fleet.uuid(*fleet.LOST)}*")
         settled(page, "GPU has fallen off the bus")
 

@@ -15,7 +15,7 @@ from tocsin.domain.finding import ActionKind, Subject
 HEADLINE_CHARACTERS = 100
 """Longest headline: a line of a phone held sideways."""
 
-GpuHours = Annotated[float, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0)]
 
 
 class CardState(StrEnum):
@@ -54,7 +54,7 @@ class CardAction(Wire):
     sentence: str
     decision: str
     """Id of the decision that it is."""
-    cost_gpu_hours: GpuHours | None = None
+    cost_gpu_hours: Amount | None = None
     """Expected GPU-hours that the action itself costs; null where they are not known."""
     benefit_gpu_hours: float | None = None
     """Expected GPU-hours that it saves beside going on as before; null where they are not known."""
@@ -105,8 +105,11 @@ class Card(Wire):
     action: CardAction | None = None
     """The best action that can run; null where there is none, which `obstacle` explains."""
     obstacle: str = ""
-    waiting_gpu_hours: GpuHours | None = None
+    waiting_gpu_hours: Amount | None = None
     """Expected GPU-hours lost if nobody acts; null where no chance of a loss is known."""
+    waiting_money: Amount | None = None
+    """The same in `currency`; null where no price is set."""
+    currency: str = ""
     acknowledged_by: str = ""
     acknowledged_until: Instant | None = None
     reopened_from: Instant | None = None

@@ -141,8 +141,7 @@ class Ranking:
         reading = self._readings.get(subject.name)
         gpus = self.at_stake(subject)
         lost = self.expected_loss(gpus, root, expected, state)
-        paid = self._price.of_model(self.on(subject)[0].gpu.model) if self.on(subject) else None
-        money = None if lost is None or paid is None else lost * paid
+        money, currency = self.money(subject, lost)
         return AttentionItem(
             subject=subject,
             index=reading.gpu.index if reading is not None else None,
@@ -161,8 +160,15 @@ class Ranking:
             gpus=gpus,
             cost_gpu_hours=lost,
             cost_money=money,
-            currency=self._price.currency if money is not None else "",
+            currency=currency,
         )
+
+    def money(self, subject: Subject, gpu_hours: float | None) -> tuple[float | None, str]:
+        """What `gpu_hours` of the subject's model cost, with the currency; None and nothing where no price is set."""
+        paid = self._price.of_model(self.on(subject)[0].gpu.model) if self.on(subject) else None
+        if gpu_hours is None or paid is None:
+            return None, ""
+        return gpu_hours * paid, self._price.currency
 
     def on(self, subject: Subject) -> Sequence[Reading]:
         """The GPUs that the subject is, or has; of a pool or the fleet none, for they are not all at risk."""

@@ -145,15 +145,21 @@ class _Maker:
     # ------------------------------------------------------------------ open incidents
 
     def of_incidents(self) -> Iterator[MadeCard]:
-        """A card for each cause, and one for everything that asks for something while nothing is broken."""
-        broken, rest = [], []
+        """A card for each cause; one for all memory that is expected to run full, one for what breaks nothing."""
+        broken: list[Incident] = []
+        coming: list[Incident] = []
+        rest: list[Incident] = []
         for one in self.inputs.incidents:
             if one.alert_level is AlertLevel.NOTE or _is_housekeeping(one):
                 rest.append(one)
+            elif one.root.expected and one.root.category is Category.MEMORY:
+                coming += [] if self._is_past(one) else [one]
             elif not self._is_past(one):
                 broken.append(one)
         for found in _of_one_cause(broken):
             yield self._of_incidents(found)
+        if coming:
+            yield self._of_incidents(coming, tidy=len(coming) > 1)
         told = [one for one in rest if one.alert_level is not AlertLevel.NOTE or self._asks(one)]
         if told:
             yield self._of_incidents(told, tidy=len(told) > 1)
@@ -204,6 +210,7 @@ class _Maker:
         hours = self._ranking.expected_loss(self._ranking.at_stake(root.subject), root, warned, health)
         evidence = [*self._findings((worst, *others)), *self._said(lead, decisions), *self._before(trouble)]
         card = self._card(worst.id, trouble, lead, evidence, health=health, level=worst.alert_level)
+        money, currency = self._ranking.money(root.subject, hours)
         return MadeCard(
             card.model_copy(
                 update={
@@ -213,6 +220,8 @@ class _Maker:
                     "confidence": words,
                     "probability": chance,
                     "waiting_gpu_hours": hours,
+                    "waiting_money": money,
+                    "currency": currency,
                     "reopened_from": optional_iso(reopened),
                     "simulated": root.simulated,
                 }

@@ -18,7 +18,7 @@ from tocsin.client.models import (
     PeerBand,
     PeerGroup,
 )
-from tocsin.client.models_cards import Card, CardAction, CardEvidence, Cards, CardState
+from tocsin.client.models_cards import Card, CardAction, CardEvidence, Cards, CardState, CardTouches
 from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import Severity, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -156,7 +156,10 @@ def cards_of(incidents: Sequence[IncidentOut], decisions: Sequence[DecisionOut])
                 since=to_iso(one.opened_ms),
                 place=one.root.subject.key,
                 subject=one.root.subject,
+                index=int(one.root.subject.name[-12:], 16) if one.root.subject.kind is SubjectKind.GPU else None,
+                touches=CardTouches(gpus=1, hosts=1, gpu_names=[where]),
                 confidence="measured",
+                waiting_gpu_hours=_LOSS if one.root.severity is Severity.CRITICAL else None,
                 next="waits for your approval until 05:00 UTC" if mine else "nothing: watch only",
                 next_zh="等待批准，截止 05:00 UTC" if mine else "无动作，仅观察",
                 action=CardAction(kind=mine[0].action, sentence=mine[0].sentence, decision=mine[0].id, can_approve=True)

@@ -86,17 +86,27 @@ def test_a_real_fleet_is_not_called_simulated(url: str, service: FakeService, pa
 
 def test_now_ranks_what_needs_attention(url: str) -> None:
     shown = said(opened())
-    order = [shown.index(words) for words in ("XID 79: the GPU", "Core temperature 86.4 C", "93 % of memory in use")]
+    order = [
+        shown.index(words) for words in ("gpu-node-06 GPU 2: xid fatal", "GPU 5: temperature high", "GPU 6: memory")
+    ]
     assert order == sorted(order)
-    assert "91 % · in 2.5 h, between 90 min and 4.4 h" in shown
-    assert "waiting costs <b>33 GPU-hours</b>" in shown
+    assert "waits for your approval until 05:00 UTC" in shown
+    assert "waiting costs <b>36 GPU-hours</b>" in shown
+    assert "XID 79: the GPU" in shown, "what a card rests on is behind its fold"
     assert "Decisions waiting for a person: 2" in shown
+
+
+def test_a_card_has_one_button_where_a_yes_starts_something(url: str, service: FakeService) -> None:
+    app = opened()
+    asking = [card for card in service.cards(100).items if card.action is not None]
+    assert [button.key for button in app.button] == [f"approve-card-{card.id}" for card in asking]
+    assert len(asking) < len(service.cards(100).items)
 
 
 def test_what_a_pool_lacks_needs_attention_too(url: str) -> None:
     shown = said(opened())
-    assert ">pool inference</span>" in shown
-    assert "Mean utilization 26.9 % over 15 min" in shown
+    assert "pool inference: pool underused" in shown
+    assert "mean utilization 26.9 % over 15 min" in shown.lower()
 
 
 @pytest.mark.parametrize("colour", heatmap.MEASURES)

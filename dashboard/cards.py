@@ -1,0 +1,120 @@
+"""Cards, as a list: what is wrong, where it stands, what happens next, one button, and the rest behind a fold."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from tocsin.client.models_cards import Card, CardEvidence, Cards, CardState
+from tocsin.dashboard import link, style
+from tocsin.dashboard.text import Text, chance, markdown_safe, money, number, short_clock
+from tocsin.domain.finding import SubjectKind
+
+SHOWN = 20
+"""Cards that are asked for: about two screens of the list."""
+
+
+def cost_text(card: Card, text: Text) -> str:
+    """What waiting costs: money where a price is set, else GPU-hours; empty where nobody knows."""
+    if card.waiting_money is not None:
+        return money(card.waiting_money, card.currency)
+    if card.waiting_gpu_hours is None:
+        return ""
+    hours = card.waiting_gpu_hours
+    return text("attention.hours", n="< 0.1" if hours < 0.1 else number(hours))
+
+
+def head(card: Card, now: str, text: Text) -> str:
+    """The card in three lines of HTML: headline, where it stands, and what happens next or why nothing can be done."""
+    since = text("card.since", at=short_clock(card.since, now)) if card.since else ""
+    stands = [
+        f"<b>{escape(text.name('card_state', card.state.value))}</b>",
+        escape(text.name("level", card.level.value)),
+        escape(since),
+        escape(_by(card, now, text)),
+    ]
+    if cost := cost_text(card, text):
+        stands.append(f"{escape(text('attention.cost'))} <b>{escape(cost)}</b>")
+    then = text.said(card.next, card.next_zh) if card.action is not None or not card.obstacle else card.obstacle
+    sure = "" if card.probability is None else chance(card.probability)
+    ahead = f'<span class="tc-forecast">↗ {escape(sure)}</span> ' if sure else ""
+    return (
+        f'<div class="tc-item"><div class="tc-headline">{escape(text.said(card.headline, card.headline_zh))}</div>'
+        f'<div class="tc-meta">{" · ".join(part for part in stands if part)}</div>'
+        f'<div class="tc-clamp" title="{escape(then, quote=True)}">{ahead}{escape(then)}</div></div>'
+    )
+
+
+def _by(card: Card, now: str, text: Text) -> str:
+    """Who took it on and until when, or when it had ended before."""
+    if card.state is CardState.ACKNOWLEDGED:
+        until = f" → {short_clock(card.acknowledged_until, now)}" if card.acknowledged_until else ""
+        return card.acknowledged_by + until
+    return text("card.again", at=short_clock(card.reopened_from, now)) if card.reopened_from else ""
+
+
+def details(card: Card, text: Text) -> str:
+    """The rest in HTML: what it touches, how sure it is, what the action is and costs, and what it all rests on."""
+    touched, action = card.touches, card.action
+    counts = text("card.counts", gpus=touched.gpus, hosts=touched.hosts, jobs=touched.jobs)
+    names = ", ".join([*touched.gpu_names, *touched.job_names, *touched.owner_names])
+    lines = [style.facts([(text("card.touches"), counts), (text("card.confidence"), card.confidence)])]
+    if names:
+        lines.append(style.note(names))
+    if action is not None:
+        lines.append(f'<p class="tc-note">{escape(action.sentence)}</p>')
+        if action.cost_gpu_hours is not None:
+            saves = action.benefit_gpu_hours or 0.0
+            lines.append(style.note(text("card.worth", cost=number(action.cost_gpu_hours), benefit=number(saves))))
+    return "".join([*lines, *(_evidence(one) for one in card.evidence)])
+
+
+def _evidence(one: CardEvidence) -> str:
+    name = f"XID {one.xid}" if one.xid is not None else one.name
+    label = f'<b class="tc-small tc-chip">{escape(name)}</b> ' if name else ""
+    return f'<div class="tc-row"><span class="tc-what">{label}{escape(one.text)}</span></div>'
+
+
+def _card(card: Card, now: str, text: Text) -> None:
+    with st.container(key=f"card-{card.id}", gap="xsmall"):
+        with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="xsmall"):
+            st.html(style.sign(card.health), width="content")
+            st.html(head(card, now, text))
+        if card.action is not None and card.action.can_approve:
+            label = text("card.approve", action=text.name("action", card.action.kind.value))
+            # The page of the decision says all of it, and has the yes: nothing is started from a list.
+            if st.button(label, key=f"approve-card-{card.id}", type="primary", icon=":material/gavel:"):
+                st.switch_page(link.DECISIONS_PAGE, query_params=link.target(decision=card.action.decision))
+        with st.expander(text("card.more")):
+            st.html(details(card, text))
+            _links(card, text)
+
+
+def _links(card: Card, text: Text) -> None:
+    subject, action = card.subject, card.action
+    host = subject.host if subject.kind is SubjectKind.HOST else ""
+    uuid = subject.name if subject.kind is SubjectKind.GPU else ""
+    if host or uuid:
+        where = card.touches.gpu_names[0] if uuid and card.touches.gpu_names else subject.host
+        st.page_link(
+            link.GPU_PAGE,
+            label=markdown_safe(where),
+            icon=":material/arrow_forward:",
+            query_params=link.target(gpu=uuid, host=host),
+        )
+    if action is not None and not action.can_approve:
+        parameters = link.target(decision=action.decision)
+        st.page_link(link.DECISIONS_PAGE, label=text("card.decision"), query_params=parameters)
+
+
+def show(found: Cards, now: str, text: Text) -> None:
+    """Draw the list in a frame of its own, which scrolls, so that the page does not."""
+    if not found.items:
+        st.success(text("attention.none"), icon=":material/check_circle:")
+        return
+    with st.container(key="attention", border=False):
+        for card in found.items:
+            _card(card, now, text)
+        if found.total > len(found.items):
+            st.caption(text("attention.more", n=found.total - len(found.items)))
