@@ -80,7 +80,8 @@ class Controls:
     `failures` has the instants at which an action on a subject ran and was not seen to work, by (subject key, action),
     since it last did. `experience` is what came of each kind of action so far. `started`, `cancelled` and `finished`
     only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
-    that the wall clock has stepped away from, by key.
+    that the wall clock has stepped away from, by key. `repaired` has the instants of the newest proven repairs, by
+    the key of the GPU or host.
     """
 
     paused: Note | None = None
@@ -101,6 +102,7 @@ class Controls:
     experience: Mapping[ActionKind, Tally] = field(default_factory=dict)
     capping: frozenset[str] = frozenset()
     expires: Mapping[str, int] = field(default_factory=dict)
+    repaired: Mapping[str, int] = field(default_factory=dict)
 
     def expiry_ms(self, decision: Decision) -> int:
         """When the time box of `decision` ends."""

@@ -15,6 +15,7 @@ from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note, Tally
 from tocsin.actions.model.decision_json import OUTCOME, VERDICTS, dump_decision, dump_outcome, load_decision
 from tocsin.actions.model.deliveries import Delivered, Done
+from tocsin.actions.model.goals import repaired_by
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.model.steady import SteadyInstants
@@ -65,6 +66,7 @@ class Known(AbstractSet[str]):
 KEEP_FINAL = 2_000
 """Ended decisions that stay listed; of older ones only the keys are remembered, so that nothing is done twice."""
 _KEEP_STARTS = 100
+_KEEP_REPAIRS = 1_000
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class _PlainState:
     summaries: dict[str, dict[str, int]] = field(default_factory=dict)
     gathered: dict[str, set[str]] = field(default_factory=dict)
     lowered: dict[str, set[str]] = field(default_factory=dict)
+    repaired: dict[str, int] = field(default_factory=dict)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -128,6 +131,7 @@ class Ledger:
         self._renewals: dict[str, int] = {}
         self._cancelled: set[str] = set()
         self._finished: set[str] = set()
+        self._repaired: dict[str, int] = {}
         self._controls: Controls | None = None
 
     def apply(self, entry: Entry) -> None:
@@ -160,6 +164,7 @@ class Ledger:
                 dict(self._failures),
                 dict(self._experience),
                 self._capping(),
+                repaired=dict(self._repaired),
             )
         return self._controls
 
@@ -295,6 +300,11 @@ class Ledger:
             self._failures[slot] = (*self._failures.get(slot, ()), entry.at_ms)[-_KEEP_STARTS:]
         elif outcome.status is not OutcomeStatus.FAILED:
             self._failures.pop(slot, None)
+        for key in repaired_by(record.decision, outcome):
+            self._repaired.pop(key, None)
+            self._repaired[key] = entry.at_ms
+        for key in list(self._repaired)[:-_KEEP_REPAIRS]:
+            del self._repaired[key]
         self._conclude(record, outcome, entry, payload)
 
     def _conclude(self, record: LedgerEntry, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
@@ -394,6 +404,7 @@ class Ledger:
             summaries=self.deliveries.summaries,
             gathered=self.deliveries.gathered,
             lowered=self.deliveries.lowered,
+            repaired=self._repaired,
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -420,6 +431,7 @@ class Ledger:
         found._failures = {(subject, action): at for subject, action, at in plain.failures}
         found._confirmed, found._renewals = plain.confirmed, plain.renewals
         found._cancelled, found._finished = plain.cancelled, plain.finished
+        found._repaired = plain.repaired
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found.deliveries.told = plain.done

@@ -16,9 +16,12 @@ from tocsin.domain.decision import (
     Decision,
     GoalSense,
     MigrateParameters,
+    Outcome,
+    OutcomeStatus,
     RestoreParameters,
     ScaleParameters,
     ThrottleParameters,
+    ranks_in,
 )
 from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.metrics import MetricKind, spec_of
@@ -254,6 +257,21 @@ _MEASURES: Mapping[str, Callable[[Decision, FleetView, BegunAction], float | Non
     POOL_GPUS: _pool_gpus,
 }
 _SIGNS = {"celsius": (1.0, " °C"), "watts": (1.0, " W"), "ratio": (100.0, " %"), "hertz": (1e-6, " MHz")}
+
+
+def repaired_by(decision: Decision, outcome: Outcome) -> tuple[str, ...]:
+    """Keys of the GPUs, or the host, that `decision` has repaired and proved so: it ran, and no new error was measured
+    after it. Empty for any other action, and where nothing showed it.
+    """
+    goal, value = decision.goal, outcome.measured
+    worked = outcome.status is OutcomeStatus.SUCCEEDED and value is not None
+    if goal is None or value is None or not worked or goal.measure != NEW_ERRORS or not goal.met(value):
+        return ()
+    if decision.action is ActionKind.REBOOT_NODE:
+        host = decision.subject.host or decision.subject.name
+        return (f"{SubjectKind.HOST}:{host}",)
+    gpus = {rank.gpu for rank in ranks_in(decision.parameters)} or {decision.subject.name}
+    return tuple(f"{SubjectKind.GPU}:{uuid}" for uuid in sorted(gpus))
 
 
 def shown(value: float, unit: str) -> str:

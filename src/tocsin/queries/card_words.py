@@ -148,7 +148,8 @@ class Names:
         """The place of a trouble, with the number of its GPUs where they are several."""
         place = trouble.place
         if place is None and trouble.subject.kind is SubjectKind.FLEET and trouble.gpus > 1:
-            return f"{trouble.gpus} places", f"{trouble.gpus} 处"
+            noun = "GPUs" if trouble.symptom in (Symptom.DARK, Symptom.BUS) else "places"
+            return f"{trouble.gpus} {noun}", f"{trouble.gpus} 处"
         if place is None or place.kind is PlaceKind.GPU:
             return self.subject(trouble.subject)
         english, chinese = (f"{word} {place.name}" for word in _PLACES[place.kind])

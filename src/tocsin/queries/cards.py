@@ -19,6 +19,7 @@ from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.decision import Decision, DecisionState, MigrateParameters, OutcomeStatus, Ruling
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
+from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.domain.usage import Prices
@@ -38,6 +39,7 @@ from tocsin.queries.card_words import (
 )
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
 from tocsin.rules.conditions.risk import Risk
+from tocsin.rules.episodes import QUIET_MS
 from tocsin.rules.schema import RuleSet
 from tocsin.rules.symptoms import Symptom, code_of, symptom_of
 
@@ -150,7 +152,9 @@ class _Maker:
         coming: list[Incident] = []
         rest: list[Incident] = []
         for one in self.inputs.incidents:
-            if one.alert_level is AlertLevel.NOTE or _is_housekeeping(one):
+            if _is_job_crash(one):
+                broken.append(one)
+            elif one.alert_level is AlertLevel.NOTE or _is_housekeeping(one):
                 rest.append(one)
             elif one.root.expected and one.root.category is Category.MEMORY:
                 coming += [] if self._is_past(one) else [one]
@@ -368,33 +372,36 @@ class _Maker:
     # ------------------------------------------------------------------ what no incident tells of
 
     def silent(self) -> Iterator[MadeCard]:
-        """GPUs that are lost or stale and that no incident tells of: one card for those of a host in the same state."""
-        for state, members in self._ranking.quiet(self._listed):
-            gpu = members[0].gpu
-            subject = Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool)
-            if len(members) > 1:
-                subject = Subject(SubjectKind.HOST, gpu.host, gpu.host, gpu.pool)
-            if (place := place_key(subject)) in self._places:
+        """GPUs that are lost or stale and that no incident tells of: one card for those that fell silent together."""
+        for state, members in _together(self._ranking.quiet(self._listed)):
+            subject, place = _shared(members)
+            where = str(place) if place is not None else place_key(subject)
+            if where in self._places:
                 continue
-            self._places.add(place)
+            self._places.add(where)
             self._listed |= {f"{SubjectKind.GPU}:{one.gpu.uuid}" for one in members}
-            symptom = Symptom.BUS if state is GpuState.LOST else Symptom.DARK
-            since_ms = min(one.at_ms for one in members)
-            trouble = Trouble(
-                symptom, Category.TELEMETRY, Severity.WARNING, ActionKind.NOTIFY, "", subject, None, len(members)
-            )
-            text = f"no reading since {clock(since_ms, self._now)}"
-            seen = CardEvidence(kind="finding", text=text, at=to_iso(since_ms))
-            card = self._card(_name("silent", place), trouble, None, [seen], health=state, level=AlertLevel.WARNING)
-            touched = self._touched({one.gpu.uuid: one for one in members}, {gpu.host: None}, {})
-            update = {
-                "since": to_iso(since_ms),
-                "touches": touched,
-                "confidence": "measured: no reading comes",
-                "simulated": gpu.simulated,
-            }
-            made = card.model_copy(update=update)
-            yield MadeCard(made, frozenset({made.id}))
+            yield self._silent_card(state, members, subject, place)
+
+    def _silent_card(
+        self, state: GpuState, members: Sequence[Reading], subject: Subject, place: Place | None
+    ) -> MadeCard:
+        symptom = Symptom.BUS if state is GpuState.LOST else Symptom.DARK
+        since_ms = min(one.at_ms for one in members)
+        trouble = Trouble(
+            symptom, Category.TELEMETRY, Severity.WARNING, ActionKind.NOTIFY, "", subject, place, len(members)
+        )
+        text = f"no reading since {clock(since_ms, self._now)}"
+        seen = CardEvidence(kind="finding", text=text, at=to_iso(since_ms))
+        name = _name("silent", where_of(trouble))
+        card = self._card(name, trouble, None, [seen], health=state, level=AlertLevel.WARNING)
+        hosts = dict.fromkeys(one.gpu.host for one in members)
+        update = {
+            "since": to_iso(since_ms),
+            "touches": self._touched({one.gpu.uuid: one for one in members}, hosts, {}),
+            "confidence": "measured: no reading comes",
+            "simulated": members[0].gpu.simulated,
+        }
+        return MadeCard(card.model_copy(update=update), frozenset({name}))
 
     def expected(self) -> Iterator[MadeCard]:
         """What is only forecast: the most urgent forecast of each subject without another card."""
@@ -533,6 +540,39 @@ def _is_housekeeping(incident: Incident) -> bool:
     """Whether nothing is broken and nothing is announced: load, memory in use, fragmentation."""
     urgent = incident.alert_level is AlertLevel.PAGE
     return symptom_of(incident.root) is Symptom.ALONE and not incident.root.told and not urgent
+
+
+def _is_job_crash(incident: Incident) -> bool:
+    """Whether a program failed on several GPUs of its job: a note to the operator of the fleet, not to its owner."""
+    place = incident.place
+    return place is not None and place.kind is PlaceKind.JOB and incident.root.category is Category.APPLICATION
+
+
+def _together(groups: Iterable[tuple[GpuState, Sequence[Reading]]]) -> list[tuple[GpuState, list[Reading]]]:
+    """Silent GPUs of hosts as groups that fell silent within QUIET_MS of each other, in one state."""
+    made: list[tuple[GpuState, list[Reading]]] = []
+    for state, members in sorted(groups, key=lambda one: (one[0].rank, _last_ms(one[1]), one[1][0].gpu.host)):
+        last = made[-1] if made else None
+        if last and last[0] is state and _last_ms(members) - _last_ms(last[1]) < QUIET_MS:
+            last[1].extend(members)
+        else:
+            made.append((state, list(members)))
+    return made
+
+
+def _last_ms(readings: Iterable[Reading]) -> int:
+    return max(one.at_ms for one in readings)
+
+
+def _shared(members: Sequence[Reading]) -> tuple[Subject, Place | None]:
+    """What silent GPUs share: the GPU, its host, the rack of several hosts, else nothing but the fleet."""
+    gpu, hosts = members[0].gpu, {one.gpu.host for one in members}
+    racks = {one.gpu.rack for one in members}
+    if len(members) == 1:
+        return Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool), None
+    if len(hosts) == 1:
+        return Subject(SubjectKind.HOST, gpu.host, gpu.host, gpu.pool), Place(PlaceKind.HOST, gpu.host)
+    return _EVERYWHERE, Place(PlaceKind.RACK, gpu.rack) if len(racks) == 1 and gpu.rack else None
 
 
 def _is_gpu(subject: Subject) -> bool:

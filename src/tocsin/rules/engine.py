@@ -410,7 +410,8 @@ class Inputs:
     `readings` are the newest of each GPU: one that was given before changes nothing, and a GPU that is left out keeps
     its last until that is stale. `events` and `predictions` are those since the last step; one that was given before
     changes nothing. `pools` are all pools whose state is known now. `mix` are the kinds of tasks that may come; empty
-    means one job of the reference size.
+    means one job of the reference size. `repairs` are the instants of proven repairs, by key of the GPU or host: what
+    was before one is past.
     """
 
     now_ms: int
@@ -419,6 +420,7 @@ class Inputs:
     predictions: Sequence[Prediction] = ()
     pools: Sequence[PoolState] = ()
     mix: Sequence[TaskClass] = ()
+    repairs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,7 +487,7 @@ class RuleEngine:
             self.step(inputs)
 
     def _take_in(self, inputs: Inputs) -> None:
-        self._log.accept(inputs.now_ms, inputs.events)
+        self._log.accept(inputs.now_ms, inputs.events, inputs.repairs)
         self._forecasts.accept(inputs.predictions)
         self._frame.roster.settle()
         self._frame.sheets[POOL_SHEET].table.settle()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tocsin.domain.clock import MINUTE
-from tocsin.domain.event import Event
+from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import METRICS, split_variant
@@ -266,19 +266,25 @@ class EventLog:
     """Takes in events; `fresh` are those new in this step as (row of the GPU or host, event), in order of time.
 
     An event counts once by its id, however often it comes. `window_ms` is how far back any rule looks: an older event
-    is left out, so that replayed history causes nothing. `dropped` counts what was left out, by reason.
+    is left out, so that replayed history causes nothing. `dropped` counts what was left out, by reason. `repaired` are
+    the repairs that are new in this step, as rows with their instant. A repair is among the events as a reload of the
+    driver, also behind events of before it that come late.
     """
 
     def __init__(self, roster: FrameRows, window_ms: int, dropped: Counter[str]) -> None:
         self.fresh: list[tuple[int, Event]] = []
+        self.repaired: list[tuple[list[int], int]] = []
+        self._repairs: dict[str, int] = {}
         self._roster = roster
         self._window_ms = window_ms
         self._dropped = dropped
         self._seen: dict[str, int] = {}
         self._pruned_ms = 0
 
-    def accept(self, now_ms: int, events: Sequence[Event]) -> None:
-        """Replace `fresh` by what is new in `events`; the roster must settle afterwards."""
+    def accept(self, now_ms: int, events: Sequence[Event], repairs: Mapping[str, int] | None = None) -> None:
+        """Replace `fresh` by what is new in `events`, and `repaired` by what is in `repairs`; the roster must settle
+        afterwards.
+        """
         self.fresh = []
         for event in events:
             if event.at_ms < now_ms - self._window_ms:
@@ -288,10 +294,31 @@ class EventLog:
             elif event.id not in self._seen:
                 self._seen[event.id] = event.at_ms
                 self.fresh.append((self._roster.admit_named(event.gpu, event.host), event))
+        self._accept_repairs(now_ms, repairs or {})
         self.fresh.sort(key=lambda item: (item[1].at_ms, item[1].code, item[1].id))
         if abs(now_ms - self._pruned_ms) * _PRUNES >= self._window_ms:
             self._pruned_ms = now_ms
             self._seen = {name: at for name, at in self._seen.items() if at >= now_ms - self._window_ms}
+
+    def _accept_repairs(self, now_ms: int, repairs: Mapping[str, int]) -> None:
+        self.repaired = []
+        oldest_ms = min((event.at_ms for _, event in self.fresh), default=now_ms)
+        for key, at_ms in repairs.items():
+            kind, _, name = key.partition(":")
+            is_gpu = kind == SubjectKind.GPU
+            row = self._roster.table.rows.get(name)
+            rows = self._roster.on_host(name) if not is_gpu else [] if row is None else [row]
+            if not rows or at_ms < now_ms - self._window_ms:
+                continue
+            is_new = self._repairs.get(key) != at_ms
+            if is_new:
+                self._repairs[key] = at_ms
+                self.repaired.append((rows, at_ms))
+            if is_new or oldest_ms <= at_ms:
+                gpu, host = (name, "") if is_gpu else ("", name)
+                event = Event(EventKind.DRIVER_RELOAD, gpu, host, at_ms, message="a repair was proven")
+                self.fresh.append((rows[0], event))
+        self._repairs = {key: at_ms for key, at_ms in self._repairs.items() if key in repairs}
 
     def affected(self, row: int, event: Event) -> list[int]:
         """Rows that `event` speaks of: its GPU, or everything on its host where it names no GPU."""

@@ -41,6 +41,20 @@ class Ring:
             self._t.v[position, rows] = at[free]
             self._x.v[position, rows] = x[free]
 
+    def cut(self, row: int, at_ms: int | None) -> float | None:
+        """Drop the samples of `row` before `at_ms`, or all for None; the oldest that is left begins at 0.
+
+        Returns what it had; None where none is left.
+        """
+        times, values = self._t.v[:, row], self._x.v[:, row]
+        kept = np.zeros(times.shape, dtype=np.bool_) if at_ms is None else (times > 0) & (times >= at_ms)
+        times[~kept], values[~kept] = 0, np.nan
+        if not kept.any():
+            return None
+        begins = float(values[kept][times[kept].argmin()])
+        values[kept] -= begins
+        return begins
+
     def reference(self, rows: Ints, at: Ints, reach_ms: int) -> tuple[Floats, Ints]:
         """The sample to compare `rows` at `at` with: values and instants of shape (k,).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -10,9 +11,10 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import MetricKind
 from tocsin.rules.conditions.base import Duration, MetricRef, Probe, Report, World, metric_ref
+from tocsin.rules.frame import EventLog
 from tocsin.rules.history import WindowFigure
 from tocsin.rules.levels import Comparer, LevelCondition
-from tocsin.rules.sheet import MetricColumn, VariantSheet
+from tocsin.rules.sheet import MetricColumn, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Floats, Ints, SubjectTable
 from tocsin.rules.units import show_duration
 
@@ -36,6 +38,8 @@ class Rate(LevelCondition):
     """The window."""
     per: Duration | None = None
     """Compare the change per this time instead of the change over the whole window."""
+    ended_by_repair: bool = False
+    """For counters: what was counted before a proven repair of the GPU or its host is past."""
     only_one: bool = False
     """For variants: holds only where no other variant of the same GPU does."""
 
@@ -47,6 +51,8 @@ class Rate(LevelCondition):
         if self.only_one and ref.key == self.metric:
             raise InputError("only_one", True, "the metric is read without variants", f"write {_each(ref)}")
         counter = ref.spec.kind is MetricKind.COUNTER
+        if self.ended_by_repair and not counter:
+            raise InputError("ended_by_repair", True, f"{ref.spec.name} is no counter", "leave it out")
         self.check_levels(ref.spec.unit, 0.0 if counter else -ref.spec.maximum, ref.spec.maximum)
 
     def bind(self, world: World) -> Probe:
@@ -58,7 +64,8 @@ class Rate(LevelCondition):
         else:
             change = GaugeChange(column, sheet.table, self.over, self.per)
         family = sheet if self.only_one and isinstance(sheet, VariantSheet) else None
-        return RateProbe(self, change, family, Comparer(self, world))
+        repairs = Repairs(world.log, sheet) if self.ended_by_repair else None
+        return RateProbe(self, change, family, Comparer(self, world), repairs)
 
     def meaning(self) -> str:
         per = f" per {show_duration(self.per)}" if self.per else ""
@@ -84,6 +91,9 @@ class Change(WindowFigure):
         enough = length >= _COVERAGE * self._ring.window_ms
         scaled: Floats = np.divide(change * self._per, length, out=np.full(change.size, np.nan), where=enough)
         return scaled
+
+    def cut(self, rows: Ints, at_ms: int) -> None:
+        """Let what was before `at_ms` be past on `rows`; nothing to do for what is no sum."""
 
 
 class GaugeChange(Change):
@@ -115,6 +125,14 @@ class CounterChange(Change):
             change[moved] = self._moved(rows[moved], at[moved], before[moved], total[moved])
         return change
 
+    def cut(self, rows: Ints, at_ms: int) -> None:
+        """Begin the sum anew on `rows`; of one that was read later the oldest sample since `at_ms` is its beginning."""
+        for row in rows.tolist():
+            begins = self._ring.cut(row, at_ms) if self._last_at.v[row] > at_ms else self._ring.cut(row, None)
+            self._risen.v[row] = 0.0 if begins is None else self._risen.v[row] - begins
+            if not np.isnan(self._figure.v[row]):
+                self._figure.v[row] = self._risen.v[row]
+
     def _moved(self, rows: Ints, at: Ints, before: Floats, total: Floats) -> Floats:
         starts = np.flatnonzero(before == 0)
         if starts.size:
@@ -124,16 +142,42 @@ class CounterChange(Change):
         return self._scaled(total - then, at - since)
 
 
-class RateProbe(Probe):
-    """Compares a change."""
+class Repairs:
+    """The rows of a sheet that were repaired in this step, with the instants."""
 
-    def __init__(self, condition: Rate, change: Change, family: VariantSheet | None, comparer: Comparer) -> None:
+    def __init__(self, log: EventLog, sheet: Sheet) -> None:
+        self._log = log
+        self._sheet = sheet
+
+    def rows(self) -> Iterator[tuple[Ints, int]]:
+        for gpus, at_ms in self._log.repaired:
+            rows = np.array(gpus, dtype=np.int64)
+            if isinstance(self._sheet, VariantSheet):
+                rows = np.flatnonzero(np.isin(self._sheet.parent.v, rows))
+            yield rows, at_ms
+
+
+class RateProbe(Probe):
+    """Compares a change; `repairs` cut it."""
+
+    def __init__(
+        self,
+        condition: Rate,
+        change: Change,
+        family: VariantSheet | None,
+        comparer: Comparer,
+        repairs: Repairs | None = None,
+    ) -> None:
+        self._repairs = repairs
         self._condition = condition
         self._change = change
         self._family = family
         self._comparer = comparer
 
     def update(self) -> None:
+        # The repair was proven by readings that were there before this step.
+        for rows, at_ms in self._repairs.rows() if self._repairs is not None else ():
+            self._change.cut(rows, at_ms)
         self._change.update()
 
     def true(self) -> Bools:

@@ -288,7 +288,8 @@ class Brain:
         self.memory.recall(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
         first = next(self.journal.entries(limit=1)).at_ms
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
-        self._engine.warm(_history(self._past(now), round(self.settings.rules.evaluate_seconds * SECOND)))
+        step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
+        self._engine.warm(_history(self._past(now), step_ms, self.actions.controls().repaired))
         self._expected.recall(self.gpus, now)
 
     def _seen_before(self, before_ms: int) -> set[str]:
@@ -297,7 +298,10 @@ class Brain:
         return {uuid for start, end in spans for uuid in self.store.columns((), start, end).gpus}
 
     def _past(self, now_ms: int) -> Iterator[Reading]:
-        for start in range(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS, SAMPLE_MS):
+        # One just before each repair too: what was counted by then is past.
+        repaired = (at_ms - SAMPLE_SPAN_MS + 1 for at_ms in self.actions.controls().repaired.values())
+        starts = {start for start in repaired if now_ms - EVENT_MEMORY_MS < start < now_ms - WARM_UP_MS}
+        for start in sorted({*range(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS, SAMPLE_MS), *starts}):
             seen: dict[str, Reading] = {}
             for reading in self.store.readings(start, start + SAMPLE_SPAN_MS):
                 seen.setdefault(reading.gpu.uuid, reading)
@@ -373,7 +377,15 @@ class Brain:
             snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
             evaluation = self._engine.step(
-                Inputs(now, snapshot.readings, snapshot.events, predictions, list(self._pools()), self._mix(snapshot))
+                Inputs(
+                    now,
+                    snapshot.readings,
+                    snapshot.events,
+                    predictions,
+                    list(self._pools()),
+                    self._mix(snapshot),
+                    self.actions.controls().repaired,
+                )
             )
             for reason, dropped in evaluation.dropped.items():
                 self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
@@ -569,8 +581,10 @@ class Brain:
         return [reading.gpu for reading in self.memory.latest()]
 
 
-def _history(readings: Iterable[Reading], step_ms: int) -> Iterator[Inputs]:
+def _history(readings: Iterable[Reading], step_ms: int, repairs: Mapping[str, int]) -> Iterator[Inputs]:
     """Past readings as evaluations every `step_ms` saw them; hosts read at instants of their own."""
     for _, group in groupby(readings, key=lambda reading: reading.at_ms // step_ms):
         newest = {reading.gpu.uuid: reading for reading in group}
-        yield Inputs(max(reading.at_ms for reading in newest.values()), tuple(newest.values()))
+        now_ms = max(reading.at_ms for reading in newest.values())
+        done = {key: at_ms for key, at_ms in repairs.items() if at_ms < now_ms}
+        yield Inputs(now_ms, tuple(newest.values()), repairs=done)

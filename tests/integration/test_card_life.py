@@ -1,0 +1,92 @@
+"""The life of a card in the simulated fleet: a yes, the action, its proof, the end, and a start of the brain anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tocsin.client.models_cards import Card, CardState
+from tocsin.config.settings import Settings
+from tocsin.domain.decision import OutcomeStatus
+from tocsin.domain.entry import EntryKind
+from tocsin.domain.finding import ActionKind
+from tocsin.queries.card_life import CardLife
+from tocsin.queries.service import BrainService
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.recorder import Recorder
+from tocsin.runtime.demo import Demo, demo_settings, only_faults
+from tocsin_testing.builders import T0
+
+STEPS = 60
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Demo:
+    wanted = Settings.model_validate(
+        {
+            "simulation": {"gpus": 16},
+            "forecast": {"worker": False, "models": tmp_path / "models"},
+            "actions": {"confirmations": 1, "boot_grace_seconds": 0, "settle_seconds": 60},
+        }
+    )
+    made = Demo(demo_settings(only_faults(wanted, 1), tmp_path), T0)
+    made._script = []
+    return made
+
+
+def about(demo: Demo, gpu: str, state: CardState | None = None) -> Card | None:
+    return next((card for card in demo.service.cards(100, state).items if card.subject.name == gpu), None)
+
+
+def test_a_proven_reset_resolves_the_card_and_a_restart_keeps_it(demo: Demo) -> None:
+    demo.step()
+    gpu = demo.service.inject("row_remap", "4", "ann").gpu
+    seen: list[CardState] = []
+    approved = ""
+    for _ in range(STEPS):
+        demo.step()
+        card = about(demo, gpu)
+        if card is None:
+            if approved:
+                break
+            continue
+        seen += [card.state] if card.state not in seen[-1:] else []
+        action = card.action
+        if action is not None and action.kind is ActionKind.RESET_GPU and action.can_approve:
+            demo.service.approve(action.decision, "ann")
+            approved = action.decision
+    assert seen[0] is CardState.OPEN
+    assert CardState.VERIFYING in seen
+    outcome = demo.service.decision(approved).outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.measured) == (OutcomeStatus.SUCCEEDED, 0.0)
+    over = about(demo, gpu, CardState.RESOLVED)
+    assert over is not None
+    assert over.proof == "reset gpu worked: new 0 errors, goal at most 0 errors"
+    assert demo.service.card(over.id) == over
+    assert list(demo.brain.actions.controls().repaired) == [f"gpu:{gpu}"]
+    life, settings = demo.brain.card_life, demo.settings
+    demo.running.stop()
+
+    again = open_brain(settings, demo.clock, propose=True, fleet=demo.fleet, pools=demo.fleet.pools)
+    assert dict(again.brain.card_life.ended) == dict(life.ended)
+    again.brain.tick()
+    assert [finding.rule for finding in again.brain.active if finding.subject.name == gpu] == []
+    kept = BrainService(again.brain).card(over.id)
+    assert (kept.state, kept.proof) == (CardState.RESOLVED, over.proof)
+    again.stop()
+
+
+def test_the_life_is_the_same_by_entries_and_by_checkpoint(demo: Demo) -> None:
+    demo.service.inject("power_brake", "8", "ann")
+    for _ in range(45):
+        demo.step()
+    assert demo.service.cards(10, CardState.RESOLVED).total == 1
+    journal, recorder = demo.brain.journal, demo.brain.recorder
+    assert (
+        recorder.cards.state() == Recorder(journal).cards.state() == CardLife.restored(recorder.cards.state()).state()
+    )
+    closed = [entry.payload for entry in journal.entries(kinds={EntryKind.INCIDENT_CLOSED})]
+    assert closed
+    demo.running.stop()
