@@ -125,6 +125,8 @@ VIEWS: dict[str, tuple[str, ...]] = {
         "model_in_service",
         "forecast_muted",
         "forecast_heard",
+        "rule_earned_act",
+        "rule_fell_back",
         "login",
         "logout",
         "login_locked",

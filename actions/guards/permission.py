@@ -15,7 +15,7 @@ from tocsin.domain.finding import ActionKind
 
 def effective_mode(decision: Decision, view: FleetView) -> Mode:
     """The more cautious of the decision's own mode and what is allowed to its rule at this moment."""
-    return least(decision.mode, view.policy.mode_of(decision.rule))
+    return least(decision.mode, view.policy.mode_of(decision.rule, decision.action, simulated=decision.simulated))
 
 
 @guard("mode", 10, Applies.ACTIONS, counts_for_breaker=True)
@@ -99,14 +99,15 @@ def hold_off(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | 
 
 @guard("approval", 190, Applies.ACTIONS)
 def approval(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | None:
-    """Has a person approved what is only proposed or would take the last host, and none rejected it."""
+    """Has a person approved what is only proposed, or would take the last host, and none rejected it."""
     controls = view.controls
     no = controls.rejections.get(decision.id)
     if no is not None:
         return Deny(f"rejected by {no.actor}" + (f": {no.reason}" if no.reason else ""))
     if decision.id in controls.approvals:
         return None
-    why = needs_person(decision, view, now_ms)
+    unearned = view.policy.lacking(decision.rule, decision.action, simulated=decision.simulated)
+    why = "; ".join(filter(None, (needs_person(decision, view, now_ms), unearned)))
     if effective_mode(decision, view) is Mode.ACT and not why:
         return None
     return Hold(f"waits for a person: tocsin approve {decision.id}" + (f"; {why}" if why else ""))

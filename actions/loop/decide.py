@@ -286,13 +286,15 @@ def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: 
 def _notice(
     incident: Incident, meant: Decision | None, prediction: Prediction | None, view: FleetView, policy: Policy
 ) -> Decision:
-    root, mode = incident.root, policy.mode_of(incident.root.rule)
+    root, simulated = incident.root, _is_simulated(incident)
     proposed = ActionKind.NOTIFY if meant is None else meant.action
+    mode = policy.mode_of(root.rule, proposed, simulated=simulated)
+    unearned = policy.lacking(root.rule, proposed, simulated=simulated)
     eta = eta_clause(prediction, view.now_ms)
     stuck = obstacle(proposed, root.rule, root.subject, deadline_in(root.evidence), view)
     if meant is not None and mode is Mode.ACT and needs_person(meant, view, view.now_ms):
         mode = Mode.PROPOSE
-    sentence = notice_sentence(incident.sentence, proposed, root.subject, mode, eta, stuck)
+    sentence = notice_sentence(incident.sentence, proposed, root.subject, mode, eta, stuck, unearned)
     parameters = NotifyParameters(context=_context(root, prediction, view), intended=proposed)
     if meant is not None and mode is Mode.PROPOSE and not stuck:
         # So that whoever is told can say yes: the id of the decision that waits for it.
@@ -325,12 +327,12 @@ def _decision(
     sentence: str,
     parameters: ActionParameters,
 ) -> Decision:
-    root = incident.root
+    root, simulated = incident.root, _is_simulated(incident)
     return Decision(
         rule=root.rule,
         subject=root.subject,
         action=action,
-        mode=policy.mode_of(root.rule),
+        mode=policy.mode_of(root.rule, action, simulated=simulated),
         severity=root.severity,
         category=root.category,
         at_ms=view.now_ms,
@@ -340,10 +342,14 @@ def _decision(
         findings=(root.id, *(member.id for member in incident.members if member.id != root.id)),
         incident=incident.id,
         parameters=parameters,
-        simulated=root.simulated or any(member.simulated for member in incident.members),
+        simulated=simulated,
         level=incident.alert_level,
         hard_fault=is_hard_fault(incident),
     )
+
+
+def _is_simulated(incident: Incident) -> bool:
+    return incident.root.simulated or any(member.simulated for member in incident.members)
 
 
 def _context(root: Finding, prediction: Prediction | None, view: FleetView) -> DecisionContext:
@@ -403,9 +409,14 @@ def _one_disruptive_each(decisions: list[Decision], finished: AbstractSet[str]) 
     return kept
 
 
-def notice_sentence(cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str, stuck: str = "") -> str:
-    """What happened, what is intended, and how far the mode lets it go, or why nothing can start it: `stuck`."""
+def notice_sentence(
+    cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str, stuck: str = "", unearned: str = ""
+) -> str:
+    """What happened, what is intended, and how far the mode lets it go, or why nothing can start it: `stuck`.
+
+    `unearned` is what the record of the rule lacks where that keeps it from acting alone.
+    """
     if proposed is ActionKind.NOTIFY:
         return joined(cause, eta)
-    then = f"it cannot start now: {stuck}" if stuck else _CONSEQUENCE[mode]
+    then = f"it cannot start now: {stuck}" if stuck else _CONSEQUENCE[mode] + (f": {unearned}" if unearned else "")
     return joined(cause, eta, f"intended: {ACTIONS[proposed].verb.lower()} {named(subject)}, {then}")

@@ -16,13 +16,16 @@ from tocsin.actions.loop.execution import Execution, Inline, Workers
 from tocsin.actions.loop.notifications import Notifications
 from tocsin.actions.loop.operator import OperatorCalls, asked_for
 from tocsin.actions.loop.routing import Routing
+from tocsin.actions.loop.rule_watch import RuleWatch
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.model.controls import Breaker, Controls
 from tocsin.actions.model.decision_log import DecisionLog, JournalPort
+from tocsin.actions.model.earning import RecordKey
 from tocsin.actions.model.executor import Executor
 from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry, StepReport
 from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import due_recoveries, is_asked
+from tocsin.actions.model.rule_record import Acting
 from tocsin.actions.model.scope import base_key, breaker_cause, hosts_of
 from tocsin.actions.model.sentences import joined, named
 from tocsin.actions.model.view import FleetView
@@ -177,9 +180,9 @@ class ActionLoop:
         notifier: Notifier | FanOut | None = None,
         workers: Workers | None = None,
     ) -> None:
-        self.policy = policy
         self._clock = clock
         self._decision_log = DecisionLog(journal, clock)
+        self._rules = RuleWatch(self._decision_log, policy, clock)
         routing = executors if isinstance(executors, Routing) else Routing(executors)
         self._routing = routing
         self._workers = workers or Inline()
@@ -196,6 +199,8 @@ class ActionLoop:
         self._execution.advance(self._current(view))
         self._execution.verify_settled(self._current(view))
         self._watch(self._current(view))
+        if view.active:
+            self._rules.follow()
         wanted = self._wanted(self._current(view), incidents, predictions)
         created = self._register(wanted)
         ended = self._guards.close_ended(self._current(view), now_ms)
@@ -222,6 +227,16 @@ class ActionLoop:
         self._routing.close()
         self._notifications.close()
 
+    @property
+    def policy(self) -> Policy:
+        """What the settings say, with the records of the rules as they are at this moment."""
+        return self._rules.policy()
+
+    def rules_acting(self) -> dict[RecordKey, Acting]:
+        """What the journal last said of each rule that came to act alone."""
+        with self._decision_log.lock:
+            return dict(self._decision_log.ledger.rules.acting)
+
     def statuses(self) -> list[DecisionStatus]:
         """Every decision that is listed, the waiting ones first, then by the latest change."""
         with self._decision_log.lock:
@@ -243,9 +258,10 @@ class ActionLoop:
     def _current(self, view: FleetView) -> FleetView:
         """`view` with the controls as they are at this moment."""
         controls = self.controls()
-        if view.controls is controls and view.policy is self.policy:
+        policy = self.policy
+        if view.controls is controls and view.policy is policy:
             return view
-        return replace(view, controls=controls, policy=self.policy)
+        return replace(view, controls=controls, policy=policy)
 
     def _watch(self, view: FleetView) -> None:
         """Take note of what others did: they outrank what was decided here."""
@@ -286,6 +302,7 @@ class ActionLoop:
         """Enter the notifications about the loop's own doings."""
         breaker = self._current(view).controls.breaker
         notices = _escalations(self._decision_log.records(), breaker, view, self.policy)
+        notices |= {notice.key: notice for notice in self._rules.notices(self._current(view))}
         self._register({key: notice for key, notice in notices.items() if key not in self._decision_log.ledger.known})
 
     def _execute(self, view: FleetView, wanted: dict[str, Decision]) -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from tocsin.actions.model.catalogue import ACTIONS, is_disruptive
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.decision_json import dump_decision
-from tocsin.actions.model.decision_log import DecisionLog
+from tocsin.actions.model.decision_log import RIGHT, DecisionLog
 from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import Inverse, is_asked
@@ -48,16 +49,22 @@ class OperatorCalls:
                 raise Conflict(f"decision {identity} has expired")
             self._decision_log.about(EntryKind.APPROVAL, record.decision, actor=actor)
 
-    def reject(self, identity: str, actor: str, reason: str = "") -> None:
-        """Never run a decision, and leave its subject alone for the hold-off."""
+    def reject(self, identity: str, actor: str, reason: str = "", *, right: bool = False) -> None:
+        """Never run a decision, and leave its subject alone for the hold-off.
+
+        It counts against the record of its rule, unless the person says that the statement was `right`.
+        """
         _named_person(actor)
         with self._decision_log.lock:
             record = self._waiting(identity)
-            self._decision_log.about(EntryKind.REJECTION, record.decision, actor=actor, reason=reason)
+            self._decision_log.about(EntryKind.REJECTION, record.decision, actor=actor, reason=reason, **_said(right))
             self._hold_off(base_key(record.decision.subject), actor, reason)
 
-    def release(self, subject: Subject, actor: str, reason: str = "") -> None:
-        """A person gave a subject back (uncordoned it): its incidents are cancelled, it is left alone."""
+    def release(self, subject: Subject, actor: str, reason: str = "", *, right: bool = False) -> None:
+        """A person gave a subject back (uncordoned it): its incidents are cancelled, it is left alone.
+
+        Soon after an action that says that its statement was wrong, unless the person says that it was `right`.
+        """
         _named_person(actor)
         with self._decision_log.lock:
             records = self._decision_log.records()
@@ -66,7 +73,7 @@ class OperatorCalls:
             decided = [r.decision for r in records if not r.notice and _within(r.decision, subject)]
             released = [decision.key for decision in effects if decision.key not in running]
             causes = sorted({decision.findings[0] for decision in (*decided, *effects) if decision.findings})
-            self._hold_off(base_key(subject), actor, reason, released=released, cancelled=causes)
+            self._hold_off(base_key(subject), actor, reason, released=released, cancelled=causes, **_said(right))
 
     def pause(self, actor: str, reason: str = "") -> None:
         """Stop all actions; notifications still go out."""
@@ -93,12 +100,12 @@ class OperatorCalls:
                 raise Conflict("the breaker is not tripped")
             self._decision_log.note(EntryKind.BREAKER_RESET, {}, actor=_named_person(actor))
 
-    def undo(self, identity: str, actor: str, reason: str = "") -> str:
+    def undo(self, identity: str, actor: str, reason: str = "", *, right: bool = False) -> str:
         """Enter the recovery that undoes a decision, under the name of `actor`; returns its id.
 
         It goes through the guards like every recovery. The cause of the decision is cancelled and the subject left
-        alone for the hold-off, as by `release`. A recovery that waits for a person already is approved instead. The
-        conflict where nothing can be undone has the one reason.
+        alone for the hold-off, as by `release`, whose `right` this is. A recovery that waits for a person already is
+        approved instead. The conflict where nothing can be undone has the one reason.
         """
         _named_person(actor)
         with self._decision_log.lock:
@@ -114,7 +121,7 @@ class OperatorCalls:
             wanted = self._entered(made, actor, reason)
             causes = list(record.decision.findings[:1])
             subject, simulated = base_key(record.decision.subject), record.decision.simulated
-            self._hold_off(subject, actor, reason, simulated=simulated, cancelled=causes)
+            self._hold_off(subject, actor, reason, simulated=simulated, cancelled=causes, **_said(right))
             self._decision_log.note(EntryKind.DECISION, dump_decision(wanted), actor=actor, simulated=wanted.simulated)
             if wanted.mode is Mode.PROPOSE:
                 self.approve(wanted.id, actor)
@@ -131,7 +138,7 @@ class OperatorCalls:
             raise Conflict(f"decision {identity} is already {record.state}{why}; tocsin status lists those that wait")
         return record
 
-    def _hold_off(self, key: str, actor: str, reason: str, *, simulated: bool = False, **more: list[str]) -> None:
+    def _hold_off(self, key: str, actor: str, reason: str, *, simulated: bool = False, **more: Any) -> None:
         until_ms = self._clock.now_ms() + self.policy.hold_off_ms
         content = {"subject": key, "until_ms": until_ms, "reason": reason, **more}
         self._decision_log.note(EntryKind.HOLD_OFF, content, actor=actor, simulated=simulated)
@@ -140,7 +147,7 @@ class OperatorCalls:
         """The inverse of a decision, if it may be entered now."""
         decision = record.decision
         problem = problem_of(record.status(), self._decision_log.ledger.controls())
-        if not problem and self.policy.mode_of(decision.rule) is Mode.OBSERVE:
+        if not problem and self.policy.mode_set(decision.rule) is Mode.OBSERVE:
             problem = f"rule {decision.rule} only watches"
         made = self._inverse(decision) if not problem else None
         if made is None:
@@ -167,7 +174,7 @@ class OperatorCalls:
         return replace(
             made,
             key=key,
-            mode=self.policy.mode_of(made.rule),
+            mode=self.policy.mode_of(made.rule, made.action, simulated=made.simulated),
             at_ms=now_ms,
             expires_ms=now_ms + self.policy.time_box_ms,
             sentence=joined(f"{ACTIONS[made.action].verb} {named(made.subject)}", why),
@@ -198,6 +205,10 @@ def _named_person(actor: str) -> str:
     if not actor.strip() or actor == "tocsin":
         raise InputError("actor", actor, "this needs a person's name", "say who you are")
     return actor
+
+
+def _said(right: bool) -> dict[str, Any]:
+    return {"statement": RIGHT} if right else {}
 
 
 def _within(decision: Decision, subject: Subject) -> bool:

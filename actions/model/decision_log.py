@@ -17,6 +17,7 @@ from tocsin.actions.model.decision_json import OUTCOME, VERDICTS, dump_decision,
 from tocsin.actions.model.deliveries import Delivered, Done
 from tocsin.actions.model.goals import repaired_by
 from tocsin.actions.model.ledger_entry import LedgerEntry
+from tocsin.actions.model.rule_record import Acting, RuleRecords, is_by_hand
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.model.steady import SteadyInstants
 from tocsin.domain.clock import Clock
@@ -63,6 +64,8 @@ class Known(AbstractSet[str]):
         return len(self._keys)
 
 
+RIGHT = "right"
+"""What a person says of the statement who rejects or gives back all the same."""
 KEEP_FINAL = 2_000
 """Ended decisions that stay listed; of older ones only the keys are remembered, so that nothing is done twice."""
 _KEEP_STARTS = 100
@@ -116,6 +119,7 @@ class Ledger:
         self.known: set[str] = set()
         self.causes: dict[str, int] = {}
         self.deliveries = Delivered()
+        self.rules = RuleRecords()
         self._paused: Note | None = None
         self._breaker: Breaker | None = None
         self._approvals: dict[str, Note] = {}
@@ -224,6 +228,9 @@ class Ledger:
         cause = record.decision.parameters.cause
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
+        rejected = record.decision.id in self._rejections
+        if not (rejected and payload.get("statement") == RIGHT):
+            self.rules.settle(record, rejected=rejected)
         self.ended.append(record.decision.key)
         self._finished.add(record.decision.key)
         for key in self.ended[:-KEEP_FINAL]:
@@ -353,6 +360,20 @@ class Ledger:
         self._cancelled.update(payload.get("cancelled", ()))
         for key in payload.get("released", ()):
             self._effects.pop(key, None)
+        if payload.get("statement") != RIGHT:
+            self.rules.given_back(payload.get("cancelled", ()), entry.at_ms)
+
+    def _manual(self, entry: Entry, payload: dict[str, Any]) -> None:
+        if payload.get("phase") != "ended" or payload.get("status") != "succeeded":
+            return
+        subject = payload["subject"]
+        for record in self.records.values():
+            if record.waiting and is_by_hand(record.decision, payload["action"], subject["kind"], subject["name"]):
+                record.by_hand = True
+
+    def _rule_acts(self, entry: Entry, payload: dict[str, Any]) -> None:
+        acts = entry.kind == EntryKind.RULE_EARNED_ACT
+        self.rules.told(payload["rule"], entry.simulated, Acting(acts, entry.at_ms, payload["sentence"]))
 
     def _effect_ended(self, entry: Entry, payload: dict[str, Any]) -> None:
         for key in payload["keys"]:
@@ -375,6 +396,9 @@ class Ledger:
         EntryKind.BREAKER_RESET: _reset,
         EntryKind.HOLD_OFF: _hold_off,
         EntryKind.EFFECT_ENDED: _effect_ended,
+        EntryKind.MANUAL_ACTION: _manual,
+        EntryKind.RULE_EARNED_ACT: _rule_acts,
+        EntryKind.RULE_FELL_BACK: _rule_acts,
     }
 
     # ------------------------------------------------------------------ as JSON, for a checkpoint of the journal
@@ -415,6 +439,7 @@ class Ledger:
             ],
             "effects": {key: dump_decision(decision) for key, decision in self._effects.items()},
             "open": self.deliveries.open_as_json(),
+            "rules": self.rules.as_json(),
         }
 
     @classmethod
@@ -444,7 +469,17 @@ class Ledger:
             }
             for channel, messages in state["open"].items()
         }
+        if "rules" in state:
+            found.rules = RuleRecords.restored(state["rules"])
+        else:
+            found._settle_listed()
         return found
+
+    def _settle_listed(self) -> None:
+        """The records out of what is listed: a checkpoint of before there were any has no more."""
+        for key in self.ended:
+            record = self.records[key]
+            self.rules.settle(record, rejected=record.decision.id in self._rejections)
 
 
 LEDGER_KINDS: tuple[str, ...] = tuple(Ledger._HANDLERS)

@@ -80,7 +80,8 @@ class LedgerEntry:
     (anything in the world) are of the execution, `before` is what the subject's readings showed at its start, `effect`
     what was measured of it. `started_ms` and `work`, the jobs that were there, are of its start, `measured` is the
     figure of its goal. `checked` is True once the post-check has said `seen`. `steps` are the numbers of its entries in
-    the journal, the first `MAX_STEPS` of them.
+    the journal, the first `MAX_STEPS` of them. `by_hand` is True once a person did the same past Tocsin while
+    it waited.
     """
 
     decision: Decision
@@ -105,6 +106,7 @@ class LedgerEntry:
     started_ms: int = 0
     work: tuple[str, ...] = ()
     measured: float | None = None
+    by_hand: bool = False
 
     @property
     def final(self) -> bool:

@@ -1,13 +1,16 @@
-"""What the operator allows: the settings of actions and the mode of each rule."""
+"""What the operator allows: the settings of actions and the mode of each rule, lowered where its record asks for it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tocsin.actions.model.catalogue import is_recovery
+from tocsin.actions.model.earning import RecordKey, Standing, is_waived, standing_of
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Mode
+from tocsin.domain.finding import ActionKind
 
 _ORDER = (Mode.OBSERVE, Mode.PROPOSE, Mode.ACT)
 
@@ -24,17 +27,40 @@ def milliseconds(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Policy:
-    """`rule_modes` maps a rule's name to the mode it asks for.
+    """`rule_modes` maps a rule's name to the mode it asks for, `standings` what the record of each rule amounts to now.
 
-    A rule that is not there may go as far as the service does. The mode of the service bounds every rule.
+    A rule that is not in `rule_modes` may go as far as the service does. The mode of the service bounds every rule. The
+    loop fills in `standings`; a rule that is not there has no case.
     """
 
     settings: ActionSettings = field(default_factory=ActionSettings)
     rule_modes: Mapping[str, Mode] = field(default_factory=dict)
+    standings: Mapping[RecordKey, Standing] = field(default_factory=dict)
 
-    def mode_of(self, rule: str) -> Mode:
-        """How far decisions of `rule` may go."""
+    def mode_set(self, rule: str) -> Mode:
+        """How far the settings let `rule` go."""
         return least(self.settings.mode, self.rule_modes.get(rule, Mode.ACT))
+
+    def mode_of(self, rule: str, action: ActionKind, *, simulated: bool) -> Mode:
+        """How far decisions of `rule` for `action` may go now: the one place where a record lowers a mode."""
+        asked = self.mode_set(rule)
+        return Mode.PROPOSE if self.lacking(rule, action, simulated=simulated) else asked
+
+    def lacking(self, rule: str, action: ActionKind, *, simulated: bool) -> str:
+        """What the record lacks before `rule` acts alone, as a clause; empty where nothing keeps it from that, and
+        where the settings do not let it act. What gives back needs no record."""
+        if self.mode_set(rule) is not Mode.ACT or is_recovery(action) or self.is_waived(rule):
+            return ""
+        missing = self.standing(rule, simulated=simulated).lacking
+        return f"rule {rule} has {missing}" if missing else ""
+
+    def standing(self, rule: str, *, simulated: bool) -> Standing:
+        """What the record of `rule` amounts to now."""
+        return self.standings.get((rule, simulated)) or standing_of((), self.settings)
+
+    def is_waived(self, rule: str) -> bool:
+        """Whether the settings let `rule` act without a record."""
+        return is_waived(rule, self.settings.earn_waived)
 
     @property
     def time_box_ms(self) -> int:

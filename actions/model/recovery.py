@@ -112,7 +112,7 @@ def _dated(undo: Decision, view: FleetView) -> Decision:
     renewals = view.controls.renewals.get(undo.key, 0)
     return replace(
         undo,
-        mode=view.policy.mode_of(undo.rule),
+        mode=view.policy.mode_of(undo.rule, undo.action, simulated=undo.simulated),
         at_ms=view.now_ms,
         expires_ms=view.now_ms + view.policy.time_box_ms,
         key=f"{undo.key}|{renewals + 1}" if renewals else undo.key,

@@ -119,6 +119,7 @@ def brain_settings(folder: Path, webhook: str, port: int) -> Settings:
             "webhook": {"url": webhook},
             "actions": {
                 "mode": "act",
+                "earn_waived": ["*"],
                 "executors": ["webhook"],
                 "managed_pools": ["default"],
                 "confirmations": 1,

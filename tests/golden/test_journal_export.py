@@ -44,6 +44,7 @@ FINDING: Mapping[str, Any] = {
 }
 ABOUT = {"decision": DRAIN.id, "key": DRAIN.key}
 DONE = Outcome(DRAIN.id, OutcomeStatus.SUCCEEDED, "kubernetes", T0, "node-7 is empty")
+COUNTS = {"settled": 20, "right": 20, "measured": 18, "reached": 18}
 BY_HAND = {
     "id": "fedcba9876543210",
     "phase": "ended",
@@ -110,6 +111,8 @@ ENTRIES: list[tuple[EntryKind, Mapping[str, Any], str]] = [
         "tocsin",
     ),
     (EntryKind.ARCHIVED, {"first": 1, "last": 20, "hash": "6f" * 32, "file": "000000000001-000000000020.db"}, "tocsin"),
+    (EntryKind.RULE_EARNED_ACT, {"rule": "hot", "sentence": "Rule hot acts alone.", **COUNTS}, "tocsin"),
+    (EntryKind.RULE_FELL_BACK, {"rule": "hot", "sentence": "Rule hot waits for approval.", **COUNTS}, "tocsin"),
 ]
 
 
@@ -156,7 +159,7 @@ def test_spans_kinds_and_numbers(journal: Path) -> None:
     since, until = to_iso(T0 + 2 * MINUTE), to_iso(T0 + 5 * MINUTE)
     assert sequence("--since", since, "--until", until) == [3, 4, 5]
     assert sequence("--kind", "approval", "--kind", "pause") == [9, 16]
-    assert sequence("--after", "28") == [29, 30, 31, 32, 33, 34]
+    assert sequence("--after", "28") == [29, 30, 31, 32, 33, 34, 35, 36]
     assert sequence("--kind", "approval", "--since", until) == [9]
     assert sequence("--kind", "approval", "--until", until) == []
 

@@ -151,6 +151,7 @@ class ActingSite:
         ready["rules"] |= {"path": folder / "rules.toml", "evaluate_seconds": float(STEP_SECONDS)}
         ready["actions"] |= {
             "mode": "act",
+            "earn_waived": ["*"],
             "managed_pools": ["default"],
             "confirmations": CONFIRMATIONS,
             "boot_grace_seconds": 0.0,

@@ -41,6 +41,6 @@ def test_observe_and_pause_hold_every_action(decision: Decision, view: FleetView
     rulings = {v.guard: v.ruling for v in evaluate(decision, view, now_ms)}
     if decision.action is ActionKind.NOTIFY:
         return
-    watching = Mode.OBSERVE in (decision.mode, view.policy.settings.mode, view.policy.mode_of(decision.rule))
+    watching = Mode.OBSERVE in (decision.mode, view.policy.settings.mode, view.policy.mode_set(decision.rule))
     assert (rulings["mode"] is Ruling.HOLD) == watching
     assert (rulings["pause"] is Ruling.HOLD) == (view.controls.paused is not None)

@@ -33,7 +33,7 @@ def places(draw: st.DrawFn) -> tuple[Decision, FleetView]:
         for number, gpu in enumerate(gpus)
     }
     chosen = draw(st.sampled_from(gpus))
-    policy = Policy(ActionSettings(mode=Mode.ACT, managed_pools=["a", "b"], limits=SHIPPED))
+    policy = Policy(ActionSettings(mode=Mode.ACT, earn_waived=["*"], managed_pools=["a", "b"], limits=SHIPPED))
     subject = Subject(SubjectKind.GPU, chosen.uuid, chosen.host, chosen.pool)
     action = draw(ACTIONS)
     decision = Decision(

@@ -27,14 +27,21 @@ def config() -> None:
 @pass_context
 def config_check(context: CliContext, path: Path | None, as_json: bool) -> None:
     """Check the settings file PATH, the environment, the names of sources and executors, and the rule file."""
+    from tocsin.actions.model.earning import check_waived, waived_in_words
+    from tocsin.actions.planning.foresight import PLANNED
     from tocsin.config.load import check_plugins, load_settings
     from tocsin.rules.load import load_rules
 
     settings = load_settings(path, secrets=context.secrets) if path else context.settings
     check_plugins(settings)
     rules = load_rules(settings.rules.path, settings.rules.xid_overrides)
+    waived = settings.actions.earn_waived
+    check_waived(waived, {*PLANNED, *(rule.name for rule in rules)})
     count = sum(1 for _ in describe())
-    done(as_json, f"{count} settings, {len(rules)} rules", settings=count, rules=len(rules))
+    if said := waived_in_words(waived):
+        click.echo(f"warning: {said}", err=True)
+    facts: dict[str, object] = {"earn_waived": waived} if waived else {}
+    done(as_json, f"{count} settings, {len(rules)} rules", "", settings=count, rules=len(rules), **facts)
 
 
 @config.command("show")

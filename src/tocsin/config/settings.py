@@ -379,6 +379,14 @@ class ActionSettings(Section):
     """How long beyond that an action's goal may take: heat needs minutes to go, a node to arrive."""
     escalate_after: int = Field(default=2, ge=1)
     """Executions of one action on one subject without effect, within 24 hours, after which the next rung is tried."""
+    earn_cases: int = Field(default=20, ge=20, le=100)
+    """Least number of settled cases before a rule in mode `act` acts without approval (docs/guards.md)."""
+    earn_precision: float = Field(default=0.85, ge=0, le=1)
+    """Share of right statements that these cases must prove, by the lower end of a 95 % interval."""
+    earn_goal_share: float = Field(default=0.8, ge=0, le=1)
+    """The same of goals that were reached."""
+    earn_waived: list[str] = Field(default_factory=list)
+    """Rules that may act without a record; `*` is all of them."""
     cost: CostSettings = Field(default_factory=CostSettings)
     """Prices for the choice of what to do about a fault that is only expected."""
     breaker_root_causes: int = Field(default=3, ge=1)

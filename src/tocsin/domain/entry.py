@@ -43,6 +43,8 @@ class EntryKind(StrEnum):
     FORECAST_MUTED = "forecast_muted"
     FORECAST_HEARD = "forecast_heard"
     MANUAL_ACTION = "manual_action"
+    RULE_EARNED_ACT = "rule_earned_act"
+    RULE_FELL_BACK = "rule_fell_back"
     LOGIN = "login"
     LOGOUT = "logout"
     LOGIN_LOCKED = "login_locked"

@@ -65,6 +65,8 @@ KINDS: Mapping[EntryKind, Row] = {
     EntryKind.IMPORT_DONE: Row("Telemetry imported", 3, "import"),
     EntryKind.MODEL_IN_SERVICE: Row("Model put into service", 5, "promote"),
     EntryKind.MANUAL_ACTION: Row("Action by a person's hand", 6, "act by hand"),
+    EntryKind.RULE_EARNED_ACT: Row("Rule acts alone", 5, "earn"),
+    EntryKind.RULE_FELL_BACK: Row("Rule waits for approval again", 5, "fall back"),
     EntryKind.LOGIN: Row("Log-in", 3, "login"),
     EntryKind.LOGOUT: Row("Log-out", 2, "logout"),
     EntryKind.LOGIN_LOCKED: Row("Log-in locked after wrong passwords", 7, "lock"),

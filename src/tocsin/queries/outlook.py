@@ -29,6 +29,7 @@ from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.grouping import grouped
+from tocsin.domain.interval import wilson
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import (
@@ -48,7 +49,6 @@ from tocsin.queries.cache import Cache
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Hour
 from tocsin.queries.fleet_state import live_state, mix_of
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.scoreboard import wilson
 from tocsin.rules.fleet import fleet_fragmentation
 
 log = structlog.get_logger()

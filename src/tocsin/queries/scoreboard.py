@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
+from tocsin.domain.interval import wilson
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.evaluation.figures import Panel
@@ -28,9 +28,6 @@ from tocsin.rules.xid import xid
 from tocsin.store.port import Series
 
 STATES = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
-
-Z95 = 1.959964
-"""The two-sided 95 % point of the normal distribution."""
 
 Verdict = tuple[int, bool]
 """When a decision was made, and whether an operator approved it."""
@@ -233,19 +230,6 @@ def _reliability(stated: Floats, happened: Mask, weight: Floats, horizon_ms: int
             )
         )
     return found
-
-
-def wilson(share: float, trials: float, z: float = Z95) -> tuple[float, float]:
-    """Interval of a share that was observed in so many trials (Wilson, JASA 22, 1927); 0 to 1 without any.
-
-    `z` is the standard normal quantile of the interval's ends.
-    """
-    if trials < 1e-9:
-        return 0.0, 1.0
-    square = z**2 / trials
-    middle = (share + square / 2) / (1 + square)
-    half = math.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
-    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def _part(weight: Floats, true: Mask) -> float:

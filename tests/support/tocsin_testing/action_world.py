@@ -26,9 +26,10 @@ TICK = 15 * SECOND
 
 
 def settings(**more: Any) -> ActionSettings:
-    """Everything allowed: act, the pool managed, one confirmation, no grace, wide limits."""
+    """Everything allowed: act without a record, the pool managed, one confirmation, no grace, wide limits."""
     base: dict[str, Any] = {
         "mode": Mode.ACT,
+        "earn_waived": ["*"],
         "managed_pools": ["default"],
         "confirmations": 1,
         "boot_grace_seconds": 0.0,

@@ -91,7 +91,7 @@ def settings_of(folder: Path) -> Settings:
         "store": {"path": folder / "store.db"},
         "journal": {"path": folder / "journal.db"},
         "forecast": {"worker": False, "models": folder / "models"},
-        "actions": {"mode": "act"},
+        "actions": {"mode": "act", "earn_waived": ["*"]},
     }
     return Settings.model_validate(chosen)
 

@@ -73,6 +73,7 @@ kubernetes = {{ kubeconfig = "{folder}/kubeconfig" }}
 
 [actions]
 mode = "act"
+earn_waived = ["*"]
 executors = ["kubernetes"]
 managed_pools = ["default"]
 confirmations = 1

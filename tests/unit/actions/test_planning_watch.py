@@ -24,7 +24,13 @@ def demo(folder: Path, **planning: Any) -> Demo:
             "simulation": {"gpus": GPUS},
             "forecast": {"worker": False, "models": folder / "models"},
             "planning": {"effort": 500, **planning},
-            "actions": {"mode": Mode.ACT, "boot_grace_seconds": 0, "settle_seconds": 0, "confirmations": 1},
+            "actions": {
+                "mode": Mode.ACT,
+                "earn_waived": ["*"],
+                "boot_grace_seconds": 0,
+                "settle_seconds": 0,
+                "confirmations": 1,
+            },
         }
     )
     made = Demo(demo_settings(wanted, folder), T0)

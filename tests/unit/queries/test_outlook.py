@@ -13,10 +13,10 @@ from tocsin.client.models import HazardScore, ReliabilityBin
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.interval import wilson
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.capacity.capacity import HourlyFigure, HourlyForecastRequest, courses
 from tocsin.queries.outlook import Z80, ForecastQueries, course_out, forecast_out, record_of
-from tocsin.queries.scoreboard import wilson
 from tocsin_testing.builders import T0, gpu, reading
 
 GPUS = [gpu(n, host=f"node-{n // 2}") for n in range(6)]

@@ -12,8 +12,9 @@ from tocsin.client.models import TimelineQuery
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import CordonParameters, DecisionState, encode, parameters_of
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Subject, SubjectKind
+from tocsin.domain.interval import wilson
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, wilson
+from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards
 from tocsin.store.port import Series
 from tocsin_testing.action_world import World, settings
 from tocsin_testing.builders import T0, gpu, xid

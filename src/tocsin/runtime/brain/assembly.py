@@ -12,6 +12,7 @@ from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build
 from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
+from tocsin.actions.model.earning import check_waived, waived_in_words
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.notifications.fanout import FanOut, build_notifier
 from tocsin.actions.notifications.webhook import WebhookSender
@@ -218,7 +219,10 @@ def open_brain(
 def _tables(settings: Settings) -> tuple[RuleSet, list[Claim]]:
     """The rules, and what the site's file says of places. Raises InputError before anything is opened."""
     file = settings.topology.file
-    ruleset = load_rules(settings.rules.path, settings.rules.xid_overrides)
+    ruleset, waived = load_rules(settings.rules.path, settings.rules.xid_overrides), settings.actions.earn_waived
+    check_waived(waived, {*PLANNED, *(rule.name for rule in ruleset)})
+    if said := waived_in_words(waived):
+        log.warning(said)
     return ruleset, [] if file is None else read_site_file(file)
 
 
