@@ -42,6 +42,7 @@ def event(message: Message) -> dict[str, Any]:
     """The event; `data` is the decision, or of a summary the list of them in short."""
     made = cloud_event(message.first, TESTED if message.test else NOTIFIED, _SOURCE)
     if message.summary:
+        made.pop("card", None)
         made |= {
             "id": message.key,
             "type": SUMMARISED,

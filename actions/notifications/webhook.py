@@ -28,25 +28,30 @@ _SIGNS = {Severity.INFO: "INFO", Severity.WARNING: "WARNING", Severity.CRITICAL:
 
 
 def cloud_event(decision: Decision, kind: str, source: str, epoch: int = 0) -> dict[str, Any]:
-    """The event: `id` is the idempotency key. `severity`, `level`, `simulated` and, in a brain's request, `epoch` are
-    extension attributes.
+    """The event: `id` is the idempotency key. `severity`, `level`, `simulated`, in a brain's request `epoch`, and in
+    a notification about an incident `card`, the id by which its card is asked for, are extension attributes.
 
     It holds nothing but the decision and the brain's epoch, so that every try of a delivery has the same body.
     """
     of_brain = {"epoch": epoch} if epoch and kind == REQUESTED else {}
-    return of_brain | {
-        "specversion": "1.0",
-        "id": decision.key,
-        "source": source,
-        "type": kind,
-        "subject": decision.subject.key,
-        "time": to_iso(decision.at_ms),
-        "datacontenttype": "application/json",
-        "severity": str(decision.severity),
-        "level": str(decision.alert_level),
-        "simulated": decision.simulated,
-        "data": dump_decision(decision),
-    }
+    card = {"card": decision.incident} if decision.incident and kind != REQUESTED else {}
+    return (
+        of_brain
+        | card
+        | {
+            "specversion": "1.0",
+            "id": decision.key,
+            "source": source,
+            "type": kind,
+            "subject": decision.subject.key,
+            "time": to_iso(decision.at_ms),
+            "datacontenttype": "application/json",
+            "severity": str(decision.severity),
+            "level": str(decision.alert_level),
+            "simulated": decision.simulated,
+            "data": dump_decision(decision),
+        }
+    )
 
 
 def slack_text(decision: Decision) -> str:

@@ -170,6 +170,8 @@ def _fit(text: str) -> str:
 
 
 def _what(trouble: Trouble) -> Words:
+    if trouble.category is None and trouble.symptom is Symptom.FORECAST:
+        return "early signs of a fault, or of memory that runs full", "故障或显存用尽的早期迹象"
     if trouble.category is None:
         return "nothing is broken, load and memory could be better placed", "没有故障，负载与显存的分布可以改进"
     known = _CATEGORIES[trouble.category]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tocsin.actions.model.catalogue import ACTIONS
@@ -57,7 +57,8 @@ _WAITING_STATES = (DecisionState.HELD, DecisionState.APPROVED)
 
 @dataclass(frozen=True)
 class CardInputs:
-    """What cards are made of, as of `snapshot.now_ms`; `nodes` are by host, `levels` as of `forecast_levels`.
+    """What cards are made of, as of `snapshot.now_ms`; `nodes` are by host, `levels` as of `forecast_levels`, `signs`
+    the rules that foretell failures.
 
     What was last seen more than `fresh_ms` ago is no longer seen.
     """
@@ -68,6 +69,7 @@ class CardInputs:
     statuses: Sequence[DecisionStatus]
     predictions: Sequence[Prediction]
     levels: Mapping[str, AlertLevel]
+    signs: Collection[str]
     life: CardLife
     controls: Controls
     cost: CostSettings
@@ -147,7 +149,7 @@ class _Maker:
     # ------------------------------------------------------------------ open incidents
 
     def of_incidents(self) -> Iterator[MadeCard]:
-        """A card for each cause; one for all memory that is expected to run full, one for what breaks nothing."""
+        """A card for each cause; one for all early signs and memory that runs full, one for what breaks nothing."""
         broken: list[Incident] = []
         coming: list[Incident] = []
         rest: list[Incident] = []
@@ -156,17 +158,22 @@ class _Maker:
                 broken.append(one)
             elif one.alert_level is AlertLevel.NOTE or _is_housekeeping(one):
                 rest.append(one)
-            elif one.root.expected and one.root.category is Category.MEMORY:
+            elif self._is_sign(one):
                 coming += [] if self._is_past(one) else [one]
             elif not self._is_past(one):
                 broken.append(one)
+        hit = {uuid for one in broken for uuid in gpus_of(one)}
+        # Where something has failed its signs are signs no more.
+        shown = [bool(gpus_of(one)) and gpus_of(one) <= hit for one in coming]
+        broken += [one for one, there in zip(coming, shown, strict=True) if there]
+        coming = [one for one, there in zip(coming, shown, strict=True) if not there]
         for found in _of_one_cause(broken):
             yield self._of_incidents(found)
         if coming:
-            yield self._of_incidents(coming, tidy=len(coming) > 1)
+            yield self._of_incidents(coming, Symptom.FORECAST if len(coming) > 1 else None)
         told = [one for one in rest if one.alert_level is not AlertLevel.NOTE or self._asks(one)]
         if told:
-            yield self._of_incidents(told, tidy=len(told) > 1)
+            yield self._of_incidents(told, Symptom.ALONE if len(told) > 1 else None)
 
     def _asks(self, incident: Incident) -> bool:
         return any(status.waits_for_person for status in self._decisions(incident))
@@ -176,16 +183,22 @@ class _Maker:
         root = incident.root
         return root.expected and self._now - root.last_ms > self.inputs.fresh_ms
 
-    def _of_incidents(self, found: Sequence[Incident], *, tidy: bool = False) -> MadeCard:
-        """One card about the worst of `found`; `tidy` ones are of many places."""
+    def _is_sign(self, incident: Incident) -> bool:
+        """Whether nothing has failed: all of it only foretells, or memory is expected to run full."""
+        if incident.root.expected:
+            return incident.root.category is Category.MEMORY
+        return all(member.rule in self.inputs.signs for member in incident.members)
+
+    def _of_incidents(self, found: Sequence[Incident], together: Symptom | None = None) -> MadeCard:
+        """One card about the worst of `found`; those that are told `together` are of many places."""
         own = {one.id: self._decisions(one) for one in found}
         self._listed |= {member.subject.key for one in found for member in one.members}
         worst = max(found, key=_gravity)
         trouble = record_of(worst).trouble
-        if tidy:
-            alike = len({one.root.rule for one in found}) == 1
-            category = trouble.category if alike else None
-            trouble = replace(trouble, category=category, subject=_EVERYWHERE, place=None, gpus=len(found))
+        if together is not None:
+            trouble = replace(trouble, subject=_EVERYWHERE, place=None, gpus=len(found))
+            if len({one.root.rule for one in found}) > 1:
+                trouble = replace(trouble, symptom=together, category=None)
         else:
             self._places |= {record_of(one).where for one in found}
         return self._of_incident(worst, [one for one in found if one is not worst], own, trouble)

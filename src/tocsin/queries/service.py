@@ -99,7 +99,7 @@ class BrainService:
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         self._fleet_map = FleetMapSource(brain)
-        self._levels = forecast_levels(brain.ruleset)
+        self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
         self._verifying = threading.Lock()
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
@@ -187,6 +187,7 @@ class BrainService:
             brain.statuses(),
             brain.forecasts.current(snapshot.now_ms),
             self._levels,
+            self._signs,
             brain.card_life,
             brain.actions.controls(),
             brain.settings.actions.cost,

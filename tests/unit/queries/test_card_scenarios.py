@@ -79,7 +79,18 @@ class Scene:
     def _cards(self, incidents: list[Incident], found: list[Finding], at_ms: int) -> list[Card]:
         snapshot = snapshot_of(self.newest.values(), found, (), at_ms, FRESH_MS)
         inputs = CardInputs(
-            snapshot, {}, incidents, (), (), self.levels, CardLife(), Controls(), CostSettings(), Prices(), FRESH_MS
+            snapshot,
+            {},
+            incidents,
+            (),
+            (),
+            self.levels,
+            self.rules.foretelling,
+            CardLife(),
+            Controls(),
+            CostSettings(),
+            Prices(),
+            FRESH_MS,
         )
         return [one.card for one in make_cards(inputs)]
 

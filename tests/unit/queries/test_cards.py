@@ -23,6 +23,7 @@ from tocsin.queries.cards import CardInputs, make_cards
 from tocsin.queries.fleet_map import snapshot_of
 from tocsin_testing.builders import T0, gpu, reading
 
+SIGNS = {"sign"}
 APPROVAL = Verdict("approval", Ruling.HOLD, "waits for a person")
 FULL = Verdict("max_concurrent", Ruling.HOLD, "3 under action already, at most 3 at once")
 
@@ -76,6 +77,7 @@ def cards(
         statuses,
         ahead,
         {},
+        SIGNS,
         life or CardLife(),
         Controls(),
         CostSettings(),
@@ -139,7 +141,7 @@ def test_incidents_of_one_place_are_one_card_about_the_worst() -> None:
 def test_what_is_less_grave_and_shows_nowhere_else_belongs_to_a_wider_cause() -> None:
     one, two = node(0), node(1)
     wide = incident(finding(one), finding(two), place=Place(PlaceKind.HOST, one.gpu.host))
-    sign = incident(finding(two, "sign", severity=Severity.WARNING))
+    sign = incident(finding(two, "mild", severity=Severity.WARNING))
     assert [card.id for card in cards([one, two], [sign, wide])] == [wide.id]
     apart = incident(finding(node(2), severity=Severity.WARNING))
     assert len(cards([one, two, node(2)], [sign, wide, apart])) == 2
@@ -159,6 +161,15 @@ def test_load_and_memory_are_one_card_and_notes_only_where_a_yes_starts_somethin
     both = cards(readings, full, [asks, decided(full[0], ActionKind.MIGRATE, APPROVAL)])
     assert len(both) == 1
     assert both[0].headline == "2 places: memory is nearly full"
+
+
+def test_early_signs_are_one_card_until_something_fails() -> None:
+    signs = [incident(finding(node(n), "sign", severity=Severity.WARNING)) for n in range(2)]
+    readings = [node(n) for n in range(3)]
+    assert [card.headline for card in cards(readings, signs)] == ["2 places: too hot"]
+    assert cards(readings, signs[:1])[0].headline.startswith("node-1 GPU 0: ")
+    failed = incident(finding(node(0)))
+    assert {card.id for card in cards(readings, [*signs, failed])} == {failed.id, signs[1].id}
 
 
 def test_every_decision_that_waits_is_on_one_card() -> None:

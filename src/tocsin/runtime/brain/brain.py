@@ -30,6 +30,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
@@ -376,17 +377,7 @@ class Brain:
             self._expected.look_at_filling(now)
             snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
-            evaluation = self._engine.step(
-                Inputs(
-                    now,
-                    snapshot.readings,
-                    snapshot.events,
-                    predictions,
-                    list(self._pools()),
-                    self._mix(snapshot),
-                    self.actions.controls().repaired,
-                )
-            )
+            evaluation = self._engine.step(self._inputs(now, snapshot, predictions))
             for reason, dropped in evaluation.dropped.items():
                 self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
             ruled = self._foretelling.levelled(self.recorder.continued(evaluation.active), now)
@@ -413,6 +404,10 @@ class Brain:
         self.evaluations += 1
         self.evaluated_at = self.clock.monotonic()
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
+
+    def _inputs(self, now_ms: int, snapshot: Snapshot, predictions: Sequence[Prediction]) -> Inputs:
+        mix, repaired = self._mix(snapshot), self.actions.controls().repaired
+        return Inputs(now_ms, snapshot.readings, snapshot.events, predictions, list(self._pools()), mix, repaired)
 
     def _topology_now(
         self, readings: Sequence[Reading], nodes: Mapping[str, NodeState], workloads: Mapping[str, JobOnGpu]
