@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,8 +44,9 @@ class Shown:
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Debian's Chromium, headless."""
-    return playwright.chromium.launch(executable_path=needs.program("chromium", "chromium"), args=ARGUMENTS)
+    """Debian's Chromium: the build without windows, which costs a fifth less, else the whole of it, headless."""
+    program = shutil.which("chromium-headless-shell") or needs.program("chromium", "chromium-headless-shell")
+    return playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
 
 
 @contextmanager
