@@ -11,6 +11,7 @@ from tocsin.api.app import create_app
 from tocsin.client.client import Client
 from tocsin.client.errors import BadRequest, NotFound
 from tocsin.client.models import FleetMap, PeerGroup
+from tocsin.client.models_cards import CardState
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, HOUR
 from tocsin_testing import fake_fleet as fleet
@@ -103,3 +104,16 @@ def test_what_cannot_be_asked_is_said(client: Client) -> None:
 @pytest.mark.parametrize("query", ["by=rack", "points=5", "points=1001", "metric="])
 def test_bad_parameters_are_refused(http: TestClient, query: str) -> None:
     assert http.get(f"/v1/gpus/{HOT}/peers?metric=gpu_power_watts&{query}").status_code in {400, 422}
+
+
+def test_cards_have_the_worst_first_and_are_found_by_their_id(client: Client, http: TestClient) -> None:
+    whole, one = client.cards(), client.cards(1)
+    assert (one.items, one.total) == (whole.items[:1], len(whole.items))
+    assert whole.items[0].health.rank == max(card.health.rank for card in whole.items)
+    assert client.card(whole.items[0].id) == whole.items[0]
+    assert client.cards(state=CardState.RESOLVED).items == []
+    assert whole.waiting == client.summary().decisions_approvable
+    with pytest.raises(NotFound, match="no card"):
+        client.card("0" * 16)
+    assert http.get("/v1/cards", params={"state": "gone"}).status_code == 422
+    assert http.get("/v1/cards/" + "x" * 65).status_code == 422
