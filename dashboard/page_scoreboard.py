@@ -20,6 +20,7 @@ from tocsin.client.models import (
     RuleScore,
     Scoreboard,
 )
+from tocsin.client.models_rules import RuleRecord
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
@@ -27,6 +28,7 @@ from tocsin.dashboard.charts import count_step, plain
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, ink
 from tocsin.dashboard.text import NOTHING, Text, clock, effect_words, percent, share
+from tocsin.domain.decision import Mode
 
 # Charts of the scoreboard.
 
@@ -360,6 +362,46 @@ def _rules(score: Scoreboard, text: Text, palette: Palette) -> None:
     st.html(style.title(text("score.done")) + body)
 
 
+def _lacking(one: RuleRecord, text: Text) -> str:
+    """What the record of a rule lacks, in the reader's language."""
+    if not one.lacking:
+        return text("record.enough")
+    if one.settled < one.settled_needed:
+        return text("record.cases", n=one.settled, of=one.settled_needed)
+    if one.right_proven < one.right_needed:
+        return text("record.wrong", proven=_floor(one.right_proven), needed=_floor(one.right_needed))
+    return text("record.missed", proven=_floor(one.reached_proven), needed=_floor(one.reached_needed))
+
+
+def _floor(share_: float) -> int:
+    """Whole percent, rounded down: what is just too little must not read as enough."""
+    return math.floor(share_ * 100 + 1e-9)
+
+
+def records_table(records: Sequence[RuleRecord], text: Text) -> str:
+    """Rules that are set to act or have cases: the mode in force, the record, and what is missing."""
+    rows = []
+    for one in records:
+        if one.mode_set is not Mode.ACT and not one.settled and not one.measured:
+            continue
+        mode = text(f"mode.{one.mode.value}")
+        set_to = "" if one.mode is one.mode_set else text("record.set", mode=text(f"mode.{one.mode_set.value}"))
+        rows.append(
+            [
+                escape(one.rule),
+                escape(f"{mode} {set_to}".strip()),
+                f"{one.right} / {one.settled}",
+                f"{one.reached} / {one.measured}",
+                escape(text("record.waived") if one.waived else _lacking(one, text)),
+                escape(f"{clock(one.since)} UTC" if one.since else NOTHING),
+            ]
+        )
+    if not rows:
+        return style.note(text("record.none"))
+    keys = ("column.rule", "record.mode", "record.right", "record.reached", "record.lacking", "record.since")
+    return style.table([text(key) for key in keys], rows, numbers=[2, 3]) + style.note(text("record.note"))
+
+
 def _models_table(parts: Sequence[PredictionScore], text: Text) -> str:
     rows = [
         [
@@ -396,7 +438,7 @@ def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        score = client.scoreboard()
+        score, records = client.scoreboard(), client.rule_records()
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         view = link.pick("board", text("score.view"), VIEWS, "rules", lambda one: text(f"score.view.{one}"))
         if score.simulated:
@@ -405,6 +447,7 @@ def render() -> None:
         st.html(_figures(score, text) + style.note(text("score.intro", since=f"{clock(score.since)} UTC")))
     if view == "rules":
         _rules(score, text, palette)
+        st.html(style.title(text("record.title")) + records_table(records, text))
     elif view == "crossings":
         _crossings(score, text, palette)
     else:

@@ -27,6 +27,7 @@ from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_rules import RuleRecord
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
@@ -127,6 +128,12 @@ def scoreboard(service: ServiceDep, _who: Viewer) -> models.Scoreboard:
 def pager_report(service: ServiceDep, _who: Viewer) -> PagerReport:
     """What was paged, warned and noted over the last fortnight, against what is known to have come."""
     return service.pager_report()
+
+
+@read_router.get("/rules", tags=["decisions"])
+def rules(service: ServiceDep, _who: Viewer) -> list[RuleRecord]:
+    """Every rule with its mode, the mode in force, and the settled cases by which it earns to act alone."""
+    return service.rule_records()
 
 
 @read_router.get("/diagnoses", tags=["fleet"])

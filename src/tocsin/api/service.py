@@ -14,6 +14,7 @@ from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_rules import RuleRecord
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
@@ -120,6 +121,9 @@ class Service(Protocol):
 
     def pager_report(self) -> PagerReport:
         """What the pager said over the last fortnight, against what is known to have come."""
+
+    def rule_records(self) -> list[RuleRecord]:
+        """How far each rule may go, and the record by which it earns to act alone, by name."""
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         """What limits each job now, and memory, idle GPUs and requests that are wrong; of `host` alone where given."""

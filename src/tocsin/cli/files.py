@@ -1,17 +1,21 @@
-"""Commands on files and stores: config, rules, store, replay. None of them needs a running brain."""
+"""Commands on files and stores: config, rules, store, replay. Of them `rules record` alone asks a running brain."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, done, json_option, pass_context, show
+from tocsin.cli.common import CliContext, api_options, connect, done, json_option, pass_context, show
 from tocsin.cli.progress import with_bars
 from tocsin.config.load import describe
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from tocsin.client.models_rules import RuleRecord
 
 existing = click.Path(path_type=Path)
 
@@ -89,6 +93,26 @@ def rules_list(context: CliContext, as_json: bool) -> None:
         for rule in load_rules(settings.path, settings.xid_overrides)
     ]
     show(as_json, rows, ("\t".join(row.values()) for row in rows))
+
+
+@rules.command("record")
+@api_options
+@json_option
+@pass_context
+def rules_record(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
+    """Show how far each rule may go, its settled cases, and what is missing before it acts alone."""
+    with connect(context, api_url, token) as client:
+        found = client.rule_records()
+    show(as_json, [one.model_dump(mode="json") for one in found], map(_record_line, found), client.base_url)
+
+
+def _record_line(one: RuleRecord) -> str:
+    mode = one.mode.value if one.mode is one.mode_set else f"{one.mode} (set to {one.mode_set})"
+    words = [one.rule + (" (simulated)" if one.simulated else ""), mode]
+    words.append(f"right {one.right} of {one.settled}")
+    words.append(f"goal reached {one.reached} of {one.measured}")
+    words.append("waived: it needs no record" if one.waived else one.lacking or "nothing is missing")
+    return "\t".join(words)
 
 
 @click.group()

@@ -17,6 +17,7 @@ from tocsin.client.errors import BadRequest, Busy, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_rules import RuleRecord
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
@@ -225,6 +226,10 @@ class Client:
     def scoreboard(self) -> models.Scoreboard:
         """What would have been done."""
         return self._get(models.Scoreboard, "/v1/scoreboard")
+
+    def rule_records(self) -> list[RuleRecord]:
+        """How far each rule may go, and the record by which it earns to act alone."""
+        return self._get(list[RuleRecord], "/v1/rules")
 
     def pager_report(self) -> PagerReport:
         """What the pager said, against what is known to have come."""

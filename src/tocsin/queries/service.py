@@ -18,6 +18,7 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_rules import RuleRecord
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
@@ -47,6 +48,7 @@ from tocsin.queries.live import LiveBrain
 from tocsin.queries.outlook import ForecastQueries, gate_verdict
 from tocsin.queries.pager_journal import report_of
 from tocsin.queries.plans import plans_now
+from tocsin.queries.rule_records import rule_records
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.views import peer_band
 from tocsin.store.line_protocol.decode import decode
@@ -347,6 +349,9 @@ class BrainService:
             now_ms=now,
         )
         return board.model_copy(update={"kinds": [views.kind_score(one) for one in brain.forecasts.kinds(now)]})
+
+    def rule_records(self) -> list[RuleRecord]:
+        return rule_records(self._brain)
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
         return diagnose_fleet(self._brain.store, self._brain.memory.latest(), self.now_ms(), host)

@@ -255,6 +255,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_paused": OwnMetric("gauge", (), "Whether a person has paused all actions: 1 or 0."),
     "tocsin_breaker_tripped": OwnMetric("gauge", (), "Whether the breaker over all actions is tripped: 1 or 0."),
     "tocsin_mode": OwnMetric("gauge", ("mode",), "1 for the mode of the service: observe, propose or act."),
+    "tocsin_rule_cases": OwnMetric(
+        "gauge",
+        ("rule", "outcome"),
+        "Settled cases in the record of a rule: right, wrong, goal_reached or goal_missed; absent without any.",
+    ),
+    "tocsin_rule_acts": OwnMetric("gauge", ("rule",), "1 where the rule acts without approval, else 0."),
     "tocsin_predictions_active": OwnMetric(
         "gauge", ("target", "status"), "Predictions in force, by target and status."
     ),
@@ -301,6 +307,8 @@ BRAIN_PAGE = frozenset(
         "tocsin_paused",
         "tocsin_breaker_tripped",
         "tocsin_mode",
+        "tocsin_rule_cases",
+        "tocsin_rule_acts",
         "tocsin_predictions_active",
         "tocsin_predictions_unlisted",
         "tocsin_prediction_probability_ratio",

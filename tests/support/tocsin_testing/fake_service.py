@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+from tocsin.actions.model.earning import proven_share
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
@@ -50,6 +51,7 @@ from tocsin.client.models import (
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_rules import RuleRecord
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
@@ -367,6 +369,44 @@ class FakeService(FakeDecisions):
             simulated=False, days=14.0, gpus=256, hard_faults=3, pages=4, pages_right=3, recall=1.0, prompt_recall=0.67,
             pages_per_cause=1.0, unknown={"precision": "a journal does not tell what was not wrong"},
         )  # fmt: skip
+
+    def rule_records(self) -> list[RuleRecord]:
+        """One that is far from it, one that acts, one that fell back."""
+
+        def record(rule: str, mode: Mode, counts: tuple[int, int, int, int], lacking: str, since: str) -> RuleRecord:
+            settled, right, measured, reached = counts
+            return RuleRecord(
+                rule=rule,
+                simulated=self.simulated,
+                mode_set=Mode.ACT,
+                mode=mode,
+                waived=False,
+                settled=settled,
+                right=right,
+                measured=measured,
+                reached=reached,
+                lacking=lacking,
+                settled_needed=20,
+                right_needed=0.85,
+                reached_needed=0.8,
+                right_proven=proven_share(right, settled),
+                reached_proven=proven_share(reached, measured),
+                since=since or None,
+            )
+
+        return [
+            record(
+                "row-remap-pending", Mode.PROPOSE, (3, 3, 2, 2), "Rule row-remap-pending has 3 of 20 settled cases.", ""
+            ),
+            record("temperature-high", Mode.ACT, (41, 40, 38, 37), "", "2026-11-15T08:00:00.000Z"),
+            record(
+                "xid-fatal",
+                Mode.PROPOSE,
+                (21, 20, 20, 20),
+                "Rule xid-fatal has right in 20 of 21 cases, which proves 81 % of 85 %.",
+                "2026-11-17T09:30:00.000Z",
+            ),
+        ]
 
     def scoreboard(self) -> Scoreboard:
         rules = [

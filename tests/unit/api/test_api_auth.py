@@ -16,7 +16,16 @@ from tocsin_testing.fake_service import FakeService
 
 SECRETS = {role: f"{role.value}-secret-0123456789" for role in Role}
 LOCAL = ("127.0.0.1", 50000)
-READS = ["/v1/fleet", "/v1/gpus", "/v1/decisions", "/v1/journal", "/v1/scoreboard", "/v1/scoreboard/report", "/metrics"]
+READS = [
+    "/v1/fleet",
+    "/v1/gpus",
+    "/v1/decisions",
+    "/v1/journal",
+    "/v1/scoreboard",
+    "/v1/scoreboard/report",
+    "/v1/rules",
+    "/metrics",
+]
 OPERATES = ["/v1/pause", "/v1/resume"]
 
 

@@ -13,12 +13,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tocsin.client.models import GpuState
+from tocsin.client.models_rules import RuleRecord
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.finding import Severity, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.queries.rule_records import rule_records
 from tocsin.queries.views import gpu_state, waiting
 from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.brain.expectations import WARNINGS
@@ -51,6 +53,7 @@ class BrainPage(Collector):
         yield _counted("tocsin_incidents_active", {each: roots[each] for each in Severity})
         yield from self._decisions()
         yield from self._controls()
+        yield from _rules(rule_records(brain))
         yield from _predictions(brain.forecasts.current(now), {each.gpu.uuid: each.gpu for each in readings}, now)
 
     def _states(self, readings: Sequence[Reading], now_ms: int) -> Metric:
@@ -71,6 +74,21 @@ class BrainPage(Collector):
         yield _one("tocsin_breaker_tripped", controls.breaker is not None)
         mode = self._brain.settings.actions.mode
         yield _counted("tocsin_mode", {each: int(each is mode) for each in Mode})
+
+
+def _rules(records: Iterable[RuleRecord]) -> Iterator[Metric]:
+    """Of a fleet of both worlds a rule acts where it does in either, and has the cases of both."""
+    cases, acts = family("tocsin_rule_cases"), family("tocsin_rule_acts")
+    for rule, mine in grouped((one.rule, one) for one in records).items():
+        acts.add_metric([rule], float(any(one.mode is Mode.ACT for one in mine)))
+        right, settled = sum(one.right for one in mine), sum(one.settled for one in mine)
+        reached, measured = sum(one.reached for one in mine), sum(one.measured for one in mine)
+        if settled or measured:
+            counts = {"right": right, "wrong": settled - right}
+            counts |= {"goal_reached": reached, "goal_missed": measured - reached}
+            for outcome, count in counts.items():
+                cases.add_metric([rule, outcome], count)
+    yield from (cases, acts)
 
 
 def _predictions(current: list[Prediction], gpus: Mapping[str, Gpu], now_ms: int) -> Iterator[Metric]:
