@@ -46,7 +46,8 @@ def time_axis(chart: go.Figure, at_ms: Sequence[int], **more: Any) -> go.Figure:
     """
     if at_ms:
         start, end = min(at_ms), max(at_ms)
-        lacking = max(0, HOUR - (end - start)) // 2
+        # Beyond the ends too, since a mark that stands there is cut in half otherwise.
+        lacking = max(HOUR - (end - start), (end - start) // 25) // 2
         more.setdefault("range", [to_iso(start - lacking), to_iso(end + lacking)])
     return chart.update_xaxes(type="date", tickformatstops=_STOPS, **more)
 

@@ -8,7 +8,7 @@ from typing import Any
 from tocsin.actions.cloud.auto_scaling import AwsProblem, Group, GroupInstance, ScalingActivity
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import SECOND
-from tocsin.domain.errors import InputError
+from tocsin.domain.errors import InputError, install_extra
 
 _RECENT = 20
 
@@ -71,9 +71,7 @@ def open_boto(settings: AwsSettings) -> Boto:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
-        raise InputError(
-            "actions.executors", "aws_asg", "boto3 is not installed", "install the extra: pip install 'tocsin[aws]'"
-        ) from None
+        raise InputError("actions.executors", "aws_asg", "boto3 is not installed", install_extra("aws")) from None
     seconds = settings.timeout_seconds
     config = Config(
         connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2, "mode": "standard"}

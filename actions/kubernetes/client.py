@@ -17,7 +17,7 @@ from typing import Any
 from tocsin import __version__
 from tocsin.actions.kubernetes.api import PLAIN, Json, KubeError
 from tocsin.config.kubernetes import KubernetesSettings
-from tocsin.domain.errors import InputError
+from tocsin.domain.errors import InputError, install_extra
 
 _LACKING = "the kubernetes library is not installed"
 
@@ -83,7 +83,7 @@ def connect(settings: KubernetesSettings) -> KubernetesClient:
         from kubernetes import client, config
         from yaml import YAMLError
     except ModuleNotFoundError as error:
-        raise InputError("executor", "kubernetes", _LACKING, "run pip install 'tocsin[kubernetes]'") from error
+        raise InputError("executor", "kubernetes", _LACKING, install_extra("kubernetes")) from error
     configuration = client.Configuration()
     configuration.retries = False
     shown = str(settings.kubeconfig or "")

@@ -157,7 +157,10 @@ def uncordon(node: KubeNode, key: str, taint: str = "") -> Json | None:
         spec["taints"] = kept
     if not (gone or labels or spec):
         return None
-    notes = gone | _ending(node) | _with(node, UNCORDONS_ENDED, key)
+    notes = gone | _ending(node)
+    if is_ours(node) or node.schedulable:
+        # One that somebody else cordoned is not uncordoned by this: it stays to be done.
+        notes |= _with(node, UNCORDONS_ENDED, key)
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
 
 

@@ -15,7 +15,7 @@ import stamina
 
 from tocsin.collector.dcgm.http import is_http
 from tocsin.domain.clock import SECOND
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import InputError, Unavailable, install_extra
 from tocsin.http_client import http_client
 
 # Most of an answer of `query_range` is `[seconds,"value"]` pairs. Turned into Python objects they
@@ -54,7 +54,7 @@ def check_installed() -> None:
     try:
         import polars  # noqa: F401
     except ImportError:
-        raise Unavailable("importing history needs polars: pip install 'tocsin[brain]'") from None
+        raise Unavailable(f"importing history needs polars; {install_extra('brain')}") from None
 
 
 def _cut(body: bytes) -> tuple[bytes, list[bytes]]:

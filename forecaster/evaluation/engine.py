@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import InputError, Unavailable, install_extra
 from tocsin.domain.progress import track
 
 Item = TypeVar("Item")
@@ -80,7 +80,7 @@ def engine(name: str, address: str = "") -> Iterator[Engine]:
     try:
         import ray
     except ModuleNotFoundError:
-        raise Unavailable("Ray is not installed; run pip install 'tocsin[ray]'") from None
+        raise Unavailable(f"Ray is not installed; {install_extra('ray')}") from None
     # Ray asks what hardware it runs on, and reports home; neither is wanted.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -379,7 +379,7 @@ def test_a_pod_uses_its_service_account_over_tls(tmp_path: Path, monkeypatch: py
 
 def test_a_library_that_is_not_installed_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    with pytest.raises(InputError, match=r"pip install 'tocsin\[kubernetes\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[kubernetes\]'"):
         connect(KubernetesSettings())
 
 

@@ -113,6 +113,18 @@ def test_steering_work_away_and_ending_it_leaves_nothing(
 
 
 @given(NODES, MARKS)
+def test_an_uncordon_of_what_somebody_else_cordoned_is_still_to_be_done(
+    raw: dict[str, Any], mark: patches.CordonNote
+) -> None:
+    out = raw | {"spec": raw["spec"] | {"unschedulable": True}}
+    steered = _apply(out, patches.avoid(KubeNode(out), "2026-11-22T00:00:00.000Z", "key", by_taint=False))
+    given_back = _apply(steered, patches.uncordon(KubeNode(steered), "undo", mark.taint))
+    assert not patches.is_avoided(KubeNode(given_back))
+    assert not KubeNode(given_back).schedulable
+    assert not patches.has_uncordoned(KubeNode(given_back), "undo")
+
+
+@given(NODES, MARKS)
 def test_a_second_cordon_of_one_key_changes_nothing(raw: dict[str, Any], mark: patches.CordonNote) -> None:
     taken = _apply(raw, patches.cordon(KubeNode(raw), mark))
     assert patches.cordon(KubeNode(taken), mark) is None

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tocsin.api.principal import Principal, grants_of
 from tocsin.config.access import LdapSettings
-from tocsin.domain.errors import InputError, TocsinError, Unavailable
+from tocsin.domain.errors import InputError, TocsinError, Unavailable, install_extra
 from tocsin.telemetry.log import logger
 
 _log = logger("ldap")
@@ -33,7 +33,7 @@ class Directory:
         try:
             import ldap  # noqa: F401  # only whether it is there
         except ModuleNotFoundError:
-            remedy = "run pip install 'tocsin[ldap]' (builds against libldap-dev and libsasl2-dev)"
+            remedy = f"{install_extra('ldap')} (it builds against libldap-dev and libsasl2-dev)"
             raise InputError("api.ldap.url", settings.url, "the library python-ldap is missing", remedy) from None
 
     def login(self, user: str, password: str) -> Principal | None:

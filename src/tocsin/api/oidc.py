@@ -15,7 +15,7 @@ from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal, grants_of
 from tocsin.config.access import OidcSettings, require_safe
 from tocsin.domain.clock import HOUR, SECOND, Clock
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import InputError, Unavailable, install_extra
 from tocsin.http_client import http_client
 from tocsin.telemetry.log import logger
 
@@ -113,8 +113,8 @@ class OidcVerifier:
         try:
             import joserfc  # noqa: F401  # only whether it is there
         except ModuleNotFoundError:
-            remedy = "run pip install 'tocsin[access]'"
-            raise InputError("api.oidc.issuer", settings.issuer, "the library joserfc is missing", remedy) from None
+            problem, remedy = "the library joserfc is missing", install_extra("access")
+            raise InputError("api.oidc.issuer", settings.issuer, problem, remedy) from None
         self._settings = settings
         self._clock = clock
         self._keys = _Keys(settings, clock, transport)

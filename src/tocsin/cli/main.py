@@ -37,7 +37,7 @@ from tocsin.cli import (
 )
 from tocsin.cli.common import CliContext
 from tocsin.cli.completion import PROGRAM
-from tocsin.domain.errors import TocsinError, Unavailable
+from tocsin.domain.errors import TocsinError, Unavailable, install_extra
 from tocsin.plugins import EXTRAS
 
 TASKS: dict[str, tuple[str, ...]] = {
@@ -120,7 +120,7 @@ def main() -> None:
         name = (error.name or "").partition(".")[0]
         if (extra := EXTRAS.get(name)) is None:
             raise
-        _fail(f"{name} is not installed; run pip install 'tocsin[{extra}]'", Unavailable.exit_code)
+        _fail(f"{name} is not installed; {install_extra(extra)}", Unavailable.exit_code)
     except TocsinError as error:
         _fail(f"{error}{_LOG_IN if getattr(error, 'code', '') in _NOT_KNOWN else ''}", error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,12 +19,18 @@ _LARGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class DemoFile:
-    """Where a demo answers. `started_ticks` tells its process from a later one with the same `pid` (0: not known)."""
+    """Where a demo answers. `started_ticks` tells its process from a later one with the same `pid` (0: not known).
+
+    `host`, `boot` and `pid_namespace` say where `pid` is one: the folder may be shared with other hosts and containers.
+    """
 
     api_url: str
     pid: int
     started_ticks: int
     started_ms: int
+    host: str
+    boot: str
+    pid_namespace: str
 
 
 def demo_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -42,12 +49,22 @@ def process_start(pid: int) -> int:
         return 0
 
 
+def here() -> tuple[str, str, str]:
+    """Host name, boot and namespace of process ids; empty where the system does not say."""
+    boot = namespace = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    with suppress(OSError):
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    return socket.gethostname(), boot, namespace
+
+
 @contextmanager
 def announced(api_url: str, started_ms: int, folder: Path | None = None) -> Iterator[bool]:
     """This process runs a demo at `api_url` meanwhile. Yields whether others can find it: not on a read-only disk."""
     folder = folder or demo_folder()
     path = folder / f"demo-{os.getpid()}.json"
-    written = DemoFile(api_url, os.getpid(), process_start(os.getpid()), started_ms)
+    written = DemoFile(api_url, os.getpid(), process_start(os.getpid()), started_ms, *here())
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, json.dumps(asdict(written)), durable=False)
@@ -62,14 +79,18 @@ def announced(api_url: str, started_ms: int, folder: Path | None = None) -> Iter
 
 
 def running_demo(folder: Path | None = None) -> DemoFile | None:
-    """The newest demo of this user that still runs; files of others that have ended are removed. None without one."""
+    """The newest demo of this user that still runs here; None without one.
+
+    Files of those that have ended are removed, but for those of other hosts and containers, of which nobody here knows.
+    """
     found: list[DemoFile] = []
     try:
         paths = sorted((folder or demo_folder()).glob("demo-*.json"))
     except (OSError, RuntimeError):
         return None
     for path in paths:
-        if (known := _read(path)) is None:
+        known = _read(path)
+        if known is None or not _is_of_here(known):
             continue
         if _lives(known):
             found.append(known)
@@ -87,13 +108,21 @@ def _read(path: Path) -> DemoFile | None:
             return None
         with path.open("rb") as file:
             told = json.loads(file.read(_LARGEST + 1)[: _LARGEST + 1])
-        return DemoFile(str(told["api_url"]), int(told["pid"]), int(told["started_ticks"]), int(told["started_ms"]))
+        pid, started_ticks, started_ms = (int(told[name]) for name in ("pid", "started_ticks", "started_ms"))
+        host, boot, namespace = (str(told.get(name, "")) for name in ("host", "boot", "pid_namespace"))
+        return DemoFile(str(told["api_url"]), pid, started_ticks, started_ms, host, boot, namespace)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
+def _is_of_here(known: DemoFile) -> bool:
+    """Whether its process id is one of ours, or was before this host started anew."""
+    host, boot, namespace = here()
+    return known.host == host and (known.pid_namespace == namespace or known.boot != boot)
+
+
 def _lives(known: DemoFile) -> bool:
-    if known.pid <= 0:
+    if known.pid <= 0 or known.started_ticks <= 0 or known.boot != here()[1]:
         return False
     try:
         os.kill(known.pid, 0)

@@ -38,6 +38,11 @@ class Unavailable(TocsinError):
     exit_code = 3
 
 
+def install_extra(name: str) -> str:
+    """The remedy where a library of the extra `name` is missing. Tocsin is on no package index, so not by its name."""
+    return f"install Tocsin with the extra {name}: pip install '.[{name}]' in a checkout; the README has it for a wheel"
+
+
 class Conflict(TocsinError):
     """The request is well formed but contradicts the present state, for example approving what has expired."""
 

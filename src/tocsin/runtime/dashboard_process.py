@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tocsin.config.address import PortClaim, split_address
-from tocsin.domain.errors import Unavailable
+from tocsin.domain.errors import Unavailable, install_extra
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def prepare_dashboard(
     Raises Unavailable where Streamlit is not installed, and InputError for a taken port.
     """
     if importlib.util.find_spec("streamlit") is None:
-        raise Unavailable("the dashboard needs Streamlit: pip install 'tocsin[dashboard]'")
+        raise Unavailable(f"the dashboard needs Streamlit; {install_extra('dashboard')}")
     from tocsin.dashboard.launch import command
 
     host, port = split_address(listen, "dashboard.listen")

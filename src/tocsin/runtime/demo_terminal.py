@@ -24,8 +24,6 @@ _GONE = 3
 _COLOURS = {"page": "red", "found": "yellow", "predicted": "magenta", "hold": "cyan", "done": "green", "ended": "green"}
 _AT_ONCE = 3
 """Predictions that are told of one evaluation."""
-_ASKS = "approval"
-"""The guard that waits for a person."""
 _SOON_OVER = {"evidence"}
 """Guards whose hold is over within seconds: what they say is no news."""
 _ENDS = {
@@ -116,7 +114,7 @@ class DemoTerminal:
         if verdict is None or verdict.guard in _SOON_OVER:
             return
         if self._first(f"decision/{decision.id}/{verdict.guard}"):
-            asks = f": waits for you: tocsin approve {decision.id}" if verdict.guard == _ASKS else ""
+            asks = f": waits for you: tocsin approve {decision.id}" if status.waits_for_person else ""
             self._line(now_ms, "hold", what, asks or f" ({verdict.guard}: {verdict.reason})")
 
     def _first(self, key: str) -> bool:

@@ -251,7 +251,7 @@ def test_an_api_without_log_in_says_so(tokens: Path) -> None:
         (
             "joserfc",
             {"oidc": {"issuer": "https://sso.example", "client_id": "x", "groups": [{"group": "a", "role": "viewer"}]}},
-            r"the library joserfc is missing; run pip install 'tocsin\[access\]'",
+            r"the library joserfc is missing; install Tocsin with the extra access: pip install '\.\[access\]'",
         ),
         (
             "ldap",
@@ -263,7 +263,7 @@ def test_an_api_without_log_in_says_so(tokens: Path) -> None:
                     "groups": [{"group": "a", "role": "viewer"}],
                 }
             },
-            r"the library python-ldap is missing; run pip install 'tocsin\[ldap\]'",
+            r"the library python-ldap is missing; install Tocsin with the extra ldap: pip install '\.\[ldap\]'",
         ),
     ],
 )

@@ -16,7 +16,7 @@ from tocsin.cli import main as cli_main
 from tocsin.cli.common import brain_of
 from tocsin.cli.main import TASKS, cli
 from tocsin.client import demo_file
-from tocsin.client.demo_file import announced, process_start, running_demo
+from tocsin.client.demo_file import announced, here, process_start, running_demo
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.config.load import WrongSettings, load_settings, overridden
 from tocsin.config.settings import Settings
@@ -47,9 +47,9 @@ def left(folder: Path, name: str, **changed: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     start = process_start(os.getpid())
-    path.write_text(
-        json.dumps({"api_url": "http://x", "pid": os.getpid(), "started_ticks": start, "started_ms": 9} | changed)
-    )
+    where = dict(zip(("host", "boot", "pid_namespace"), here(), strict=True))
+    about = {"api_url": "http://x", "pid": os.getpid(), "started_ticks": start, "started_ms": 9}
+    path.write_text(json.dumps(about | where | changed))
     path.chmod(0o600)
     return path
 
@@ -74,11 +74,26 @@ def test_what_is_said_by_hand_goes_before_a_demo() -> None:
     assert brain_of(Settings(), None) == Settings().brain_url
 
 
-@pytest.mark.parametrize("changed", [{"started_ticks": 1}, {"pid": 2**22 + 1}, {"pid": -1}, {"pid": 10**30}])
+@pytest.mark.parametrize(
+    "changed",
+    [{"started_ticks": 1}, {"started_ticks": 0}, {"pid": 2**22 + 1}, {"pid": -1}, {"pid": 10**30}, {"boot": "before"}],
+)
 def test_files_of_demos_that_have_ended_are_removed(folder: Path, changed: dict[str, object]) -> None:
     path = left(folder, "demo-1.json", **changed)
     assert running_demo() is None
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "where", [{"host": "another"}, {"pid_namespace": "pid:[1]"}, {"host": "another", "pid": 2**22}]
+)
+def test_a_demo_of_another_host_or_container_is_neither_found_nor_forgotten(
+    folder: Path, where: dict[str, object]
+) -> None:
+    """A home directory may be shared: nobody here knows whether that process lives."""
+    path = left(folder, "demo-1.json", **where)
+    assert running_demo() is None
+    assert path.exists()
 
 
 def test_of_several_demos_the_newest_is_found(folder: Path) -> None:

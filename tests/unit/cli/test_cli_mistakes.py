@@ -103,4 +103,4 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setitem(sys.modules, "textual", None)
     ended, line = failure(monkeypatch, capsys, "top", "--local", "--source", "simulated")
     assert ended == 3
-    assert line == "tocsin: textual is not installed; run pip install 'tocsin[terminal]'"
+    assert line.startswith("tocsin: textual is not installed; install Tocsin with the extra terminal: pip install '.[")
