@@ -47,7 +47,7 @@ def _worst(one: bool | None, other: bool | None) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RuleStanding:
     """What the record of one rule amounts to by the settings.
 
     `settled` cases have a statement that was `right` or wrong, `measured` ones a goal that was `reached` or not.
@@ -61,15 +61,15 @@ class Standing:
     lacking: str = ""
 
 
-def standing_of(cases: Sequence[RuleCase], settings: ActionSettings) -> Standing:
+def standing_of(cases: Sequence[RuleCase], settings: ActionSettings) -> RuleStanding:
     """The standing of a rule with `cases`."""
     settled = [one.right for one in cases if one.right is not None]
     measured = [one.reached for one in cases if one.reached is not None]
-    found = Standing(len(settled), sum(settled), len(measured), sum(measured))
-    return Standing(found.settled, found.right, found.measured, found.reached, _lacking(found, settings))
+    found = RuleStanding(len(settled), sum(settled), len(measured), sum(measured))
+    return RuleStanding(found.settled, found.right, found.measured, found.reached, _lacking(found, settings))
 
 
-def _lacking(found: Standing, settings: ActionSettings) -> str:
+def _lacking(found: RuleStanding, settings: ActionSettings) -> str:
     if found.settled < settings.earn_cases:
         return f"{found.settled} of {settings.earn_cases} settled cases"
     parts = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tocsin.actions.model.catalogue import is_recovery
-from tocsin.actions.model.earning import RecordKey, Standing, is_waived, standing_of
+from tocsin.actions.model.earning import RecordKey, RuleStanding, is_waived, standing_of
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Mode
@@ -35,7 +35,7 @@ class Policy:
 
     settings: ActionSettings = field(default_factory=ActionSettings)
     rule_modes: Mapping[str, Mode] = field(default_factory=dict)
-    standings: Mapping[RecordKey, Standing] = field(default_factory=dict)
+    standings: Mapping[RecordKey, RuleStanding] = field(default_factory=dict)
 
     def mode_set(self, rule: str) -> Mode:
         """How far the settings let `rule` go."""
@@ -54,7 +54,7 @@ class Policy:
         missing = self.standing(rule, simulated=simulated).lacking
         return f"rule {rule} has {missing}" if missing else ""
 
-    def standing(self, rule: str, *, simulated: bool) -> Standing:
+    def standing(self, rule: str, *, simulated: bool) -> RuleStanding:
         """What the record of `rule` amounts to now."""
         return self.standings.get((rule, simulated)) or standing_of((), self.settings)
 

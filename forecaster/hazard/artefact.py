@@ -48,7 +48,7 @@ _TRAIN = "train the model anew, or copy it again from where it was made"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class ModelCard:
     """What travels with a model.
 
     `name` and `version` are those of the artefact, `family` that of the scorer. `trained_from_ms` and `trained_to_ms`
@@ -74,7 +74,7 @@ class Card:
     notes: tuple[str, ...] = ()
 
 
-def save(folder: Path, scorer: Scorer, card: Card) -> None:
+def save(folder: Path, scorer: Scorer, card: ModelCard) -> None:
     """Write `scorer` to `folder`, which must not exist yet: all of it appears at once, or nothing.
 
     Raises InputError where there is something already.
@@ -94,7 +94,7 @@ def save(folder: Path, scorer: Scorer, card: Card) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _content(state: State, card: Card) -> dict[str, bytes]:
+def _content(state: State, card: ModelCard) -> dict[str, bytes]:
     names = {key: f"{place:03}{_ESTIMATOR}" for place, key in enumerate(sorted(state.estimators))}
     about = {"format": FORMAT, "settings": state.settings, "estimators": names}
     arrays = {key: np.ascontiguousarray(value) for key, value in state.arrays.items()}
@@ -111,7 +111,7 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def load(folder: Path) -> tuple[Scorer, Card]:
+def load(folder: Path) -> tuple[Scorer, ModelCard]:
     """The scorer and its card. Raises InputError for a folder that is missing, damaged, or not to be trusted."""
     content = _verified(folder)
     about = _object(content, folder, STATE)
@@ -131,7 +131,7 @@ def load(folder: Path) -> tuple[Scorer, Card]:
     return scorer, _card(content, folder)
 
 
-def read_card(folder: Path) -> Card:
+def read_card(folder: Path) -> ModelCard:
     """The card alone, of a folder whose checksums hold."""
     return _card(_verified(folder), folder)
 
@@ -187,9 +187,9 @@ def _estimator(content: Mapping[str, bytes], folder: Path, name: str) -> object:
         raise InputError("model", path, f"not a skops file: {error!r}", _TRAIN) from error
 
 
-def _card(content: Mapping[str, bytes], folder: Path) -> Card:
+def _card(content: Mapping[str, bytes], folder: Path) -> ModelCard:
     value = _object(content, folder, CARD)
-    if set(value) != {one.name for one in fields(Card)}:
+    if set(value) != {one.name for one in fields(ModelCard)}:
         raise InputError("model", str(folder / CARD), "not a card of this version", "use the Tocsin that made it")
     parts: dict[str, Any] = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
-    return Card(**parts)
+    return ModelCard(**parts)

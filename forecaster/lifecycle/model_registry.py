@@ -16,7 +16,7 @@ from pathlib import Path
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.hazard import artefact
-from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import FeatureReference
@@ -47,7 +47,7 @@ class ModelVersion:
 
     version: str
     scorer: Scorer
-    card: Card
+    card: ModelCard
     cases: CaseRecord | None
     reference: FeatureReference | None = None
     kinds: FaultKinds | None = None
@@ -93,7 +93,7 @@ class ModelRegistry:
             raise InputError("model", version, f"no such version in {self._folder}", f"use one of: {known}")
         return self._folder / version
 
-    def card(self, version: str) -> Card:
+    def card(self, version: str) -> ModelCard:
         """What a version says of itself. Raises InputError for a damaged one."""
         return artefact.read_card(self.place(version) / MODEL)
 

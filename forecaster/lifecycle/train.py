@@ -14,7 +14,7 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.engine import Engine
 from tocsin.forecaster.evaluation.report import to_json
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
-from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.drift import FeatureReference
@@ -52,7 +52,7 @@ def train(
     learned = examples if also is None else joined((also, examples))
     scorer.fit(learned)
     kinds = FaultKinds.of(learned, scorer.horizons_ms[-1], LEADING, recipe.seed)
-    card = Card(
+    card = ModelCard(
         name="risk",
         version=version,
         family=recipe.family,

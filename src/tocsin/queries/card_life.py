@@ -13,7 +13,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.place import Place
-from tocsin.queries.card_words import Trouble
+from tocsin.queries.card_words import CardCause
 from tocsin.rules.symptoms import Symptom, symptom_of
 
 REMEMBERED_MS = DAY
@@ -53,9 +53,9 @@ class CauseRecord:
         return where_of(self.trouble)
 
     @property
-    def trouble(self) -> Trouble:
+    def trouble(self) -> CardCause:
         """What its headline is made of."""
-        return Trouble(
+        return CardCause(
             self.symptom,
             self.category,
             self.severity,
@@ -72,7 +72,7 @@ def place_key(subject: Subject) -> str:
     return f"{subject.kind}:{subject.name}"
 
 
-def where_of(trouble: Trouble) -> str:
+def where_of(trouble: CardCause) -> str:
     """The place of a trouble as text, its subject where none is known."""
     return str(trouble.place) if trouble.place is not None else place_key(trouble.subject)
 

@@ -97,7 +97,7 @@ _INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class CardCause:
     """What a headline is made of: the symptom and rank of a root cause, where it sits, and how many GPUs show it.
 
     `category` is None for several kinds on one card.
@@ -144,7 +144,7 @@ class Names:
             return "the fleet", "整个集群"
         return f"{subject.kind} {subject.name}", f"{kinds[subject.kind]} {subject.name}"
 
-    def where(self, trouble: Trouble) -> Words:
+    def where(self, trouble: CardCause) -> Words:
         """The place of a trouble, with the number of its GPUs where they are several."""
         place = trouble.place
         if place is None and trouble.subject.kind is SubjectKind.FLEET and trouble.gpus > 1:
@@ -158,7 +158,7 @@ class Names:
         return f"{trouble.gpus} GPUs of {english}", f"{chinese} 的 {trouble.gpus} 块 GPU"
 
 
-def headline(trouble: Trouble, names: Names) -> Words:
+def headline(trouble: CardCause, names: Names) -> Words:
     """What is wrong and where, HEADLINE_CHARACTERS at most each."""
     what = _what(trouble)
     english, chinese = (f"{where}: {said}" for where, said in zip(names.where(trouble), what, strict=True))
@@ -169,7 +169,7 @@ def _fit(text: str) -> str:
     return text if len(text) <= HEADLINE_CHARACTERS else f"{text[: HEADLINE_CHARACTERS - 1]}…"
 
 
-def _what(trouble: Trouble) -> Words:
+def _what(trouble: CardCause) -> Words:
     if trouble.category is None and trouble.symptom is Symptom.FORECAST:
         return "early signs of a fault, or of memory that runs full", "故障或显存用尽的早期迹象"
     if trouble.category is None:
@@ -262,7 +262,7 @@ def obstacle_of(status: DecisionStatus, names: Names) -> str:
     return f"{action} {ended}{f': {words}' if words else ''}."
 
 
-def no_action(trouble: Trouble) -> str:
+def no_action(trouble: CardCause) -> str:
     """Why a cause has no action at all."""
     if trouble.symptom is Symptom.FORECAST:
         return "Nothing has failed yet: watch only."

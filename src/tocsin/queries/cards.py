@@ -26,8 +26,8 @@ from tocsin.domain.usage import Prices
 from tocsin.queries.attention import Ranking, most_urgent
 from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
 from tocsin.queries.card_words import (
+    CardCause,
     Names,
-    Trouble,
     Words,
     against,
     clock,
@@ -215,7 +215,7 @@ class _Maker:
         worst: Incident,
         others: Sequence[Incident],
         own: Mapping[str, list[DecisionStatus]],
-        trouble: Trouble,
+        trouble: CardCause,
     ) -> MadeCard:
         root = worst.root
         decisions = [status for one in (worst, *others) for status in own[one.id]]
@@ -258,7 +258,7 @@ class _Maker:
     def _card(
         self,
         name: str,
-        trouble: Trouble,
+        trouble: CardCause,
         lead: DecisionStatus | None,
         evidence: Sequence[CardEvidence],
         *,
@@ -370,7 +370,7 @@ class _Maker:
             if one is not lead
         ]
 
-    def _before(self, trouble: Trouble) -> list[CardEvidence]:
+    def _before(self, trouble: CardCause) -> list[CardEvidence]:
         """Causes that ended at the same place within the last day."""
         return [
             CardEvidence(
@@ -400,7 +400,7 @@ class _Maker:
     ) -> MadeCard:
         symptom = Symptom.BUS if state is GpuState.LOST else Symptom.DARK
         since_ms = min(one.at_ms for one in members)
-        trouble = Trouble(
+        trouble = CardCause(
             symptom, Category.TELEMETRY, Severity.WARNING, ActionKind.NOTIFY, "", subject, place, len(members)
         )
         text = f"no reading since {clock(since_ms, self._now)}"
@@ -428,7 +428,7 @@ class _Maker:
             if soonest is None or place_key(subject) in self._places:
                 continue
             category = Category.MEMORY if soonest.metric.startswith("gpu_memory") else Category.HARDWARE
-            trouble = Trouble(
+            trouble = CardCause(
                 Symptom.FORECAST, category, Severity.WARNING, ActionKind.NOTIFY, soonest.metric, subject, None
             )
             told = CardEvidence(kind="forecast", text=self._names.plain(soonest.sentence), at=to_iso(soonest.at_ms))
@@ -462,7 +462,7 @@ class _Maker:
             decision = lead.decision
             where, where_zh = self._names.subject(subject)
             head = (f"{where}: {named(decision.action)} is due", f"{where_zh}: 待执行 {named(decision.action)}")
-            trouble = Trouble(Symptom.ALONE, decision.category, decision.severity, decision.action, "", subject, None)
+            trouble = CardCause(Symptom.ALONE, decision.category, decision.severity, decision.action, "", subject, None)
             told = self._said(lead, found)
             card = self._card(decision.id, trouble, lead, told, health=GpuState.OK, level=AlertLevel.WARNING, head=head)
             update = {"since": to_iso(decision.at_ms), "simulated": decision.simulated, "confidence": "planned"}

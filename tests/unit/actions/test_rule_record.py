@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tocsin.actions.loop.loop import OUTSIDE
-from tocsin.actions.model.earning import Standing, proven_share
+from tocsin.actions.model.earning import RuleStanding, proven_share
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.rule_record import EARLY_MS, KEEP_CASES, WINDOW_MS
 from tocsin.domain.clock import DAY, HOUR, SECOND
@@ -48,7 +48,7 @@ def case(
     made.step()
 
 
-def standing(made: World) -> Standing:
+def standing(made: World) -> RuleStanding:
     return made.loop.policy.standing("hot", simulated=False)
 
 
@@ -69,7 +69,7 @@ def test_twenty_right_cases_earn_act_and_one_wrong_one_falls_back() -> None:
     made = world()
     for _ in range(19):
         case(made)
-    assert standing(made) == Standing(19, 19, 19, 19, "19 of 20 settled cases")
+    assert standing(made) == RuleStanding(19, 19, 19, 19, "19 of 20 settled cases")
     case(made)
     assert standing(made).lacking == ""
     (earned,) = made.journal.of(EntryKind.RULE_EARNED_ACT)
@@ -106,7 +106,7 @@ def test_a_goal_that_is_missed_counts_though_the_statement_was_right() -> None:
 def test_what_a_person_rejects_was_wrong_unless_the_person_says_that_it_was_right() -> None:
     made = world()
     case(made, approve=False)
-    assert standing(made) == Standing(1, 0, 0, 0, "1 of 20 settled cases")
+    assert standing(made) == RuleStanding(1, 0, 0, 0, "1 of 20 settled cases")
     made.clock.advance(2 * DAY)
     made.break_gpu(GPU)
     made.step()
@@ -148,7 +148,7 @@ def test_what_expired_or_changed_nothing_counts_for_nothing() -> None:
     assert made.only().state is DecisionState.EXPIRED
     made.executor.result = ExecutionResult(True, "recorded only", lasting=False)
     case(made, seen=None)
-    assert standing(made) == Standing(lacking="0 of 20 settled cases")
+    assert standing(made) == RuleStanding(lacking="0 of 20 settled cases")
 
 
 def test_what_ran_alone_and_was_not_seen_is_neither_right_nor_wrong() -> None:
@@ -167,7 +167,7 @@ def test_what_a_person_did_by_hand_was_right() -> None:
     made.faults.clear()
     made.step()
     assert made.only().state is DecisionState.EXPIRED
-    assert standing(made) == Standing(1, 1, 0, 0, "1 of 20 settled cases")
+    assert standing(made) == RuleStanding(1, 1, 0, 0, "1 of 20 settled cases")
 
 
 def test_old_cases_cease_to_count_and_the_rule_falls_back_by_itself() -> None:
@@ -177,7 +177,7 @@ def test_old_cases_cease_to_count_and_the_rule_falls_back_by_itself() -> None:
     assert not standing(made).lacking
     made.clock.advance(WINDOW_MS)
     made.step()
-    assert standing(made) == Standing(lacking="0 of 20 settled cases")
+    assert standing(made) == RuleStanding(lacking="0 of 20 settled cases")
     assert len(made.journal.of(EntryKind.RULE_FELL_BACK)) == 1
 
 
