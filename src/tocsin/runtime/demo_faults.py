@@ -35,14 +35,15 @@ def plan_faults(fleet: SimulatedFleet, count: int) -> list[PlannedFault]:
     if count > len(hosts):
         problem = f"a fleet of {len(fleet.gpus)} GPUs has {len(hosts)} hosts, and each fault needs its own"
         raise InputError("--faults", count, problem, f"give at most {len(hosts)}, or more --gpus")
-    kinds = [kind.kind for kind in fault_kinds(fleet.spec.scenario).values() if kind.hard]
+    hard = [kind for kind in fault_kinds(fleet.spec.scenario).values() if kind.hard]
+    # What takes longest to strike begins first.
+    kinds = sorted((hard[place % len(hard)] for place in range(count)), key=lambda kind: -kind.rehearsal_lead)
     free = list(_spread(hosts, fleet.gpus))
     planned = []
-    for place in range(count):
-        kind = kinds[place % len(kinds)]
-        host, number = _suited(fleet, kind, free, hosts, place)
+    for place, kind in enumerate(kinds):
+        host, number = _suited(fleet, kind.kind, free, hosts, place)
         free.remove(host)
-        planned.append(PlannedFault(FIRST_STEP + place, kind, number))
+        planned.append(PlannedFault(FIRST_STEP + place, kind.kind, number))
     return planned
 
 
