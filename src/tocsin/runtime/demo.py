@@ -27,7 +27,7 @@ from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
-from tocsin.runtime.demo_faults import FaultCards, plan_faults
+from tocsin.runtime.demo_faults import FaultCards, PlannedFault, plan_faults
 from tocsin.runtime.demo_terminal import DemoTerminal
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
@@ -93,11 +93,18 @@ def demo_settings(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update={"store": store, "journal": journal, "actions": actions})
 
 
-def _past(settings: Settings, fleet: SimulatedFleet) -> None:
-    steps = min(HISTORY_STEPS, max(10, HISTORY_READINGS // settings.simulation.gpus))
+def _past_steps(settings: Settings) -> int:
+    return min(HISTORY_STEPS, max(10, HISTORY_READINGS // settings.simulation.gpus))
+
+
+def _past(settings: Settings, fleet: SimulatedFleet, planned: Sequence[PlannedFault]) -> None:
+    """Put the fleet's past into the store; the evaluation before the first has number 0."""
     store = open_store(settings.store)
     store.init()
-    for _ in range(steps):
+    for step in range(1 - _past_steps(settings), 1):
+        for one in planned:
+            if one.step == step:
+                fleet.inject(one.kind, str(one.gpu))
         store.write(fleet.step())
     store.close()
 
@@ -132,8 +139,8 @@ class Demo:
                 benign_rate_scale=simulation.benign_rate_scale,
             )
         )
-        planned = plan_faults(self.fleet, faults)
-        _past(settings, self.fleet)
+        planned = plan_faults(self.fleet, faults, _past_steps(settings))
+        _past(settings, self.fleet, planned)
         self.clock = ManualClock(self.fleet.now_ms)
         self.running = open_brain(settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools)
         self.brain = self.running.brain
@@ -146,7 +153,7 @@ class Demo:
         self._script = [(step, kind, str((step * 7) % simulation.gpus)) for step, kind in script]
         self._script += [(one.step, one.kind, str(one.gpu)) for one in planned]
         self.steps = 0
-        self.injected = 0
+        self.injected = sum(one.step < 1 for one in planned)
 
     def step(self) -> None:
         """One interval of the fleet: read, keep, evaluate."""

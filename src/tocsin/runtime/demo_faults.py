@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,21 +13,22 @@ from tocsin.sim.faults import fault_kinds
 from tocsin.sim.fleet import SimulatedFleet
 
 FIRST_STEP = 2
-"""Evaluation at which the first of the faults begins; each later one begins an evaluation later."""
+"""Evaluation at which the first of the faults strikes; each later one strikes an evaluation later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """A fault of `kind` on the GPU with this number, from evaluation `step` on."""
+    """A fault of `kind` on the GPU with this number, from evaluation `step` on; below 1 from the past before them."""
 
     step: int
     kind: str
     gpu: int
 
 
-def plan_faults(fleet: SimulatedFleet, count: int) -> list[PlannedFault]:
+def plan_faults(fleet: SimulatedFleet, count: int, past: int) -> list[PlannedFault]:
     """`count` hard faults, one on each of so many hosts spread over the fleet, of as many kinds as there are.
 
+    What announces itself begins that much earlier, as far as the `past` evaluations before the first reach.
     Two are in one rack only where there are fewer racks than faults. Raises InputError where there are fewer hosts.
     """
     hosts: dict[str, list[int]] = {}
@@ -36,14 +38,14 @@ def plan_faults(fleet: SimulatedFleet, count: int) -> list[PlannedFault]:
         problem = f"a fleet of {len(fleet.gpus)} GPUs has {len(hosts)} hosts, and each fault needs its own"
         raise InputError("--faults", count, problem, f"give at most {len(hosts)}, or more --gpus")
     hard = [kind for kind in fault_kinds(fleet.spec.scenario).values() if kind.hard]
-    # What takes longest to strike begins first.
-    kinds = sorted((hard[place % len(hard)] for place in range(count)), key=lambda kind: -kind.rehearsal_lead)
+    kinds = sorted((hard[place % len(hard)] for place in range(count)), key=lambda kind: kind.rehearsal_lead)
     free = list(_spread(hosts, fleet.gpus))
     planned = []
     for place, kind in enumerate(kinds):
         host, number = _suited(fleet, kind.kind, free, hosts, place)
         free.remove(host)
-        planned.append(PlannedFault(FIRST_STEP + place, kind.kind, number))
+        lead = math.ceil(kind.rehearsal_lead / fleet.spec.interval_ms) if kind.precursor else 0
+        planned.append(PlannedFault(max(1 - past, FIRST_STEP + place - lead), kind.kind, number))
     return planned
 
 
