@@ -11,7 +11,7 @@ import pytest
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
-from tocsin.forecaster.hazard.artefact import Card, load, save
+from tocsin.forecaster.hazard.artefact import ModelCard, load, save
 from tocsin.forecaster.hazard.physics import falls
 from tocsin.forecaster.hazard.registry import build, names
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer, State, short_history
@@ -241,7 +241,7 @@ def test_a_state_of_another_family_or_version_is_refused(family: str, scorer: Sc
 
 
 def test_saved_and_loaded_it_scores_alike(family: str, scorer: Scorer, tmp_path: Path) -> None:
-    card = Card(
+    card = ModelCard(
         name="test", version="1", family=family, horizons_ms=HORIZONS, features=PAST.names, provenance="made up",
         data_hash="0" * 64, code_version="1", created_ms=T0, trained_from_ms=T0, trained_to_ms=T0, rows=len(PAST),
         onsets=1,

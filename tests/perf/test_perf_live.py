@@ -21,7 +21,7 @@ from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, He
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
-from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.lifecycle.gate import GateRecord, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.risk import RiskWatch
@@ -62,7 +62,7 @@ def learned(family: str, folder: Path) -> None:
     )  # fmt: skip
     scorer = registry.build("calibrated", scorer=family, of={"min_history_ms": 0})
     scorer.fit(examples)
-    card = Card(
+    card = ModelCard(
         name="risk", version="v1", family="calibrated", horizons_ms=HORIZONS_MS, features=names, provenance="noise",
         data_hash="d", code_version="c", created_ms=START, trained_from_ms=START, trained_to_ms=START + DAY, rows=rows,
         onsets=50,

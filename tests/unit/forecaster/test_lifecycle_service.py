@@ -16,7 +16,7 @@ from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.hazard import registry
-from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live import risk
@@ -32,7 +32,7 @@ from tocsin_testing.builders import T0, gpu, xid
 def shelve(folder: Path, *versions: str, created_ms: int = T0) -> ModelRegistry:
     shelf = ModelRegistry(folder)
     for version in versions:
-        card = Card(
+        card = ModelCard(
             name="risk", version=version, family="rules", horizons_ms=(HOUR,), features=("a",), provenance="a test",
             data_hash="d" * 8, code_version="1", created_ms=created_ms, trained_from_ms=0, trained_to_ms=1,
             rows=1, onsets=1, report_digest="r" * 8, notes=("because",),

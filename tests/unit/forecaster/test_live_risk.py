@@ -18,7 +18,7 @@ from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import names_of
 from tocsin.forecaster.hazard import registry
-from tocsin.forecaster.hazard.artefact import Card
+from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.gate import LEARNING, SIMULATED_ALONE, GateRecord, ModelGate
@@ -71,8 +71,8 @@ def fitted() -> Scorer:
     return made
 
 
-def card(version: str = "v1", family: str = "calibrated") -> Card:
-    return Card(
+def card(version: str = "v1", family: str = "calibrated") -> ModelCard:
+    return ModelCard(
         name="risk", version=version, family=family, horizons_ms=(HOUR,), features=NAMES, provenance="a test",
         data_hash="d", code_version="c", created_ms=START, trained_from_ms=START, trained_to_ms=START + DAY, rows=1,
         onsets=1,

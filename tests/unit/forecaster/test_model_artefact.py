@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from tocsin.domain.errors import InputError
 from tocsin.forecaster.hazard import registry
-from tocsin.forecaster.hazard.artefact import Card, digest, load, read_card, save
+from tocsin.forecaster.hazard.artefact import ModelCard, digest, load, read_card, save
 from tocsin.forecaster.hazard.scorer import Scorer, State
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import SMALL, fleet
@@ -24,8 +24,8 @@ PAST = fleet(devices=60, seed=1)
 FILES = ("card.json", "state.json", "arrays.safetensors", "000.skops", "checksums.json")
 
 
-def card(family: str = "boosting") -> Card:
-    return Card(
+def card(family: str = "boosting") -> ModelCard:
+    return ModelCard(
         name="fleet", version="2026-01-01", family=family, horizons_ms=(1, 2), features=("heat",),
         provenance="made-up fleet", data_hash="ab", code_version="0.1", created_ms=T0, trained_from_ms=T0,
         trained_to_ms=T0 + 1, rows=10, onsets=2, notes=("first",),

@@ -9,7 +9,7 @@ import pytest
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin.forecaster.hazard import registry
-from tocsin.forecaster.hazard.artefact import Card, load, save
+from tocsin.forecaster.hazard.artefact import ModelCard, load, save
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 
 HORIZONS = (24 * HOUR, 48 * HOUR)
@@ -113,7 +113,7 @@ def test_what_the_rate_misses_is_learned_where_there_are_many_onsets(tmp_path: P
     high = train.column("noise") > 0.6
     assert plain.score(train)[high, 1].mean() < 0.7 * label[high].mean()
     assert mended.score(train)[high, 1].mean() == pytest.approx(label[high].mean(), rel=0.1)
-    card = Card(
+    card = ModelCard(
         name="rate", version="1", family="rate", horizons_ms=HORIZONS, features=train.names, provenance="made up",
         data_hash="", code_version="", created_ms=0, trained_from_ms=0, trained_to_ms=1, rows=1, onsets=1,
     )  # fmt: skip
