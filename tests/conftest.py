@@ -7,9 +7,6 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-_REAL_PROCESSES = {"attack", "chaos", "contract", "e2e"}
-"""Folders whose tests wait for servers, browsers and processes that a busy machine can starve."""
-
 
 @pytest.fixture(autouse=True)
 def log_as_it_was() -> Iterator[None]:
@@ -19,11 +16,6 @@ def log_as_it_was() -> Iterator[None]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Under `--dist loadgroup` the tests of one module stay on one worker, so that what they share is set up once.
-
-    Where real processes are waited for, a test that fails is run once more, and the report names it (``RERUN``).
-    """
-    if item.path.parent.name in _REAL_PROCESSES:
-        item.add_marker(pytest.mark.flaky(reruns=1))
+    """Under `--dist loadgroup` the tests of one module stay on one worker, so that what they share is set up once."""
     if item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
