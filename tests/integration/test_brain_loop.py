@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.client.client import Client
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, ManualClock
@@ -23,6 +24,7 @@ from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.store.line_protocol.encode import encode
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin_testing.builders import T0, gpu, reading, xid
+from tocsin_testing.fake_service import serving
 
 GPUS = 16
 
@@ -243,6 +245,27 @@ def test_the_scoreboard_counts_what_would_have_been_done(fleet: Fleet) -> None:
     assert board.decisions >= 1
     assert sum(rule.decisions for rule in board.rules) == board.decisions
     assert board.held_by
+
+
+def test_a_rejection_counts_against_the_rule_unless_the_person_says_that_it_was_right(fleet: Fleet) -> None:
+    for _ in range(6):
+        fleet.minute(gpu3=91.0)
+    (decision,) = throttles(fleet)
+
+    def settled() -> list[int]:
+        return [one.settled - one.right for one in fleet.service.rule_records() if one.rule == decision.rule]
+
+    with serving(fleet.service) as url, Client(url) as client:  # type: ignore[arg-type]  # any service will do
+        assert client.reject(decision.id, "it is drained tonight", right=True).state is DecisionState.REJECTED
+        assert settled() == [0]
+        for _ in range(6):
+            fleet.minute(gpu12=91.0)
+        other = next(one for one in throttles(fleet) if one.state is DecisionState.HELD)
+        assert other.rule == decision.rule
+        client.reject(other.id, "the sensor lies")
+        assert settled() == [1]
+    said = [one.payload.get("statement") for one in fleet.running.brain.journal.entries(kinds=["rejection"])]
+    assert said == ["right", None]
 
 
 def test_a_new_journal_starts_a_brain_that_may_act_paused(tmp_path: Path) -> None:

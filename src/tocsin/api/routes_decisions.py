@@ -24,6 +24,7 @@ from tocsin.client.control import (
     InjectionRequest,
     ManualAction,
     ManualActionOut,
+    OverruleRequest,
     ReleaseOut,
     ReleaseRequest,
 )
@@ -170,12 +171,12 @@ def story(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> Decisio
     dependencies=[Depends(require_json)],
     responses=documented(400, 404, 408, 409, 413, 415),
 )
-def undo(service: ServiceDep, who: Operator, decision_id: DecisionId, request: ControlRequest) -> UndoOut:
+def undo(service: ServiceDep, who: Operator, decision_id: DecisionId, request: OverruleRequest) -> UndoOut:
     """Undo what was done: its inverse goes through the guards. 409 where nothing undoes it, or it was not done."""
     if who.limited:
         decision = service.story(decision_id).decision
         _require_for(service, who, decision, decision.inverse or decision.action)
-    return service.undo(decision_id, who.name, request.reason)
+    return service.undo(decision_id, who.name, request.reason, right=request.right)
 
 
 def _bound(field: str, text: str | None) -> int | None:
@@ -256,10 +257,10 @@ def approve(
 
 
 @control_router.post("/decisions/{decision_id}/reject", tags=["decisions"], responses=documented(404))
-def reject(service: ServiceDep, who: Operator, decision_id: DecisionId, request: ControlRequest) -> Wired[DecisionOut]:
+def reject(service: ServiceDep, who: Operator, decision_id: DecisionId, request: OverruleRequest) -> Wired[DecisionOut]:
     """Say no to a held decision; its subject is left alone for the hold-off."""
     _require_to_settle(service, who, decision_id)
-    return service.reject(decision_id, who.name, request.reason)
+    return service.reject(decision_id, who.name, request.reason, right=request.right)
 
 
 @control_router.post("/pause", tags=["control"])
@@ -293,7 +294,7 @@ def release(service: ServiceDep, who: Operator, request: ReleaseRequest, counts:
     if who.limited:
         subject = Subject(kind=SubjectKind(request.kind), name=request.name)
         require_scope(who, OPERATORS, "release", pools_of(service, subject))
-    answer = service.release(request.kind, request.name, who.name, request.reason)
+    answer = service.release(request.kind, request.name, who.name, request.reason, right=request.right)
     return answer if counts else ReleaseOut(subject=answer.subject, held_off_until=answer.held_off_until)
 
 

@@ -79,7 +79,8 @@ class Service(Protocol):
     def approve(self, decision_id: str, actor: str) -> models.DecisionOut:
         """Record a person's yes; guards are asked again before it runs. Raises Conflict where it is not held."""
 
-    def reject(self, decision_id: str, actor: str, reason: str) -> models.DecisionOut: ...
+    def reject(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> models.DecisionOut:
+        """Record a person's no; `right` where the statement was right all the same."""
 
     def pause(self, actor: str, reason: str) -> control.ControlState:
         """Hold every action until `resume`; repeating it changes nothing but who and why."""
@@ -88,7 +89,9 @@ class Service(Protocol):
 
     def reset_breaker(self, actor: str) -> control.ControlState: ...
 
-    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> control.ReleaseOut:
+    def release(
+        self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str, *, right: bool = False
+    ) -> control.ReleaseOut:
         """A person gave a host or GPU back to service: its incidents are cancelled, it is left alone for the hold-off.
 
         Raises NotFound where nothing of that name is known.
@@ -105,7 +108,7 @@ class Service(Protocol):
 
     def story(self, decision_id: str) -> models.DecisionStory: ...
 
-    def undo(self, decision_id: str, actor: str, reason: str) -> models.UndoOut:
+    def undo(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> models.UndoOut:
         """Send the inverse of what was done through the guards. Raises Conflict where there is none to send."""
 
     def journal_page(self, query: models.JournalQuery, before: int | None, limit: int) -> models.JournalPage:

@@ -49,15 +49,22 @@ def approve(context: CliContext, decision_id: str, api_url: str | None, token: s
 @click.command()
 @click.argument("decision_id", shell_complete=values.waiting)
 @click.option("--reason", default="", help="Why; kept in the journal.")
+@click.option("--right", is_flag=True, help="What it says was right: it does not count against its rule.")
 @api_options
 @json_option
 @pass_context
 def reject(
-    context: CliContext, decision_id: str, reason: str, api_url: str | None, token: str | None, as_json: bool
+    context: CliContext,
+    decision_id: str,
+    reason: str,
+    right: bool,
+    api_url: str | None,
+    token: str | None,
+    as_json: bool,
 ) -> None:
     """Reject the decision DECISION_ID and leave its subject alone for the hold-off."""
     with connect(context, api_url, token) as client:
-        decision = client.reject(decision_id, reason)
+        decision = client.reject(decision_id, reason, right=right)
     done(as_json, f"{decision_id} rejected", client.base_url, decision=to_json(decision))
 
 
@@ -81,6 +88,7 @@ def breaker_reset(context: CliContext, api_url: str | None, token: str | None, a
 @click.argument("kind", type=click.Choice(["host", "gpu"]))
 @click.argument("name", shell_complete=values.released)
 @click.option("--reason", default="", help="Why; kept in the journal.")
+@click.option("--right", is_flag=True, help="What was done there was right: it does not count against its rule.")
 @api_options
 @json_option
 @pass_context
@@ -89,6 +97,7 @@ def release(
     kind: Literal["host", "gpu"],
     name: str,
     reason: str,
+    right: bool,
     api_url: str | None,
     token: str | None,
     as_json: bool,
@@ -99,7 +108,7 @@ def release(
     new name.
     """
     with connect(context, api_url, token) as client:
-        released = client.release(kind, name, reason)
+        released = client.release(kind, name, reason, right=right)
     said = f"{kind} {name} released, left alone until {released.held_off_until}"
     if released.given_up:
         said += f"; GPUs that another host may report now: {released.given_up}"

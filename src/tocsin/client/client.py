@@ -38,6 +38,11 @@ def _span(start_ms: int | None, end_ms: int | None, **more: str | int | Sequence
     return {name: to_iso(at_ms) for name, at_ms in ends.items() if at_ms is not None} | more
 
 
+def _overruling(reason: str, right: bool) -> dict[str, Any]:
+    """The body of what overrules a decision; a brain of the version before knows no `right`."""
+    return {"reason": reason, "right": True} if right else {"reason": reason}
+
+
 def _error_of(response: httpx2.Response) -> TocsinError:
     try:
         error = control.ErrorOut.model_validate_json(response.content, extra="ignore").error
@@ -185,13 +190,17 @@ class Client:
     def approve(self, decision_id: str) -> models.DecisionOut:
         return self._post(models.DecisionOut, f"/v1/decisions/{quote(decision_id, safe='')}/approve", {})
 
-    def reject(self, decision_id: str, reason: str = "") -> models.DecisionOut:
+    def reject(self, decision_id: str, reason: str = "", *, right: bool = False) -> models.DecisionOut:
+        """Say no; with `right` its statement was right all the same, and does not count against its rule."""
         path = f"/v1/decisions/{quote(decision_id, safe='')}/reject"
-        return self._post(models.DecisionOut, path, {"reason": reason})
+        return self._post(models.DecisionOut, path, _overruling(reason, right))
 
-    def release(self, kind: Literal["host", "gpu"], name: str, reason: str = "") -> control.ReleaseOut:
-        """Give a host or GPU back to service."""
-        return self._post(control.ReleaseOut, "/v1/release?counts=true", {"kind": kind, "name": name, "reason": reason})
+    def release(
+        self, kind: Literal["host", "gpu"], name: str, reason: str = "", *, right: bool = False
+    ) -> control.ReleaseOut:
+        """Give a host or GPU back to service; `right` as in `reject`, of what was done there lately."""
+        asked = {"kind": kind, "name": name, **_overruling(reason, right)}
+        return self._post(control.ReleaseOut, "/v1/release?counts=true", asked)
 
     def record_manual(self, deed: ManualAction) -> ManualActionOut:
         """Put on record what a person does by hand."""
@@ -299,9 +308,11 @@ class Client:
         """One decision with its alternatives and its entries of the journal."""
         return self._get(models.DecisionStory, f"/v1/decisions/{quote(decision_id, safe='')}/story")
 
-    def undo(self, decision_id: str, reason: str = "") -> models.UndoOut:
-        """Undo what a decision did, through the guards."""
-        return self._post(models.UndoOut, f"/v1/decisions/{quote(decision_id, safe='')}/undo", {"reason": reason})
+    def undo(self, decision_id: str, reason: str = "", *, right: bool = False) -> models.UndoOut:
+        """Undo what a decision did, through the guards; `right` as in `reject`."""
+        return self._post(
+            models.UndoOut, f"/v1/decisions/{quote(decision_id, safe='')}/undo", _overruling(reason, right)
+        )
 
     def journal_page(
         self, query: models.JournalQuery | None = None, before: int | None = None, limit: int = 100

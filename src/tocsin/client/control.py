@@ -169,6 +169,13 @@ class ControlRequest(Wire):
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
+class OverruleRequest(ControlRequest):
+    """Why a person overrules a decision; `right` where its statement was right all the same, so that it does not count
+    against the record of its rule."""
+
+    right: bool = False
+
+
 class ReleaseRequest(Wire):
     """Give a node or a GPU back to service."""
 
@@ -176,6 +183,8 @@ class ReleaseRequest(Wire):
     name: Annotated[str, Field(min_length=1, max_length=253)]
     """Name of the host, or UUID of the GPU."""
     reason: Annotated[str, Field(max_length=500)] = ""
+    right: bool = False
+    """Whether what was done here lately had a right statement; else giving it back soon counts against the rule."""
 
 
 class ReleaseOut(Wire):

@@ -298,9 +298,10 @@ class BrainService:
     def story(self, decision_id: str) -> models.DecisionStory:
         return timeline.story(self._brain, self._status(decision_id))
 
-    def undo(self, decision_id: str, actor: str, reason: str) -> models.UndoOut:
+    def undo(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> models.UndoOut:
         self._status(decision_id)
-        return timeline.undone(self._brain, decision_id, self._brain.actions.operator.undo(decision_id, actor, reason))
+        undoing = self._brain.actions.operator.undo(decision_id, actor, reason, right=right)
+        return timeline.undone(self._brain, decision_id, undoing)
 
     def journal_page(self, query: models.JournalQuery, before: int | None, limit: int) -> models.JournalPage:
         return timeline.journal_page(self._brain.journal.path, query, before, limit)
@@ -390,14 +391,16 @@ class BrainService:
         self._brain.actions.operator.approve(decision_id, actor)
         return self.decision(decision_id)
 
-    def reject(self, decision_id: str, actor: str, reason: str) -> models.DecisionOut:
+    def reject(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> models.DecisionOut:
         self._status(decision_id)
-        self._brain.actions.operator.reject(decision_id, actor, reason)
+        self._brain.actions.operator.reject(decision_id, actor, reason, right=right)
         return self.decision(decision_id)
 
-    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> control.ReleaseOut:
+    def release(
+        self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str, *, right: bool = False
+    ) -> control.ReleaseOut:
         subject = self._subject(kind, name)
-        self._brain.actions.operator.release(subject, actor, reason)
+        self._brain.actions.operator.release(subject, actor, reason, right=right)
         # What still reports has not moved: only who is silent gives up what it owns.
         silent_ms = self.now_ms() - int(self._brain.settings.actions.fresh_seconds * SECOND)
         own = [one for one in self._brain.memory.latest() if name in (one.gpu.uuid, one.gpu.host)]

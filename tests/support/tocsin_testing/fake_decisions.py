@@ -97,7 +97,7 @@ class FakeDecisions:
         told = [*_told_of(item), *(e for e in self._journal if e.payload.get("decision") == decision_id)]
         return DecisionStory(decision=item, entries=told, settle_s=SETTLE_S, runbooks_url=RUNBOOKS)
 
-    def undo(self, decision_id: str, actor: str, reason: str) -> UndoOut:
+    def undo(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> UndoOut:
         item = self._item(self.decision(decision_id))
         if item.undo_problem or item.inverse is None:
             raise Conflict(f"decision {decision_id} cannot be undone: {item.undo_problem}")

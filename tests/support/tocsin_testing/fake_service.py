@@ -296,7 +296,7 @@ class FakeService(FakeDecisions):
         update: dict[str, object] = {"state": DecisionState.APPROVED, "approved_by": actor}
         return self._settle(decision_id, actor, update, "approval")
 
-    def reject(self, decision_id: str, actor: str, reason: str) -> DecisionOut:
+    def reject(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> DecisionOut:
         update: dict[str, object] = {"state": DecisionState.REJECTED, "rejected_by": actor, "overall": Ruling.DENY}
         return self._settle(decision_id, actor, update, "rejection")
 
@@ -552,7 +552,9 @@ class FakeService(FakeDecisions):
         self._record("injection", actor, {"kind": kind, "gpu": gpu})
         return InjectionOut(kind=kind, gpu=gpu, at=to_iso(fleet.NOW_MS), sentence=f"{kind} starts on {gpu}")
 
-    def release(self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str) -> ReleaseOut:
+    def release(
+        self, kind: Literal["host", "gpu"], name: str, actor: str, reason: str, *, right: bool = False
+    ) -> ReleaseOut:
         known = [gpu for gpu in self.gpus() if name == (gpu.host if kind == "host" else gpu.uuid)]
         if not known:
             raise NotFound(f"no {kind} {name} is known")
