@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi import Path as PathParameter
+from fastapi.responses import StreamingResponse
 
 from tocsin.api.auth import Admin, Anyone, Viewer
 from tocsin.api.dependencies import (
@@ -81,6 +82,33 @@ def series(
     check_metrics(metric)
     start_ms, end_ms = span_of(start, end, service.now_ms() + 1, DEFAULT_SPAN_MS)
     return service.series(uuid, list(dict.fromkeys(metric)), start_ms, end_ms, max_points)
+
+
+@read_router.get(
+    "/gpus/{uuid}/evidence",
+    tags=["fleet"],
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+            "description": "A tar archive.",
+        },
+        **documented(400, 404),
+    },
+)
+def evidence(
+    service: ServiceDep,
+    _who: Viewer,
+    uuid: Uuid,
+    start: Annotated[str | None, Query(description="RFC 3339. Default: seven days before `end`.")] = None,
+    end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
+    owners: Annotated[bool, Query(description="Also name owners, processes and people.")] = False,
+) -> StreamingResponse:
+    """The evidence of one GPU for its vendor over [`start`, `end`), 35 days at most: a sealed tar archive."""
+    start_ms, end_ms = span_of(start, end, service.now_ms() + 1, 7 * DAY)
+    pieces = service.evidence(uuid, start_ms, end_ms, owners)
+    headers = {"Content-Disposition": 'attachment; filename="tocsin-evidence.tar"'}
+    return StreamingResponse(pieces, media_type="application/x-tar", headers=headers)
 
 
 @read_router.get("/findings", tags=["findings"])

@@ -57,6 +57,9 @@ class Service(Protocol):
 
     def gpu(self, uuid: str) -> models.GpuDetail: ...
 
+    def evidence(self, uuid: str, start_ms: int, end_ms: int, with_owners: bool) -> Iterator[bytes]:
+        """The sealed archive for the vendor of a GPU over [`start_ms`, `end_ms`); raises at the call, not later."""
+
     def series(
         self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int
     ) -> models.SeriesResponse:

@@ -16,6 +16,7 @@ from tocsin.cli import (
     completion,
     control,
     diagnose,
+    evidence,
     files,
     imports,
     journal,
@@ -47,7 +48,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "Decide and act": (
         "approve", "reject", "pause", "resume", "breaker", "release", "act", "notify", "login", "logout", "inject",
     ),
-    "Records": ("journal", "store", "import", "replay"),
+    "Records": ("journal", "evidence", "store", "import", "replay"),
     "Forecasts": ("models", "train", "backtest", "rehearse"),
     "Set up": ("config", "rules", "token", "plugins", "size", "completion", "reference"),
 }  # fmt: skip
@@ -87,6 +88,7 @@ for module in (
     scan,
     control,
     diagnose,
+    evidence,
     files,
     imports,
     journal,

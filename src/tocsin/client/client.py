@@ -327,9 +327,18 @@ class Client:
     def export_journal(self, form: models.ExportForm, query: models.JournalQuery | None = None) -> Iterator[bytes]:
         """The journal as lines, in pieces as they come; of `query` the kinds and the span count."""
         asked = query or models.JournalQuery()
-        params = _span(asked.start_ms, asked.end_ms, kind=list(asked.kinds), form=form)
+        yield from self._pieces(
+            "/v1/journal/export", _span(asked.start_ms, asked.end_ms, kind=list(asked.kinds), form=form)
+        )
+
+    def evidence(self, uuid: str, start_ms: int | None = None, with_owners: bool = False) -> Iterator[bytes]:
+        """The sealed archive for the vendor of a GPU, from `start_ms` (default: seven days ago), as it comes."""
+        params = _span(start_ms, None, owners=str(with_owners).lower())
+        yield from self._pieces(f"/v1/gpus/{quote(uuid, safe='')}/evidence", params)
+
+    def _pieces(self, path: str, params: Params) -> Iterator[bytes]:
         try:
-            with self._http.stream("GET", "/v1/journal/export", params=params) as response:
+            with self._http.stream("GET", path, params=params) as response:
                 if response.status_code != 200:
                     response.read()
                     raise _error_of(response)

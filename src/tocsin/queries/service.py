@@ -41,6 +41,7 @@ from tocsin.queries.cache import Cache, by_effort
 from tocsin.queries.cards import CardInputs, MadeCard, forecast_levels, make_cards
 from tocsin.queries.cost import CostQueries
 from tocsin.queries.cost_hours import CostHours
+from tocsin.queries.evidence import Asked, evidence
 from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.fragmentation import fragmentation
@@ -86,7 +87,9 @@ class Injector(Protocol):
 
 
 VERIFY_WAIT_SECONDS = 5.0
-"""How long a slice of a check of the journal waits for those of others."""
+"""How long a slice of a check of the journal, or an evidence bundle, waits for those of others."""
+EVIDENCE_PIECE = 65_536
+"""Bytes of an evidence bundle that are sent at once."""
 
 
 class BrainService:
@@ -103,6 +106,8 @@ class BrainService:
         self._fleet_map = FleetMapSource(brain)
         self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
         self._verifying = threading.Lock()
+        self._gathering = threading.Lock()
+        self._wall = wall
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
         self._reports = Cache[str, PagerReport](wall.monotonic, by_effort, most=1)
@@ -246,6 +251,17 @@ class BrainService:
         if reading is None:
             raise NotFound(f"no GPU {uuid}; GET /v1/gpus lists them")
         return reading
+
+    def evidence(self, uuid: str, start_ms: int, end_ms: int, with_owners: bool) -> Iterator[bytes]:
+        asked = Asked(self._reading(uuid).gpu, start_ms, end_ms, with_owners)
+        # One at a time: it reads much, and holds what it made in memory.
+        if not self._gathering.acquire(timeout=VERIFY_WAIT_SECONDS):
+            raise Unavailable("another evidence bundle is being made; ask again in a few seconds")
+        try:
+            made = evidence(self._brain, asked, self._wall.monotonic)
+        finally:
+            self._gathering.release()
+        return (made[at : at + EVIDENCE_PIECE] for at in range(0, len(made), EVIDENCE_PIECE))
 
     def series(
         self, uuid: str, metrics: Sequence[str], start_ms: int, end_ms: int, max_points: int

@@ -61,6 +61,7 @@ from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
+from tocsin.journal.bundle import FILES, pack
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -176,6 +177,11 @@ class FakeService(FakeDecisions):
         if found is None:
             raise NotFound(f"no card {card_id}")
         return found
+
+    def evidence(self, uuid: str, start_ms: int, end_ms: int, with_owners: bool) -> Iterator[bytes]:
+        self._where(uuid)
+        said = f"{uuid} {start_ms} {end_ms} {with_owners}\n".encode()
+        return iter([pack({name: said if name == "README.txt" else b"" for name in FILES})])
 
     def peers(
         self, uuid: str, by: PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
