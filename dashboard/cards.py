@@ -6,7 +6,7 @@ from html import escape
 
 import streamlit as st
 
-from tocsin.client.models_cards import Card, CardEvidence, Cards, CardState
+from tocsin.client.models_cards import Card, CardEvidence, Cards
 from tocsin.dashboard import link, style
 from tocsin.dashboard.text import Text, chance, markdown_safe, money, number, short_clock
 from tocsin.domain.finding import SubjectKind
@@ -32,7 +32,7 @@ def head(card: Card, now: str, text: Text) -> str:
         f"<b>{escape(text.name('card_state', card.state.value))}</b>",
         escape(text.name("level", card.level.value)),
         escape(since),
-        escape(_by(card, now, text)),
+        escape(_again(card, now, text)),
     ]
     if cost := cost_text(card, text):
         stands.append(f"{escape(text('attention.cost'))} <b>{escape(cost)}</b>")
@@ -46,11 +46,8 @@ def head(card: Card, now: str, text: Text) -> str:
     )
 
 
-def _by(card: Card, now: str, text: Text) -> str:
-    """Who took it on and until when, or when it had ended before."""
-    if card.state is CardState.ACKNOWLEDGED:
-        until = f" → {short_clock(card.acknowledged_until, now)}" if card.acknowledged_until else ""
-        return card.acknowledged_by + until
+def _again(card: Card, now: str, text: Text) -> str:
+    """When it had ended before."""
     return text("card.again", at=short_clock(card.reopened_from, now)) if card.reopened_from else ""
 
 

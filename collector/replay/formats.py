@@ -23,7 +23,7 @@ from tocsin.collector.dcgm.exposition import Head, Heads, Sample, samples
 from tocsin.collector.dcgm.fields import Field
 from tocsin.collector.replay.recording import Samples
 from tocsin.domain.clock import SECOND, from_iso
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import InputError, Unavailable, install_extra
 from tocsin.domain.reading import Gpu
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def read_csv(path: Path, samples: Samples) -> None:
     without polars, which the agent alone does not install.
     """
     if importlib.util.find_spec("polars") is None:
-        raise Unavailable("reading tidy CSV needs polars: install tocsin[brain]")
+        raise Unavailable(f"reading tidy CSV needs polars; {install_extra('brain')}")
     reader = _Reader(path, samples)
     try:
         for piece in _without_header(path, reader):

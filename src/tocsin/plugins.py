@@ -20,7 +20,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import InputError, Unavailable, install_extra
 
 
 class Kind(StrEnum):
@@ -202,7 +202,7 @@ class Plugin:
         except ModuleNotFoundError as error:
             library = (error.name or "").split(".")[0]
             if library in EXTRAS:
-                remedy = f"install tocsin[{EXTRAS[library]}]"
+                remedy = install_extra(EXTRAS[library])
                 raise Unavailable(
                     f"{self.kind} {self.name} needs {library}, which is not installed: {remedy}"
                 ) from error

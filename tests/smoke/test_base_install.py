@@ -34,7 +34,7 @@ def tocsin(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("command", "extra"), [("brain", "tocsin[brain]"), ("dashboard", "tocsin[dashboard]")])
+@pytest.mark.parametrize(("command", "extra"), [("brain", "extra brain"), ("dashboard", "extra dashboard")])
 def test_what_needs_an_extra_says_which(tmp_path: Path, command: str, extra: str) -> None:
     done = tocsin(tmp_path, command)
     assert done.returncode == 3, done.stderr
@@ -69,4 +69,4 @@ def test_a_recording_of_dcgm_exporter_is_lived_through_without_extras(tmp_path: 
 def test_an_import_says_which_extra_it_needs(tmp_path: Path) -> None:
     done = tocsin(tmp_path, "import", "prometheus", "http://127.0.0.1:9", "--since", "1h", "--to", "past.prom")
     assert done.returncode == 3
-    assert "tocsin[brain]" in done.stderr
+    assert "extra brain" in done.stderr

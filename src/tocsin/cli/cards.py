@@ -104,9 +104,6 @@ def _readable(instant: str | None) -> str:
 
 
 def _stand(card: Card) -> str:
-    if card.state is CardState.ACKNOWLEDGED:
-        until = f" until {_readable(card.acknowledged_until)}" if card.acknowledged_until else ""
-        return f"acknowledged by {card.acknowledged_by}{until}"
     if card.state is CardState.RESOLVED:
         return f"resolved at {_readable(card.resolved)}"
     again = f", came again after its end at {_readable(card.reopened_from)}" if card.reopened_from else ""

@@ -19,13 +19,11 @@ Amount = Annotated[float, Field(ge=0)]
 
 
 class CardState(StrEnum):
-    """Where a card stands; the first six are open."""
+    """Where a card stands; all but the last are open."""
 
     OPEN = "open"
     REOPENED = "reopened"
     """The same cause came again within 24 hours of its end."""
-    ACKNOWLEDGED = "acknowledged"
-    """A person has taken it on, or put it off."""
     ACTING = "acting"
     """An action runs."""
     VERIFYING = "verifying"
@@ -110,8 +108,6 @@ class Card(Wire):
     waiting_money: Amount | None = None
     """The same in `currency`; null where no price is set."""
     currency: str = ""
-    acknowledged_by: str = ""
-    acknowledged_until: Instant | None = None
     reopened_from: Instant | None = None
     """When the same cause ended before it came again."""
     resolved: Instant | None = None

@@ -99,7 +99,7 @@ def forecast_levels(ruleset: RuleSet) -> dict[str, AlertLevel]:
 
 
 def make_cards(inputs: CardInputs) -> list[MadeCard]:
-    """Every card, the most urgent first, those that a person has acknowledged behind them, resolved ones last.
+    """Every card, the most urgent first, resolved ones last.
 
     The incidents of one place are one card, about the worst of them. Load, memory in use and fragmentation, which break
     nothing, are one card for the fleet; notes are on it where a yes would start something. A decision that waits for a
@@ -110,11 +110,11 @@ def make_cards(inputs: CardInputs) -> list[MadeCard]:
     return sorted(made, key=lambda one: _rank(one.card))
 
 
-def _rank(card: Card) -> tuple[bool, bool, int, float, float, str, str]:
+def _rank(card: Card) -> tuple[bool, int, float, float, str, str]:
     urgent = card.health in (GpuState.LOST, GpuState.CRITICAL) or card.level is AlertLevel.PAGE
     group = 0 if urgent else 1 if card.health is GpuState.WARNING or card.probability else 2
-    resolved, taken = card.state is CardState.RESOLVED, card.state is CardState.ACKNOWLEDGED
-    return resolved, taken, group, -(card.waiting_gpu_hours or 0.0), -(card.probability or 0.0), card.place, card.id
+    resolved = card.state is CardState.RESOLVED
+    return resolved, group, -(card.waiting_gpu_hours or 0.0), -(card.probability or 0.0), card.place, card.id
 
 
 def _standing(status: DecisionStatus) -> int:

@@ -44,7 +44,6 @@ def test_why_nothing_can_be_done_stands_in_the_place_of_what_is_next() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"state": CardState.ACKNOWLEDGED, "acknowledged_by": "ann"}, "Acknowledged</b> · "),
         ({"state": CardState.REOPENED, "reopened_from": to_iso(T0 - 2 * HOUR)}, "came again after"),
         ({"probability": 0.75}, "↗ 75 %"),
         ({"waiting_gpu_hours": 0.02}, "&lt; 0.1 GPU-hours"),

@@ -164,7 +164,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch: py
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "tocsin_needs_torch", raising=False)
     plugin = Plugin(Kind.SCORER, "lstm", "tocsin", "torch:nn")
-    with pytest.raises(Unavailable, match=r"install tocsin\[deep\]"):
+    with pytest.raises(Unavailable, match=r"with the extra deep"):
         plugin.load()
 
 
