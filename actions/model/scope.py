@@ -100,7 +100,9 @@ def _left(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
         found = [view.whole(place.gpu) for place in parameters.source]
     elif isinstance(parameters, DefragmentParameters) and decision.subject.kind not in _SMALL:
         ran = [view.foresight.gpus_with(name) for name in parameters.work]
-        names = {uuid for uuids in ran for uuid in uuids} if all(ran) else set()
+        if not all(ran):
+            return ()
+        names = {uuid for uuids in ran for uuid in uuids}
         found = [view.whole(uuid) for uuid in sorted(names | {rank.gpu for rank in parameters.ranks})]
     else:
         return ()

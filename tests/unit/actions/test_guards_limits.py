@@ -17,6 +17,7 @@ from tocsin.domain.decision import (
     DefragmentParameters,
     GpuPlace,
     MigrateParameters,
+    Rank,
     Ruling,
     ScaleInParameters,
     Verdict,
@@ -194,6 +195,8 @@ def test_moving_named_work_takes_out_the_gpus_that_it_leaves_alone() -> None:
     assert taken_out(named, view) == {"n0/0", "n0/1"}
     unknown = replace(made, parameters=DefragmentParameters(work=("a", "gone"), to_host=(("n1",), ("n1",))))
     assert len(taken_out(unknown, view)) == 64
+    some = DefragmentParameters(work=("a", "gone"), to_host=(("n1",), ("n1",)), ranks=(Rank("n0", "n0/0"),))
+    assert len(taken_out(replace(made, parameters=some), view)) == 64, "some work is known, not all"
     leaves = MigrateParameters(work=("b",), source=(GpuPlace("n1/0"),))
     moved = replace(made, action=ActionKind.MIGRATE, subject=subject_of(gpus["n0/0"]), parameters=leaves)
     assert taken_out(moved, view) == {"n1/0"}
