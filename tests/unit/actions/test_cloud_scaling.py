@@ -217,7 +217,7 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(InputError, match=r"tocsin\[aws\]"):
+    with pytest.raises(InputError, match=r"with the extra aws"):
         build_executor(
             "aws_asg", Dependencies(settings=Settings.model_validate({"aws": {"groups": {"default": ["g"]}}}))
         )
