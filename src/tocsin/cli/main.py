@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from tocsin import __version__
-from tocsin.cli import (
-    act,
-    backtest,
-    cards,
-    completion,
-    control,
-    diagnose,
-    evidence,
-    files,
-    imports,
-    journal,
-    login,
-    models,
-    notify,
-    plan,
-    plugins,
-    processes,
-    reference,
-    rehearse,
-    scan,
-    scoreboard,
-    size,
-    status,
-    tokens,
-    top,
-    xid,
-)
 from tocsin.cli.common import CliContext
 from tocsin.cli.completion import PROGRAM
 from tocsin.domain.errors import TocsinError, Unavailable, install_extra
@@ -55,6 +30,62 @@ TASKS: dict[str, tuple[str, ...]] = {
 """Commands by what somebody wants to do; `tocsin --help` lists them so."""
 
 
+MODULES: dict[str, tuple[str, ...]] = {
+    "act": ("act",),
+    "backtest": ("backtest",),
+    "cards": ("card", "cards"),
+    "completion": ("completion",),
+    "control": ("approve", "breaker", "inject", "pause", "reject", "release", "resume"),
+    "diagnose": ("diagnose",),
+    "evidence": ("evidence",),
+    "files": ("config", "replay", "rules", "store"),
+    "imports": ("import",),
+    "journal": ("journal",),
+    "login": ("login", "logout"),
+    "models": ("models", "train"),
+    "notify": ("notify",),
+    "plan": ("plan",),
+    "plugins": ("plugins",),
+    "processes": ("agent", "brain", "dashboard", "demo"),
+    "reference": ("reference",),
+    "rehearse": ("rehearse",),
+    "scan": ("scan",),
+    "scoreboard": ("scoreboard",),
+    "size": ("size",),
+    "status": ("status",),
+    "tokens": ("token",),
+    "top": ("top",),
+    "xid": ("xid",),
+}
+"""Commands by the module of this folder that has them in its `COMMANDS`."""
+
+
+class Commands(MutableMapping[str, click.Command]):
+    """Commands by name, each loaded when it is asked for: `tocsin agent` imports what the agent needs and no more."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for module, names in MODULES.items() for name in names}
+        self._loaded: dict[str, click.Command] = {}
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in self._loaded and name in self._modules:
+            module = import_module(f"tocsin.cli.{self._modules[name]}")
+            self._loaded |= {str(command.name): command for command in module.COMMANDS}
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._modules, **self._loaded})
+
+    def __len__(self) -> int:
+        return len({**self._modules, **self._loaded})
+
+
 class TaskGroup(click.Group):
     """A group whose help lists its commands by task."""
 
@@ -69,7 +100,11 @@ class TaskGroup(click.Group):
                     formatter.write_dl([(name, found.get_short_help_str(width)) for name, found in known])
 
 
-@click.group(cls=TaskGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=TaskGroup,
+    commands=Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="tocsin")
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings; default: $TOCSIN_CONFIG.")
 @click.option("--secrets", type=click.Path(path_type=Path), help="Folder of secret files; default: $TOCSIN_SECRETS.")
@@ -77,37 +112,6 @@ class TaskGroup(click.Group):
 def cli(ctx: click.Context, config: Path | None, secrets: Path | None) -> None:
     """The early-warning bell of a GPU fleet."""
     ctx.obj = CliContext(config, secrets)
-
-
-for module in (
-    act,
-    backtest,
-    cards,
-    completion,
-    processes,
-    scan,
-    control,
-    diagnose,
-    evidence,
-    files,
-    imports,
-    journal,
-    login,
-    models,
-    notify,
-    plan,
-    plugins,
-    reference,
-    rehearse,
-    scoreboard,
-    size,
-    status,
-    tokens,
-    top,
-    xid,
-):
-    for command in module.COMMANDS:
-        cli.add_command(command)
 
 
 _NOT_KNOWN = {"token_required", "token_unknown"}

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, SecretStr
 
-from tocsin.client.wire import Count, Instant, Wire, Wired
+from tocsin.client.wire import Count, Instant, RequestBody, Wire, Wired
 from tocsin.domain.finding import Subject
 
 # Wire models of what a person did by hand, past the guards; see `tocsin.client.models`.
@@ -15,7 +15,7 @@ Text = Annotated[str, Field(max_length=4000)]
 Name = Annotated[str, Field(max_length=300)]
 
 
-class ManualAction(Wire):
+class ManualAction(RequestBody):
     """One half of a deed: that it begins, or how it ended."""
 
     id: str = Field(pattern=r"^[0-9a-f]{16}$")
@@ -93,7 +93,7 @@ class LoginMethods(Wire):
     oidc: OidcMethod | None = None
 
 
-class LoginRequest(Wire):
+class LoginRequest(RequestBody):
     """A name and its password in the directory."""
 
     user: Annotated[str, Field(min_length=1, max_length=200)]
@@ -147,7 +147,7 @@ class IngestResult(Wire):
     warnings: list[str] = Field(default_factory=list)
 
 
-class InjectionRequest(Wire):
+class InjectionRequest(RequestBody):
     """Rehearse a failure on a simulated GPU."""
 
     kind: Annotated[str, Field(min_length=1, max_length=100)]
@@ -163,7 +163,7 @@ class InjectionOut(Wire):
     sentence: str
 
 
-class ControlRequest(Wire):
+class ControlRequest(RequestBody):
     """Why; kept in the journal."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
@@ -176,7 +176,7 @@ class OverruleRequest(ControlRequest):
     right: bool = False
 
 
-class ReleaseRequest(Wire):
+class ReleaseRequest(RequestBody):
     """Give a node or a GPU back to service."""
 
     kind: Literal["host", "gpu"]

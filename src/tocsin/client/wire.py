@@ -61,8 +61,20 @@ class Wire(BaseModel):
     """Base of every wire model."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, serialize_by_alias=True
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        serialize_by_alias=True,
+        # A command uses few of the models; each is built at its first use.
+        defer_build=True,
     )
+
+
+class RequestBody(Wire):
+    """Base of what a request brings. Built at once: FastAPI wraps it where its route stands."""
+
+    model_config = ConfigDict(defer_build=False)
 
 
 def _converted(inner: CoreSchema, read: Callable[[Any], Any], write: Callable[[Any], Any]) -> GetPydanticSchema:

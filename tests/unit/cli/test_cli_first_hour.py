@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from pydantic import SecretStr
 
 from tocsin.cli import main as cli_main
 from tocsin.cli.common import brain_of
-from tocsin.cli.main import TASKS, cli
+from tocsin.cli.main import MODULES, TASKS, cli
 from tocsin.client import demo_file
 from tocsin.client.demo_file import announced, here, process_start, running_demo
 from tocsin.config.access import ApiSettings, Role, Token
@@ -194,6 +197,20 @@ def test_all_wrong_keys_are_named_at_once(tmp_path: Path, capsys: pytest.Capture
     with pytest.raises(InputError) as single:
         load_settings(path, environ={})
     assert not isinstance(single.value, WrongSettings)
+
+
+def test_each_module_is_named_with_the_commands_that_it_has() -> None:
+    names = [path.stem for path in Path(cli_main.__file__).parent.glob("[a-z]*.py")]
+    modules = {name: import_module(f"tocsin.cli.{name}") for name in names}
+    having = {name: module.COMMANDS for name, module in modules.items() if hasattr(module, "COMMANDS")}
+    assert {name: tuple(sorted(command.name for command in found)) for name, found in having.items()} == MODULES
+
+
+def test_a_command_loads_no_other() -> None:
+    code = "import sys; from tocsin.cli.main import cli; cli.commands['plugins']; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("tocsin.cli.")}
+    assert loaded <= {f"tocsin.cli.{name}" for name in ("main", "common", "completion", "plugins", "values")}
 
 
 def test_each_command_has_one_task_in_the_help() -> None:
