@@ -45,7 +45,7 @@ quick: setup  ## Between two changes, under 90 seconds: ruff, and the unit tests
 	$(BIN)/python -m pytest -n 2 -q -m "not (gpu or server or browser or data)" --benchmark-disable $(QUICK)
 
 unit: setup  ## All tests against the working tree but the laws, which wheel-test runs
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1 -m "not gpu" --benchmark-disable --durations=50 \
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder --reruns 1 -m "not gpu" --benchmark-disable --durations=50 \
 		--ignore tests/laws --ignore tests/unit/actions/test_cloud_boto.py
 
 aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those of the Kubernetes client
@@ -70,7 +70,7 @@ wheel-test: setup  ## Laws and smoke tests against the built wheel, a package wi
 	cp -r tests/acme_plugins build/acme
 	$(PIP) install --quiet --no-deps --no-build-isolation --target build/site dist/*.whl ./build/acme
 	TOCSIN_TEST_WHEEL=$(CURDIR)/build/site PYTHONPATH=$(CURDIR)/build/site \
-		$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1 -m "not gpu" --benchmark-disable tests/laws tests/smoke
+		$(BIN)/python -m pytest -n 3 --no-loadscope-reorder --reruns 1 -m "not gpu" --benchmark-disable tests/laws tests/smoke
 
 test: setup-servers setup lint wheel-test aws-test unit  ## Everything
 

@@ -18,8 +18,6 @@ from tocsin.journal.journal import Journal
 from tocsin_testing.attacked import HOSTILE, Victim, attacked, secret
 from tocsin_testing.builders import T0
 
-pytestmark = pytest.mark.xdist_group("attack")
-
 ENTRIES = 20_000
 USER = "u" * 1_000
 MOST_HELD = 32 * 1024 * 1024

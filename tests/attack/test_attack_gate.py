@@ -12,8 +12,6 @@ import pytest
 
 from tocsin_testing.attacked import HOSTILE, Victim, secret
 
-pytestmark = pytest.mark.xdist_group("attack")
-
 HEAD = "HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 TOKEN = f"Authorization: Bearer {secret(HOSTILE)}\r\n"
 

@@ -7,8 +7,6 @@ import pytest
 from tocsin.domain.clock import HOUR
 from tocsin_testing.attacked import HONEST, HOSTILE, Victim, readings
 
-pytestmark = pytest.mark.xdist_group("attack")
-
 MINE, THEIRS = "GPU-0000-0", "GPU-0001-0"
 FORGED = {
     "a reading of its GPU": f"gpu,gpu_uuid={THEIRS},host={HONEST} power_watts=1",

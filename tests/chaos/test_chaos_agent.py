@@ -28,7 +28,7 @@ from tocsin_testing.chaos import (
 )
 from tocsin_testing.mock_nvml import MockFleet
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.server
 
 KILLS = 8
 

@@ -11,7 +11,7 @@ from tocsin.domain.event import EventKind
 from tocsin_testing.chaos import AgentProcess, agent, check, until
 from tocsin_testing.mock_nvml import MockFleet
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.server
 
 ILL = 2
 

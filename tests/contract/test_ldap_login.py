@@ -20,7 +20,7 @@ from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService
 from tocsin_testing.servers import free_port
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("slapd")]
+pytestmark = pytest.mark.server
 
 GROUPS = [
     {"group": "GPU-Admins", "role": "admin"},

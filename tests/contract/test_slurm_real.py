@@ -27,7 +27,7 @@ from tocsin_testing.action_world import finding, incident, settings, subject_of
 from tocsin_testing.journal_double import JournalDouble
 from tocsin_testing.slurm_cluster import Cluster, slurm_cluster
 
-pytestmark = [pytest.mark.server, pytest.mark.xdist_group("slurm")]
+pytestmark = pytest.mark.server
 CLOCK = SystemClock()
 
 

@@ -201,7 +201,6 @@ def real() -> Iterator[tuple[Cluster, Site]]:
 
 
 @pytest.mark.server
-@pytest.mark.xdist_group("slurm")
 def test_a_real_slurm_keeps_jobs_off_a_bad_node(real: tuple[Cluster, Site]) -> None:
     cluster, site = real
     job = cluster.submit()

@@ -17,7 +17,7 @@ from tocsin_testing.browsing import WAIT, Shown, barriers, dashboard, idle, open
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import serving
 
-pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.server]
 
 GPU = "9"
 OTHER_HOSTS_GPU = "1"

@@ -11,7 +11,7 @@ from tocsin.dashboard.app import ALIAS
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.browsing import WAIT, Shown, idle, opened, settled, visit
 
-pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.server]
 
 FIRST_VIEW_MS = 2_000
 LEAST_OPACITY = """(longest) => new Promise((done) => {

@@ -12,7 +12,7 @@ from tocsin_testing.browsing import Shown, barriers, dashboard, idle, opened
 from tocsin_testing.fake_service import FakeService
 from tocsin_testing.people import PASSWORD, guarded_api
 
-pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.server]
 
 
 @pytest.fixture(scope="module")

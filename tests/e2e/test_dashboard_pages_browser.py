@@ -14,7 +14,7 @@ from tocsin.dashboard.app import FIRST, PAGES
 from tocsin.dashboard.text import Text
 from tocsin_testing.browsing import barriers, idle, opened, overflow
 
-pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.browser, pytest.mark.server]
 
 FACTORS = {"language": ("en", "zh"), "theme": ("light", "dark"), "size": ("small", "large")}
 PATTERNS = (

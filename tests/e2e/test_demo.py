@@ -18,8 +18,6 @@ from tocsin.actions.loop.loop import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.runtime.demo_terminal import WIDTH
 
-pytestmark = pytest.mark.xdist_group("demo")
-
 TOCSIN = [sys.executable, "-m", "tocsin.cli"]
 
 

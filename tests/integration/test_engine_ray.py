@@ -16,8 +16,6 @@ from tocsin.forecaster.lifecycle.trial import TrialRecipe, hold
 from tocsin.forecaster.live.reasons import group_of
 from tocsin_testing.announced import fleet
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Engine]:

@@ -11,8 +11,7 @@ from tocsin_testing import servers
 from tocsin_testing.stores import KINDS, Harness, harness
 
 _MARKS = {
-    # One server for all laws, and each empties it: they must not run at once.
-    "victoriametrics": [pytest.mark.server, pytest.mark.xdist_group("victoriametrics")],
+    "victoriametrics": [pytest.mark.server],
     "influxdb": [pytest.mark.server],
 }
 
