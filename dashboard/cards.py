@@ -6,8 +6,10 @@ from html import escape
 
 import streamlit as st
 
-from tocsin.client.models_cards import Card, CardEvidence, Cards
+from tocsin.client.models_cards import Card, CardEvidence, Cards, CardState
 from tocsin.dashboard import link, style
+from tocsin.dashboard.card_control import card_buttons
+from tocsin.dashboard.decision_control import Hand
 from tocsin.dashboard.text import Text, chance, markdown_safe, money, number, short_clock
 from tocsin.domain.finding import SubjectKind
 
@@ -29,7 +31,7 @@ def head(card: Card, now: str, text: Text) -> str:
     """The card in three lines of HTML: headline, where it stands, and what happens next or why nothing can be done."""
     since = text("card.since", at=short_clock(card.since, now)) if card.since else ""
     stands = [
-        f"<b>{escape(text.name('card_state', card.state.value))}</b>",
+        f"<b>{escape(_state(card, now, text))}</b>",
         escape(text.name("level", card.level.value)),
         escape(since),
         escape(_again(card, now, text)),
@@ -44,6 +46,13 @@ def head(card: Card, now: str, text: Text) -> str:
         f'<div class="tc-meta">{" · ".join(part for part in stands if part)}</div>'
         f'<div class="tc-clamp" title="{escape(then, quote=True)}">{ahead}{escape(then)}</div></div>'
     )
+
+
+def _state(card: Card, now: str, text: Text) -> str:
+    """Where it stands, and who has taken it on until when."""
+    if card.state is not CardState.ACKNOWLEDGED or card.acknowledged_until is None:
+        return text.name("card_state", card.state.value)
+    return text("card.acknowledged", who=card.acknowledged_by, at=short_clock(card.acknowledged_until, now))
 
 
 def _again(card: Card, now: str, text: Text) -> str:
@@ -73,7 +82,8 @@ def _evidence(one: CardEvidence) -> str:
     return f'<div class="tc-row"><span class="tc-what">{label}{escape(one.text)}</span></div>'
 
 
-def _card(card: Card, now: str, text: Text) -> None:
+def _card(card: Card, now: str, hand: Hand) -> None:
+    text = hand.text
     with st.container(key=f"card-{card.id}", gap="xsmall"):
         with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="xsmall"):
             st.html(style.sign(card.health), width="content")
@@ -83,6 +93,7 @@ def _card(card: Card, now: str, text: Text) -> None:
             # The page of the decision says all of it, and has the yes: nothing is started from a list.
             if st.button(label, key=f"approve-card-{card.id}", type="primary", icon=":material/gavel:"):
                 st.switch_page(link.DECISIONS_PAGE, query_params=link.target(decision=card.action.decision))
+        card_buttons(card, hand)
         with st.expander(text("card.more")):
             st.html(details(card, text))
             _links(card, text)
@@ -105,13 +116,18 @@ def _links(card: Card, text: Text) -> None:
         st.page_link(link.DECISIONS_PAGE, label=text("card.decision"), query_params=parameters)
 
 
-def show(found: Cards, now: str, text: Text) -> None:
-    """Draw the list in a frame of its own, which scrolls, so that the page does not."""
+def show(found: Cards, now: str, hand: Hand) -> None:
+    """Draw the list in a frame of its own, which scrolls, so that the page does not; `hand` is whoever looks."""
+    text = hand.text
+    if found.hidden:
+        counts = {"n": found.hidden, "snoozes": found.snoozes, "maintenances": found.maintenances}
+        st.caption(text("attention.hidden", **counts))
     if not found.items:
-        st.success(text("attention.none"), icon=":material/check_circle:")
+        if not found.hidden:
+            st.success(text("attention.none"), icon=":material/check_circle:")
         return
     with st.container(key="attention", border=False):
         for card in found.items:
-            _card(card, now, text)
+            _card(card, now, hand)
         if found.total > len(found.items):
             st.caption(text("attention.more", n=found.total - len(found.items)))

@@ -34,7 +34,7 @@ class Hand:
         return self.text("decision.scopes", scopes="; ".join(self.who.scopes)) if self.who.scopes else ""
 
 
-def _send(call: Callable[[Client], object], news: str) -> None:
+def send(call: Callable[[Client], object], news: str) -> None:
     """Do it, and keep what is to be said about it for the next run of the page."""
     st.session_state.pop(_NEWS, None)
     try:
@@ -64,17 +64,17 @@ def _reason(name: str) -> str:
 
 
 def _approve(item: TimelineItem, text: Text) -> None:
-    _send(lambda client: client.approve(item.id), text("decision.approved", sentence=readable(item.sentence)))
+    send(lambda client: client.approve(item.id), text("decision.approved", sentence=readable(item.sentence)))
 
 
 def _reject(item: TimelineItem, text: Text) -> None:
     why = _reason(f"reason-{item.id}")
-    _send(lambda client: client.reject(item.id, why), text("decision.rejected", sentence=readable(item.sentence)))
+    send(lambda client: client.reject(item.id, why), text("decision.rejected", sentence=readable(item.sentence)))
 
 
 def _undo(item: TimelineItem, text: Text) -> None:
     why = _reason(f"reason-{item.id}")
-    _send(lambda client: client.undo(item.id, why), text("decision.undone", sentence=readable(item.sentence)))
+    send(lambda client: client.undo(item.id, why), text("decision.undone", sentence=readable(item.sentence)))
 
 
 def decide_buttons(item: TimelineItem, hand: Hand) -> None:
@@ -134,7 +134,7 @@ def fleet_buttons(summary: FleetSummary, hand: Hand) -> None:
             icon=":material/play_arrow:",
             disabled=closed is not None,
             help=closed or markdown_safe(text("control.paused", who=who, reason=why)),
-            on_click=_send,
+            on_click=send,
             args=(lambda client: client.resume(), text("control.done")),
         )
     else:
@@ -148,7 +148,7 @@ def fleet_buttons(summary: FleetSummary, hand: Hand) -> None:
 
 def _pause(text: Text) -> None:
     why = _reason("pause-reason")
-    _send(lambda client: client.pause(why), text("control.done"))
+    send(lambda client: client.pause(why), text("control.done"))
 
 
 def _breaker(summary: FleetSummary, hand: Hand) -> None:
@@ -161,6 +161,6 @@ def _breaker(summary: FleetSummary, hand: Hand) -> None:
             key="breaker-reset",
             type="primary",
             disabled=not sure,
-            on_click=_send,
+            on_click=send,
             args=(lambda client: client.reset_breaker(), text("control.done")),
         )

@@ -103,6 +103,10 @@ VIEWS: dict[str, tuple[str, ...]] = {
         "notification",
         "hold_off",
         "effect_ended",
+        "cause_acknowledged",
+        "snoozed",
+        "maintenance_planned",
+        "silence_ended",
         "manual_action",
     ),
     "findings": (

@@ -8,6 +8,7 @@ from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.dashboard import cards, heatmap, link, style
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
+from tocsin.dashboard.decision_control import Hand, show_news
 from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.heatmap import canvas
@@ -114,6 +115,7 @@ def render() -> None:
     text, palette = current_text(), current_palette()
     with api(text) as client:
         summary, fleet, found = client.summary(), MAPS.look(client), client.cards(cards.SHOWN)
+        hand = Hand(client.me(), text)
         with st.container(key="figures"):
             st.html(_figures(summary, text))
         if not fleet.uuid:
@@ -125,7 +127,8 @@ def render() -> None:
             _map(fleet, text, palette)
         with right:
             _heading(summary, text)
-            cards.show(found, summary.now, text)
+            show_news(text)
+            cards.show(found, summary.now, hand)
             st.caption(text("attention.cost.help"))
 
 

@@ -11,12 +11,14 @@ from typing import Any
 from tocsin.actions.guards.base import evaluate as evaluate_guards
 from tocsin.actions.guards.base import guards, worst
 from tocsin.actions.guards.permission import effective_mode
+from tocsin.actions.guards.silence import silence_of
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.loop.execution import Execution, Inline, Workers
 from tocsin.actions.loop.notifications import Notifications
 from tocsin.actions.loop.operator import OperatorCalls, asked_for
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.loop.rule_watch import RuleWatch
+from tocsin.actions.loop.silence_calls import SilenceCalls
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.model.controls import Breaker, Controls
 from tocsin.actions.model.decision_log import DecisionLog, JournalPort
@@ -50,6 +52,8 @@ from tocsin.domain.prediction import Prediction
 
 # Asking the guards, recording what they say, and closing what has no more reason to wait.
 
+WITHHELD = "withheld_"
+"""How the names of counts begin of notifications that silences hold back; the kind of silence follows."""
 SELECTION = "selection"
 """Name of the loop's own verdict: is this what the subject needs most."""
 
@@ -63,10 +67,15 @@ class GuardEvaluation:
         self._policy = policy
         self._counted = {each.name for each in guards() if each.counts_for_breaker} | {SELECTION}
         self._rejecting = {each.name for each in guards() if each.denial_rejects}
+        self.counts: Counter[str] = Counter()
 
-    def evaluate_all(self, view: FleetView, now_ms: int, wanted: Collection[str]) -> None:
+    def evaluate_all(
+        self, view: FleetView, now_ms: int, wanted: Collection[str], only: Collection[str] | None = None
+    ) -> None:
+        """Ask about everything that waits, or about the keys `only`."""
         for record in self._waiting():
-            self.evaluate(record, view, now_ms, self.own_verdicts(record.decision, view, wanted))
+            if only is None or record.decision.key in only:
+                self.evaluate(record, view, now_ms, self.own_verdicts(record.decision, view, wanted))
 
     def evaluate(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
         """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it.
@@ -84,6 +93,9 @@ class GuardEvaluation:
         before = record.rulings()
         record.verdicts, record.overall = verdicts, overall
         if record.rulings() != before:
+            held_back = silence_of(decision, view, now_ms) if record.silenced and not record.withheld else None
+            if held_back is not None:
+                self.counts[f"{WITHHELD}{held_back.kind}"] += 1
             cause = "" if record.counted else self._cause(decision, verdicts, view)
             self._decision_log.verdicts_given(record, verdicts, str(overall), cause=cause)
         rejecting = self._rejecting | {v.guard for v in own}
@@ -128,7 +140,9 @@ class GuardEvaluation:
         with self._decision_log.lock:
             ledger = self._decision_log.ledger
             start_ms = now_ms - milliseconds(settings.breaker_window_seconds)
-            causes = sorted(cause for cause, at_ms in self._decision_log.causes().items() if at_ms > start_ms)
+            left_out = self._decision_log.acknowledged_causes(start_ms, now_ms)
+            counted = self._decision_log.causes().items()
+            causes = sorted(cause for cause, at_ms in counted if at_ms > start_ms and cause not in left_out)
             if ledger.controls().breaker is not None or len(causes) < settings.breaker_root_causes:
                 return
             reason = f"{len(causes)} distinct root causes within {settings.breaker_window_seconds:g} s"
@@ -164,7 +178,7 @@ FINISH_SECONDS = 5.0
 
 
 class ActionLoop:
-    """One per fleet. `step` belongs to one thread; what people say (`operator`) may come from others.
+    """One per fleet. `step` belongs to one thread; what people say (`operator`, `silences`) may come from others.
 
     Level-triggered: a step that comes twice, late or after a restart does what the state asks for and nothing again.
     An execution that the journal shows begun without an outcome goes on where its executor is resumable; else it is
@@ -190,6 +204,7 @@ class ActionLoop:
         self._guards = GuardEvaluation(self._decision_log, self._execution, policy)
         self._notifications = Notifications(self._decision_log, notifier or JournalNotifier(), clock)
         self.operator = OperatorCalls(self._decision_log, clock, policy, self._execution.inverse)
+        self.silences = SilenceCalls(self._decision_log, clock)
         self._counts: Counter[str] = Counter()
         self._execution.settle_interrupted()
 
@@ -217,7 +232,7 @@ class ActionLoop:
         notified = self._notifications.deliver(now_ms, live) if view.active else ()
         concluded = self._execution.concluded()
         self._count(created=created, executed=executed, concluded=concluded, notified=notified, ended=ended)
-        counts = dict(self._counts + self._notifications.counts)
+        counts = dict(self._counts + self._notifications.counts + self._guards.counts)
         return StepReport(now_ms, self.statuses(), created, executed, concluded, notified, ended, counts)
 
     def close(self) -> None:
@@ -303,7 +318,9 @@ class ActionLoop:
         breaker = self._current(view).controls.breaker
         notices = _escalations(self._decision_log.records(), breaker, view, self.policy)
         notices |= {notice.key: notice for notice in self._rules.notices(self._current(view))}
-        self._register({key: notice for key, notice in notices.items() if key not in self._decision_log.ledger.known})
+        new = {key: notice for key, notice in notices.items() if key not in self._decision_log.ledger.known}
+        if self._register(new):
+            self._guards.evaluate_all(self._current(view), self._clock.now_ms(), (), new)
 
     def _execute(self, view: FleetView, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Run what every guard allows, asking each again at the last moment, at most one per subject."""

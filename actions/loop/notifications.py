@@ -21,6 +21,7 @@ from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.entry import EntryKind
 
 UNWANTED = "no channel asks for it: recorded only"
+OVER_WHILE_WITHHELD = "withheld, and its cause ended before it was told: recorded only"
 
 
 class Notifications:
@@ -46,6 +47,7 @@ class Notifications:
         `live` are the ids of the findings that hold and of the incidents that are open now; without it nothing is taken
         for ended.
         """
+        self._close_over(now_ms, live)
         for queue in self._fan.queues:
             if self._fan.idle(queue):
                 job = self._job(queue, now_ms, live)
@@ -63,7 +65,8 @@ class Notifications:
 
     def _due(self) -> list[LedgerEntry]:
         waiting = [r for r in self._decision_log.records() if r.notice and r.waiting]
-        return sorted((r for r in waiting if r.overall is not Ruling.DENY), key=lambda r: urgency(r.decision))
+        told = (r for r in waiting if r.overall is not Ruling.DENY and not r.silenced)
+        return sorted(told, key=lambda r: urgency(r.decision))
 
     def _job(self, queue: ChannelQueue, now_ms: int, live: Collection[str] | None) -> DeliveryJob:
         deliveries = self._decision_log.ledger.deliveries
@@ -74,6 +77,7 @@ class Notifications:
                 if queue.wants(decision) and queue.name not in deliveries.done(decision.key):
                     job.firing.append(decision)
             self._keep_to_budget(queue, job, now_ms)
+            self._sum_up(job)
             if queue.reports_end:
                 opened = {key: tuple(about.values()) for key, about in deliveries.open.get(queue.name, {}).items()}
                 self._follow(queue, opened, job, now_ms, live)
@@ -92,6 +96,15 @@ class Notifications:
             keys = {one.key for one in beyond}
             job.firing = [one for one in job.firing if one.key not in keys]
             job.gathered = replace(message_of(beyond, Phase.FIRING), gathered=True, lowered=bool(paged.summaries))
+
+    def _sum_up(self, job: DeliveryJob) -> None:
+        """What silences have held back, and still stands when they end, is one message."""
+        records = self._decision_log.ledger.records
+        late = [one for one in job.firing if one.key in records and records[one.key].withheld]
+        if len(late) > 1:
+            keys = {one.key for one in late}
+            job.firing = [one for one in job.firing if one.key not in keys]
+            job.late = late
 
     def _follow(
         self,
@@ -132,6 +145,17 @@ class Notifications:
             return breaker is None or not decision.key.endswith(f"|{breaker.at_ms}")
         return now_ms >= self._decision_log.controls().expiry_ms(decision)
 
+    def _close_over(self, now_ms: int, live: Collection[str] | None) -> None:
+        """Conclude what silences held back and what is over before anybody was told."""
+        if live is None:
+            return
+        with self._decision_log.lock:
+            withheld = [r for r in self._decision_log.records() if r.notice and r.waiting and r.withheld]
+            for record in withheld:
+                if self._over(record.decision, live, now_ms):
+                    told = {"journal": Done(True, OVER_WHILE_WITHHELD, 0)}
+                    self._conclude(record.decision, told, channel="journal", ok=True)
+
     def _close_unwanted(self) -> None:
         with self._decision_log.lock:
             for record in self._due():
@@ -158,7 +182,7 @@ class Notifications:
             self.counts["notification_tries_failed"] += 1
         now_ms = self._clock.now_ms()
         for item in items:
-            over = [d for d in item.message.decisions if now_ms >= d.expires_ms and not item.again]
+            over = [d for d in item.message.decisions if now_ms >= self._limit_ms(d) and not item.again]
             if item.ends:
                 limit_ms = max(d.expires_ms - d.at_ms for d in item.message.decisions)
                 if now_ms >= item.message.at_ms + limit_ms:
@@ -168,6 +192,12 @@ class Notifications:
             for decision in over:
                 self._fan.count(queue.name, "failed")
                 self._note(queue, decision, item.message, delivery)
+
+    def _limit_ms(self, decision: Decision) -> int:
+        """When telling is given up: its time box, counted from the end of the silence that held it back."""
+        record = self._decision_log.ledger.records.get(decision.key)
+        late_ms = record.updated_ms - decision.at_ms if record is not None and record.withheld else 0
+        return decision.expires_ms + late_ms
 
     def _count_item(self, queue: ChannelQueue, item: Item, outcome: str) -> None:
         self._fan.count(queue.name, outcome, len(item.message.decisions))

@@ -36,7 +36,7 @@ class OperatorCalls:
 
     def approve(self, identity: str, actor: str) -> None:
         """Let a proposed decision run, once the other guards allow."""
-        _named_person(actor)
+        named_person(actor)
         with self._decision_log.lock:
             record = self._waiting(identity)
             if record.decision.mode is Mode.OBSERVE:
@@ -54,7 +54,7 @@ class OperatorCalls:
 
         It counts against the record of its rule, unless the person says that the statement was `right`.
         """
-        _named_person(actor)
+        named_person(actor)
         with self._decision_log.lock:
             record = self._waiting(identity)
             self._decision_log.about(EntryKind.REJECTION, record.decision, actor=actor, reason=reason, **_said(right))
@@ -65,7 +65,7 @@ class OperatorCalls:
 
         Soon after an action that says that its statement was wrong, unless the person says that it was `right`.
         """
-        _named_person(actor)
+        named_person(actor)
         with self._decision_log.lock:
             records = self._decision_log.records()
             running = {r.decision.key for r in records if r.state is DecisionState.EXECUTING}
@@ -81,7 +81,7 @@ class OperatorCalls:
             note = self._decision_log.ledger.controls().paused
             if note is not None:
                 raise Conflict(f"already paused by {note.actor}")
-            self._decision_log.note(EntryKind.PAUSE, {"reason": reason}, actor=_named_person(actor))
+            self._decision_log.note(EntryKind.PAUSE, {"reason": reason}, actor=named_person(actor))
 
     def stop_for(self, reason: str) -> None:
         """The service itself stops all actions until a person resumes."""
@@ -91,14 +91,14 @@ class OperatorCalls:
         with self._decision_log.lock:
             if self._decision_log.ledger.controls().paused is None:
                 raise Conflict("not paused")
-            self._decision_log.note(EntryKind.RESUME, {}, actor=_named_person(actor))
+            self._decision_log.note(EntryKind.RESUME, {}, actor=named_person(actor))
 
     def reset_breaker(self, actor: str) -> None:
         """Close the breaker; causes are counted from zero."""
         with self._decision_log.lock:
             if self._decision_log.ledger.controls().breaker is None:
                 raise Conflict("the breaker is not tripped")
-            self._decision_log.note(EntryKind.BREAKER_RESET, {}, actor=_named_person(actor))
+            self._decision_log.note(EntryKind.BREAKER_RESET, {}, actor=named_person(actor))
 
     def undo(self, identity: str, actor: str, reason: str = "", *, right: bool = False) -> str:
         """Enter the recovery that undoes a decision, under the name of `actor`; returns its id.
@@ -107,7 +107,7 @@ class OperatorCalls:
         alone for the hold-off, as by `release`, whose `right` this is. A recovery that waits for a person already is
         approved instead. The conflict where nothing can be undone has the one reason.
         """
-        _named_person(actor)
+        named_person(actor)
         with self._decision_log.lock:
             record = self._decision_log.ledger.by_id(identity)
             if record is None:
@@ -200,7 +200,7 @@ def asked_for(records: Iterable[LedgerEntry]) -> dict[str, Decision]:
     return {one.decision.key: one.decision for one in records if one.waiting and is_asked(one.decision)}
 
 
-def _named_person(actor: str) -> str:
+def named_person(actor: str) -> str:
     """`actor`; raises InputError where that names nobody."""
     if not actor.strip() or actor == "tocsin":
         raise InputError("actor", actor, "this needs a person's name", "say who you are")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from tocsin.actions.model.silences import Silence
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus
 from tocsin.domain.finding import ActionKind
 
@@ -81,7 +82,7 @@ class Controls:
     since it last did. `experience` is what came of each kind of action so far. `started`, `cancelled` and `finished`
     only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
     that the wall clock has stepped away from, by key. `repaired` has the instants of the newest proven repairs, by
-    the key of the GPU or host.
+    the key of the GPU or host. `silences` are those that stand, are planned, or ended lately.
     """
 
     paused: Note | None = None
@@ -103,6 +104,7 @@ class Controls:
     capping: frozenset[str] = frozenset()
     expires: Mapping[str, int] = field(default_factory=dict)
     repaired: Mapping[str, int] = field(default_factory=dict)
+    silences: tuple[Silence, ...] = ()
 
     def expiry_ms(self, decision: Decision) -> int:
         """When the time box of `decision` ends."""

@@ -19,6 +19,7 @@ from tocsin.actions.model.goals import repaired_by
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.model.rule_record import Acting, RuleRecords, is_by_hand
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
+from tocsin.actions.model.silences import Silences
 from tocsin.actions.model.steady import SteadyInstants
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import (
@@ -99,6 +100,7 @@ class _PlainState:
     gathered: dict[str, set[str]] = field(default_factory=dict)
     lowered: dict[str, set[str]] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
+    silences: list[Any] = field(default_factory=list)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -120,6 +122,7 @@ class Ledger:
         self.causes: dict[str, int] = {}
         self.deliveries = Delivered()
         self.rules = RuleRecords()
+        self.silences = Silences()
         self._paused: Note | None = None
         self._breaker: Breaker | None = None
         self._approvals: dict[str, Note] = {}
@@ -169,6 +172,7 @@ class Ledger:
                 dict(self._experience),
                 self._capping(),
                 repaired=dict(self._repaired),
+                silences=tuple(self.silences.known.values()),
             )
         return self._controls
 
@@ -219,7 +223,8 @@ class Ledger:
         record.overall, record.updated_ms = Ruling(payload["overall"]), entry.at_ms
         if payload.get("cause"):
             self.causes[payload["cause"]] = entry.at_ms
-            record.counted = True
+            record.counted, record.cause, record.counted_ms = True, payload["cause"], entry.at_ms
+        record.withheld = record.withheld or record.silenced
         if payload.get("state"):
             self._end(record, DecisionState(payload["state"]), payload)
 
@@ -375,6 +380,12 @@ class Ledger:
         acts = entry.kind == EntryKind.RULE_EARNED_ACT
         self.rules.told(payload["rule"], entry.simulated, Acting(acts, entry.at_ms, payload["sentence"]))
 
+    def _silenced(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self.silences.begin(entry)
+
+    def _silence_ended(self, entry: Entry, payload: dict[str, Any]) -> None:
+        self.silences.end(entry)
+
     def _effect_ended(self, entry: Entry, payload: dict[str, Any]) -> None:
         for key in payload["keys"]:
             self._effects.pop(key, None)
@@ -396,6 +407,10 @@ class Ledger:
         EntryKind.BREAKER_RESET: _reset,
         EntryKind.HOLD_OFF: _hold_off,
         EntryKind.EFFECT_ENDED: _effect_ended,
+        EntryKind.CAUSE_ACKNOWLEDGED: _silenced,
+        EntryKind.SNOOZED: _silenced,
+        EntryKind.MAINTENANCE_PLANNED: _silenced,
+        EntryKind.SILENCE_ENDED: _silence_ended,
         EntryKind.MANUAL_ACTION: _manual,
         EntryKind.RULE_EARNED_ACT: _rule_acts,
         EntryKind.RULE_FELL_BACK: _rule_acts,
@@ -429,6 +444,7 @@ class Ledger:
             gathered=self.deliveries.gathered,
             lowered=self.deliveries.lowered,
             repaired=self._repaired,
+            silences=self.silences.state(),
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -456,7 +472,7 @@ class Ledger:
         found._failures = {(subject, action): at for subject, action, at in plain.failures}
         found._confirmed, found._renewals = plain.confirmed, plain.renewals
         found._cancelled, found._finished = plain.cancelled, plain.finished
-        found._repaired = plain.repaired
+        found._repaired, found.silences = plain.repaired, Silences.restored(plain.silences)
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found.deliveries.told = plain.done
@@ -547,6 +563,21 @@ class DecisionLog:
         if self._steady is None or not self._steady.moved():
             return self.ledger.causes
         return {cause: self._steady.today(at_ms) for cause, at_ms in self.ledger.causes.items()}
+
+    def acknowledged_causes(self, start_ms: int, now_ms: int) -> set[str]:
+        """Causes that the breaker leaves out: each decision that counted under them after `start_ms` has a root that a
+        person's own acknowledgement covers; hold `lock`."""
+        acks = [one for one in self.controls().silences if one.stands(now_ms) and now_ms < one.breaker_until_ms]
+        taken: dict[str, bool] = {}
+        for record in self.ledger.records.values() if acks else ():
+            if record.cause and self._today(record.counted_ms) > start_ms:
+                root = record.decision.incident or next(iter(record.decision.findings), "")
+                covered = any(root in one.causes for one in acks)
+                taken[record.cause] = taken.get(record.cause, True) and covered
+        return {cause for cause, covered in taken.items() if covered}
+
+    def _today(self, at_ms: int) -> int:
+        return at_ms if self._steady is None else self._steady.today(at_ms)
 
     def state(self) -> dict[str, Any]:
         """The ledger as JSON, for a checkpoint."""

@@ -22,6 +22,9 @@ FINAL = frozenset(
 APPROVAL = "approval"
 """Name of the guard that asks for a person's yes."""
 
+SILENCE = "silence"
+"""Name of the guard that withholds a notification."""
+
 WAITING = frozenset({DecisionState.HELD, DecisionState.APPROVED})
 """States in which guards are asked."""
 
@@ -76,8 +79,9 @@ MAX_STEPS = 200
 class LedgerEntry:
     """The journal's account of a decision; only the ledger changes it.
 
-    `counted` is True once the breaker has counted its cause. `executor`, `detail`, `attempts`, `lasting` and `changed`
-    (anything in the world) are of the execution, `before` is what the subject's readings showed at its start, `effect`
+    `counted` is True once the breaker has counted its cause, `cause`, at `counted_ms`. `withheld` is True once a
+    silence has held it back. `executor`, `detail`, `attempts`, `lasting` and `changed` (anything in the world) are of
+    the execution, `before` is what the subject's readings showed at its start, `effect`
     what was measured of it. `started_ms` and `work`, the jobs that were there, are of its start, `measured` is the
     figure of its goal. `checked` is True once the post-check has said `seen`. `steps` are the numbers of its entries in
     the journal, the first `MAX_STEPS` of them. `by_hand` is True once a person did the same past Tocsin while
@@ -107,6 +111,9 @@ class LedgerEntry:
     work: tuple[str, ...] = ()
     measured: float | None = None
     by_hand: bool = False
+    cause: str = ""
+    counted_ms: int = 0
+    withheld: bool = False
 
     @property
     def final(self) -> bool:
@@ -120,6 +127,11 @@ class LedgerEntry:
     @property
     def notice(self) -> bool:
         return self.decision.action is ActionKind.NOTIFY
+
+    @property
+    def silenced(self) -> bool:
+        """Whether a silence holds it back now."""
+        return any(one.guard == SILENCE and one.ruling is Ruling.HOLD for one in self.verdicts)
 
     def follow(self, seq: int) -> None:
         """Remember the number of an entry about it."""

@@ -13,13 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.silences import Silence
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.entry import Entry
+from tocsin.domain.silence import SilenceKind
 
 STEP_MS = 2 * SECOND
 """A smaller difference is drift, and the jitter of reading two clocks one after the other."""
 _MOST_NOTED = 100_000
-_NAMES = ("until_ms", "expires_ms")
+_NAMES = ("until_ms", "expires_ms", "starts_ms", "breaker_until_ms")
 
 
 class SteadyInstants:
@@ -61,7 +63,7 @@ class SteadyInstants:
         return at_ms + shift if abs(shift) > STEP_MS else at_ms
 
     def controls(self, controls: Controls) -> Controls:
-        """`controls` with the starts, failures and hold-offs on the wall clock as it shows now."""
+        """`controls` with the starts, failures, hold-offs and silences on the wall clock as it shows now."""
         if not self.moved():
             return controls
         today = self.today
@@ -70,7 +72,15 @@ class SteadyInstants:
             attempts={slot: tuple(map(today, times)) for slot, times in controls.attempts.items()},
             failures={slot: tuple(map(today, times)) for slot, times in controls.failures.items()},
             hold_offs={key: replace(one, until_ms=today(one.until_ms)) for key, one in controls.hold_offs.items()},
+            silences=tuple(map(self._silence, controls.silences)),
         )
+
+    def _silence(self, one: Silence) -> Silence:
+        # A plan is for a time of the day; the others are for a while.
+        if one.kind is SilenceKind.MAINTENANCE:
+            return one
+        starts_ms, until_ms, breaker_until_ms = map(self.today, (one.starts_ms, one.until_ms, one.breaker_until_ms))
+        return replace(one, starts_ms=starts_ms, until_ms=until_ms, breaker_until_ms=breaker_until_ms)
 
     def _look(self) -> int:
         apart = self._apart()

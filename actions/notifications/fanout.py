@@ -61,9 +61,11 @@ class DeliveryJob:
     reminders: list[Message] = field(default_factory=list)
     gathered: Message | None = None
     """What is beyond the receiver's budget of pages, as one."""
+    late: list[Decision] = field(default_factory=list)
+    """What silences have held back, to be told in one."""
 
     def __bool__(self) -> bool:
-        return bool(self.firing or self.resolved or self.reminders or self.gathered)
+        return bool(self.firing or self.resolved or self.reminders or self.gathered or self.late)
 
 
 class DeliveryListener(Protocol):
@@ -204,7 +206,7 @@ class ChannelQueue:
     def _requests(self, job: DeliveryJob) -> Iterator[list[Item]]:
         if self.channel.batch > 1:
             ends = [Item(message, (message.key,)) for message in job.resolved]
-            fires = [Item(message_of([decision], Phase.FIRING)) for decision in job.firing]
+            fires = [Item(message_of([decision], Phase.FIRING)) for decision in (*job.firing, *job.late)]
             holds = [Item(message, again=True) for message in job.reminders]
             fires += [Item(job.gathered)] if job.gathered else []
             yield from _chunks([*ends, *fires], self.channel.batch, self._left())
@@ -212,6 +214,8 @@ class ChannelQueue:
             return
         if job.gathered is not None and self._left() != 0:
             yield [Item(job.gathered)]
+        if job.late and self._left() != 0:
+            yield [Item(message_of(job.late, Phase.FIRING))]
         for group in portions(sorted(job.firing, key=urgency), self._left()):
             yield [Item(message_of(group, Phase.FIRING))]
         left = self._left()

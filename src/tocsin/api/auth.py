@@ -49,7 +49,7 @@ def _known_tokens(tokens: Iterable[Token]) -> list[tuple[str, Principal]]:
         if any(hmac.compare_digest(digest, other) for other, _ in known):
             field = f"api.tokens.{token.name}.secret"
             raise InputError(field, "(hidden)", "two tokens have this secret", "give each its own")
-        known.append((digest, simple(token.name, token.role, token.scopes, token.host)))
+        known.append((digest, simple(token.name, token.role, token.scopes, token.host, personal=token.personal)))
     return known
 
 

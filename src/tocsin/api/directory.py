@@ -70,7 +70,7 @@ class Directory:
         grants = grants_of(groups, self._settings.groups)
         if not grants:
             raise NoRole(f"ldap:{name} is in no group of api.ldap.groups")
-        return Principal(f"ldap:{name}", grants)
+        return Principal(f"ldap:{name}", grants, personal=True)
 
     def _dn_of(self, user: str) -> str | None:
         from ldap.dn import escape_dn_chars

@@ -129,7 +129,7 @@ class OidcVerifier:
         if not grants:
             message = f"oidc:{name} is in no group of api.oidc.groups; claim {self._settings.groups_claim} decides"
             raise ApiError(403, "no_role", message)
-        return Principal(f"oidc:{name}", grants)
+        return Principal(f"oidc:{name}", grants, personal=True)
 
     def _claims(self, token: str) -> Mapping[str, Any]:
         from joserfc import jwt

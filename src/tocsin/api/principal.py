@@ -32,13 +32,14 @@ class Principal:
     """Whoever proved something; `name` goes into the journal.
 
     `hosts` are the nodes (lower case) whose telemetry may be written, empty where any. `session` is the digest of a
-    log-in by password.
+    log-in by password. `personal` says that one person alone has what was proved.
     """
 
     name: str
     grants: tuple[Grant, ...]
     hosts: frozenset[str] = field(default_factory=frozenset)
     session: str = ""
+    personal: bool = False
 
     @property
     def role(self) -> Role:
@@ -69,10 +70,12 @@ class Principal:
         return [f"{', '.join(scope.pools)}: {', '.join(scope.actions)}" for scope in scopes]
 
 
-def simple(name: str, role: Role, scopes: Sequence[AccessScope] = (), host: str = "") -> Principal:
+def simple(
+    name: str, role: Role, scopes: Sequence[AccessScope] = (), host: str = "", *, personal: bool = False
+) -> Principal:
     """A principal with one role."""
     hosts = frozenset({host.lower()}) if host else frozenset[str]()
-    return Principal(name, (Grant(role, tuple(scopes)),), hosts)
+    return Principal(name, (Grant(role, tuple(scopes)),), hosts, personal=personal)
 
 
 def grants_of(groups: Iterable[str], mapping: Sequence[GroupRole]) -> tuple[Grant, ...]:

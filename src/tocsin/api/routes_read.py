@@ -264,9 +264,12 @@ def cards(
     state: Annotated[
         CardState | None, Query(description="Only cards in this state. Default: all but resolved.")
     ] = None,
+    hidden: Annotated[
+        bool, Query(description="Those that snoozes and planned maintenance hide, and no others.")
+    ] = False,
 ) -> Cards:
     """Cards, the most urgent first: one cause each, with what happens next and the one action that can run."""
-    return service.cards(limit, state)
+    return service.cards(limit, state, hidden=hidden)
 
 
 @read_router.get("/cards/{card_id}", tags=["cards"], responses=documented(404))

@@ -15,13 +15,40 @@ from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, Fra
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
+from tocsin.domain.silence import MatcherKind, SilenceKind
 
 Detail = Mapping[str, str | int | float]
+
+
+class SilenceService(Protocol):
+    """Silences, as the API sees them; bad spans and names raise InputError, what cannot be ended Conflict."""
+
+    def acknowledge(self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool) -> SilenceOut:
+        """A person takes a card on; `personal` where nobody else has that token."""
+
+    def end_acknowledgement(self, card_id: str, actor: str) -> list[SilenceOut]:
+        """Raises Conflict where nobody has taken it on."""
+
+    def snooze(self, request: SnoozeRequest, actor: str) -> SilenceOut: ...
+
+    def plan(self, request: MaintenanceRequest, actor: str) -> SilenceOut: ...
+
+    def listed(self, kind: SilenceKind) -> list[SilenceOut]:
+        """Those that stand or are planned, the next to end first."""
+
+    def end(self, kind: SilenceKind, name: str, actor: str) -> SilenceOut: ...
+
+    def pools(self, kind: MatcherKind, name: str) -> Sequence[str]:
+        """Pools of what a silence would cover; none where that is the fleet."""
+
+    def pools_of(self, kind: SilenceKind, name: str) -> Sequence[str]:
+        """Pools of a silence that stands."""
 
 
 class Service(Protocol):
@@ -44,8 +71,12 @@ class Service(Protocol):
     def attention(self, limit: int) -> models.Attention:
         """What needs a person now, worst first."""
 
-    def cards(self, limit: int, state: CardState | None = None) -> Cards:
-        """Cards that are open, or those in `state`, the most urgent first."""
+    @property
+    def silences(self) -> SilenceService:
+        """What people acknowledge, snooze and plan."""
+
+    def cards(self, limit: int, state: CardState | None = None, *, hidden: bool = False) -> Cards:
+        """Cards that are open, or those in `state`, the most urgent first; of these what is `hidden`, or the rest."""
 
     def card(self, card_id: str) -> Card:
         """The card with this id, or of the incident with this id."""

@@ -13,6 +13,7 @@ from tocsin.client.models_cards import CardState
 
 if TYPE_CHECKING:
     from tocsin.client.models_cards import Card, Cards
+    from tocsin.client.models_silences import SilenceOut
 
 _STATES = [state.value for state in CardState]
 
@@ -21,7 +22,8 @@ def summary_lines(cards: Sequence[Card], total: int) -> list[str]:
     """Two lines a card: what is wrong, and what comes next or why nothing can be done."""
     lines = []
     for card in cards:
-        lines += [f"  {card.level} {card.id}  {card.headline}", f"    {card.state}; {_short(card)}"]
+        state = f"{card.state}{_taken(card)}"
+        lines += [f"  {card.level} {card.id}  {card.headline}", f"    {state}; {_short(card)}"]
     return [*lines, *([f"  and {total - len(cards)} more (tocsin cards)"] if total > len(cards) else [])]
 
 
@@ -36,25 +38,32 @@ def _short(card: Card) -> str:
 
 @click.command()
 @click.option("--state", type=click.Choice(_STATES), help="Only cards in this state; default: all but resolved.")
+@click.option("--hidden", is_flag=True, help="What snoozes and planned maintenance hide.")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Most cards.")
 @api_options
 @json_option
 @pass_context
 def cards(
-    context: CliContext, state: str | None, limit: int, api_url: str | None, token: str | None, as_json: bool
+    context: CliContext,
+    state: str | None,
+    hidden: bool,
+    limit: int,
+    api_url: str | None,
+    token: str | None,
+    as_json: bool,
 ) -> None:
     """List cards, the most urgent first: one cause each, what happens next, and the one action that can run."""
     with connect(context, api_url, token) as client:
-        found = client.cards(limit, None if state is None else CardState(state))
+        found = client.cards(limit, None if state is None else CardState(state), hidden=hidden)
         url = client.base_url
     show(as_json, found.model_dump(mode="json"), _list_lines(found), url)
 
 
 def _list_lines(found: Cards) -> list[str]:
     if not found.items:
-        return ["no cards"]
+        return ["no cards", *hidden_line(found)]
     waiting = f"; {found.waiting} of their decisions wait for you" if found.waiting else ""
-    return [f"{found.total} cards{waiting}", *summary_lines(found.items, found.total)]
+    return [f"{found.total} cards{waiting}", *summary_lines(found.items, found.total), *hidden_line(found)]
 
 
 @click.command()
@@ -77,8 +86,9 @@ def card_lines(card: Card) -> list[str]:
     sure = card.confidence + (f", {card.probability:.0%}" if card.probability is not None else "")
     facts = (
         ("state", _stand(card)),
+        ("hidden", "" if card.hidden is None else _hidden(card.hidden)),
         ("level", card.level.value),
-        ("since", _readable(card.since)),
+        ("since", readable(card.since)),
         ("place", card.place),
         (
             "touches",
@@ -99,15 +109,41 @@ def card_lines(card: Card) -> list[str]:
     return [*lines, *(["evidence:", *told] if told else [])]
 
 
-def _readable(instant: str | None) -> str:
+def readable(instant: str | None) -> str:
+    """An instant of the API for people."""
     return "" if instant is None else f"{instant[:10]} {instant[11:16]} UTC"
 
 
 def _stand(card: Card) -> str:
     if card.state is CardState.RESOLVED:
-        return f"resolved at {_readable(card.resolved)}"
-    again = f", came again after its end at {_readable(card.reopened_from)}" if card.reopened_from else ""
-    return card.state.value + again
+        return f"resolved at {readable(card.resolved)}"
+    again = f", came again after its end at {readable(card.reopened_from)}" if card.reopened_from else ""
+    return card.state.value + _taken(card) + again
+
+
+def _taken(card: Card) -> str:
+    """By whom it is acknowledged, and until when; empty where it is not."""
+    return f" by {card.acknowledged_by} until {readable(card.acknowledged_until)}" if card.acknowledged_by else ""
+
+
+def hidden_line(found: Cards) -> list[str]:
+    """How many cards are hidden, and by what; nothing where none is."""
+    if not found.hidden:
+        return []
+    by = [
+        f"{count} {one if count == 1 else several}"
+        for count, one, several in (
+            (found.snoozes, "snooze", "snoozes"),
+            (found.maintenances, "planned maintenance", "planned maintenances"),
+        )
+        if count
+    ]
+    cards = "1 card is" if found.hidden == 1 else f"{found.hidden} cards are"
+    return [f"{cards} hidden by {' and '.join(by)} (tocsin cards --hidden)"]
+
+
+def _hidden(by: SilenceOut) -> str:
+    return f"{by.silence} of {by.kind} {by.name} by {by.by} until {readable(by.until)} (id {by.id})"
 
 
 def _worth(card: Card) -> str:

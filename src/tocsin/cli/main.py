@@ -21,7 +21,8 @@ TASKS: dict[str, tuple[str, ...]] = {
     "Look at the fleet": ("cards", "card", "top", "status", "diagnose", "scoreboard", "plan"),
     "Look at this node": ("scan", "xid"),
     "Decide and act": (
-        "approve", "reject", "pause", "resume", "breaker", "release", "act", "notify", "login", "logout", "inject",
+        "approve", "reject", "ack", "snooze", "snoozes", "maintenance", "pause", "resume", "breaker", "release", "act",
+        "notify", "login", "logout", "inject",
     ),
     "Records": ("journal", "evidence", "store", "import", "replay"),
     "Forecasts": ("models", "train", "backtest", "rehearse"),
@@ -51,6 +52,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "rehearse": ("rehearse",),
     "scan": ("scan",),
     "scoreboard": ("scoreboard",),
+    "silences": ("ack", "maintenance", "snooze", "snoozes"),
     "size": ("size",),
     "status": ("status",),
     "tokens": ("token",),

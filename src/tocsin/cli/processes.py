@@ -22,12 +22,12 @@ from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import configure_logging
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|)$")
-_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d|)$")
+_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Duration(click.ParamType[float]):
-    """A time span such as ``60s``, ``2m`` or ``90``; seconds as a float."""
+    """A time span such as ``60s``, ``2m``, ``3d`` or ``90``; seconds as a float."""
 
     name = "duration"
 

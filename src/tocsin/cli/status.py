@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.cards import summary_lines
+from tocsin.cli.cards import hidden_line, summary_lines
 from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
 from tocsin.client.wire import to_json
 from tocsin.domain.alert_level import AlertLevel
@@ -116,12 +116,14 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
         "service": service,
         "attention": to_json(incidents),
         "cards": cards.model_dump(mode="json")["items"],
+        "hidden": cards.hidden,
         "ahead": to_json(ahead),
         "waiting": to_json(waiting),
     }
     lines = [
         *_summary_lines(summary),
         *summary_lines(cards.items, cards.total),
+        *hidden_line(cards),
         *_ahead_lines(ahead, summary.now),
         *_waiting_lines(waiting),
         *health_lines(ready, service),

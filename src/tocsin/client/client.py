@@ -18,6 +18,7 @@ from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, Fra
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_silences import SilenceOut
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
@@ -26,11 +27,13 @@ from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.errors import Conflict, TocsinError, Unavailable
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.progress import work
+from tocsin.domain.silence import MatcherKind, SilenceKind
 from tocsin.http_client import http_client
 
 T = TypeVar("T")
 
 Params = Mapping[str, str | int | Sequence[str]]
+_SILENCES = {SilenceKind.SNOOZE: "/v1/snoozes", SilenceKind.MAINTENANCE: "/v1/maintenance"}
 
 
 def _span(start_ms: int | None, end_ms: int | None, **more: str | int | Sequence[str]) -> Params:
@@ -132,13 +135,45 @@ class Client:
         """What needs a person now, worst first."""
         return self._get(models.Attention, "/v1/attention", {"limit": limit})
 
-    def cards(self, limit: int = 50, state: CardState | None = None) -> Cards:
-        """Cards that are open, or those in `state`, the most urgent first."""
+    def cards(self, limit: int = 50, state: CardState | None = None, *, hidden: bool = False) -> Cards:
+        """Cards that are open, or those in `state`, the most urgent first; of these what is `hidden`, or the rest."""
         params: dict[str, str | int] = {"limit": limit} | ({"state": state.value} if state else {})
+        # A brain of the version before knows no `hidden`.
+        params |= {"hidden": "true"} if hidden else {}
         return self._get(Cards, "/v1/cards", params)
 
     def card(self, card_id: str) -> Card:
         return self._get(Card, f"/v1/cards/{quote(card_id, safe='')}")
+
+    def acknowledge(self, card_id: str, for_seconds: float = 3600.0, reason: str = "") -> SilenceOut:
+        """Take a card on until the end."""
+        body = {"for_seconds": for_seconds, "reason": reason}
+        return self._post(SilenceOut, f"/v1/cards/{quote(card_id, safe='')}/acknowledge", body)
+
+    def end_acknowledgement(self, card_id: str) -> list[SilenceOut]:
+        """Let a card be open again."""
+        path = f"/v1/cards/{quote(card_id, safe='')}/acknowledge"
+        return self._parse(list[SilenceOut], self._ask("DELETE", path))
+
+    def snooze(self, kind: MatcherKind, name: str, for_seconds: float, reason: str = "") -> SilenceOut:
+        """Hide a card, or what lies in a place, until the end or until it gets worse."""
+        body = {"kind": kind.value, "name": name, "for_seconds": for_seconds, "reason": reason}
+        return self._post(SilenceOut, "/v1/snoozes", body)
+
+    def plan_maintenance(
+        self, kind: MatcherKind, name: str, for_seconds: float, start: str | None = None, reason: str = ""
+    ) -> SilenceOut:
+        """Plan maintenance of a place from `start`, RFC 3339 in UTC; now where it is None."""
+        body = {"kind": kind.value, "name": name, "for_seconds": for_seconds, "reason": reason, "start": start}
+        return self._post(SilenceOut, "/v1/maintenance", body)
+
+    def silences(self, kind: SilenceKind) -> list[SilenceOut]:
+        """Snoozes, or planned maintenance, that stand or are planned."""
+        return self._get(list[SilenceOut], _SILENCES[kind])
+
+    def end_silence(self, kind: SilenceKind, silence_id: str) -> SilenceOut:
+        """End a snooze or maintenance before its time."""
+        return self._parse(SilenceOut, self._ask("DELETE", f"{_SILENCES[kind]}/{quote(silence_id, safe='')}"))
 
     def peers(
         self,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tocsin.client.models import GpuState
+from tocsin.client.models_silences import SilenceOut
 from tocsin.client.wire import Count, Instant, Ratio, Wire, Wired
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.finding import ActionKind, Subject
@@ -24,6 +25,8 @@ class CardState(StrEnum):
     OPEN = "open"
     REOPENED = "reopened"
     """The same cause came again within 24 hours of its end."""
+    ACKNOWLEDGED = "acknowledged"
+    """A person has taken it on, and no action runs."""
     ACTING = "acting"
     """An action runs."""
     VERIFYING = "verifying"
@@ -108,6 +111,11 @@ class Card(Wire):
     waiting_money: Amount | None = None
     """The same in `currency`; null where no price is set."""
     currency: str = ""
+    acknowledged_by: str = ""
+    acknowledged_until: Instant | None = None
+    """When it is open again; null where nobody has taken it on."""
+    hidden: SilenceOut | None = None
+    """The snooze or planned maintenance that hides it; null: none."""
     reopened_from: Instant | None = None
     """When the same cause ended before it came again."""
     resolved: Instant | None = None
@@ -124,3 +132,9 @@ class Cards(Wire):
     items: list[Card] = Field(default_factory=list)
     waiting: Count = 0
     """Decisions that wait for a person: what a yes would start."""
+    hidden: Count = 0
+    """Open cards that are hidden, whether or not `items` has them."""
+    snoozes: Count = 0
+    """Snoozes that hide them."""
+    maintenances: Count = 0
+    """Planned maintenance that hides them."""

@@ -16,7 +16,7 @@ from tocsin.domain.finding import ActionKind
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
 """Signatures by a private key: those by a shared secret, and `none`, can be forged by whoever reads the public key."""
 
-CONTROLS = ("pause", "resume", "release", "reset_breaker", "inject")
+CONTROLS = ("pause", "resume", "release", "reset_breaker", "inject", "acknowledge", "snooze", "plan_maintenance")
 """What a scope may name beside the actions of decisions."""
 
 
@@ -35,7 +35,8 @@ class AccessScope(Section):
     pools: list[str] = Field(default_factory=lambda: ["*"], min_length=1)
     """Patterns of pool names; `*` alone stands for the whole fleet, also for what is in no pool."""
     actions: list[str] = Field(default_factory=lambda: ["*"], min_length=1)
-    """Actions that may be decided, and `pause`, `resume`, `release`, `reset_breaker`, `inject`; `*`: all."""
+    """Actions that may be decided, and `pause`, `resume`, `release`, `reset_breaker`, `inject`, `acknowledge`,
+    `snooze`, `plan_maintenance`; `*`: all."""
 
     @field_validator("actions")
     @classmethod
@@ -60,6 +61,8 @@ class Token(Section):
     """What it may decide, and where; empty: whatever its role may."""
     host: str = ""
     """The one node whose telemetry it may write; empty: any."""
+    personal: bool = False
+    """Whether one person alone has it: then an acknowledgement with it keeps its cause out of the breaker."""
 
 
 class GroupRole(Section):

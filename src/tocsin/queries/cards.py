@@ -10,6 +10,7 @@ from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.goals import in_words
 from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.actions.model.silences import Cause, cause_of
 from tocsin.actions.planning.facts import NodeState
 from tocsin.client.models import GpuState
 from tocsin.client.models_cards import Card, CardAction, CardEvidence, CardState, CardTouches
@@ -21,10 +22,11 @@ from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Inc
 from tocsin.domain.grouping import grouped
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import Ranking, most_urgent
 from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
+from tocsin.queries.card_silences import marker
 from tocsin.queries.card_words import (
     CardCause,
     Names,
@@ -79,10 +81,12 @@ class CardInputs:
 
 @dataclass(frozen=True)
 class MadeCard:
-    """A card, and the ids by which it is asked for: its own, and those of all incidents that it stands for."""
+    """A card, the ids by which it is asked for, its own and those of all incidents that it stands for, and its causes
+    as silences see them; none of a resolved card."""
 
     card: Card
     ids: frozenset[str]
+    causes: tuple[Cause, ...] = ()
 
 
 def forecast_levels(ruleset: RuleSet) -> dict[str, AlertLevel]:
@@ -99,7 +103,7 @@ def forecast_levels(ruleset: RuleSet) -> dict[str, AlertLevel]:
 
 
 def make_cards(inputs: CardInputs) -> list[MadeCard]:
-    """Every card, the most urgent first, resolved ones last.
+    """Every card, the most urgent first, acknowledged ones behind them, then what is hidden, resolved ones last.
 
     The incidents of one place are one card, about the worst of them. Load, memory in use and fragmentation, which break
     nothing, are one card for the fleet; notes are on it where a yes would start something. A decision that waits for a
@@ -107,14 +111,16 @@ def make_cards(inputs: CardInputs) -> list[MadeCard]:
     """
     maker = _Maker(inputs)
     made = [*maker.of_incidents(), *maker.silent(), *maker.expected(), *maker.left_over(), *maker.resolved()]
-    return sorted(made, key=lambda one: _rank(one.card))
+    mark = marker(inputs.controls.silences, maker.gpus_on, inputs.snapshot.now_ms)
+    return sorted((replace(one, card=mark(one.card, one.causes)) for one in made), key=lambda one: _rank(one.card))
 
 
-def _rank(card: Card) -> tuple[bool, int, float, float, str, str]:
+def _rank(card: Card) -> tuple[bool, bool, bool, int, float, float, str, str]:
     urgent = card.health in (GpuState.LOST, GpuState.CRITICAL) or card.level is AlertLevel.PAGE
     group = 0 if urgent else 1 if card.health is GpuState.WARNING or card.probability else 2
-    resolved = card.state is CardState.RESOLVED
-    return resolved, group, -(card.waiting_gpu_hours or 0.0), -(card.probability or 0.0), card.place, card.id
+    resolved, taken = card.state is CardState.RESOLVED, card.state is CardState.ACKNOWLEDGED
+    cost, chance = -(card.waiting_gpu_hours or 0.0), -(card.probability or 0.0)
+    return resolved, card.hidden is not None, taken, group, cost, chance, card.place, card.id
 
 
 def _standing(status: DecisionStatus) -> int:
@@ -145,6 +151,10 @@ class _Maker:
         self._by_incident = grouped((one.decision.incident, one) for one in actions)
         self._by_cause = grouped((one.decision.findings[0], one) for one in actions if one.decision.findings)
         self._earlier = grouped((one.where, one) for one in given.life.ended.values())
+
+    def gpus_on(self, subject: Subject) -> list[Gpu]:
+        """The GPUs of a GPU or a host that are known."""
+        return [one.gpu for one in self._ranking.on(subject)]
 
     # ------------------------------------------------------------------ open incidents
 
@@ -244,6 +254,7 @@ class _Maker:
                 }
             ),
             frozenset(one.id for one in (worst, *others)),
+            tuple(cause_of(one) for one in (worst, *others)),
         )
 
     def _lead(self, decisions: Sequence[DecisionStatus], subject: Subject) -> DecisionStatus | None:
@@ -414,7 +425,9 @@ class _Maker:
             "confidence": "measured: no reading comes",
             "simulated": members[0].gpu.simulated,
         }
-        return MadeCard(card.model_copy(update=update), frozenset({name}))
+        subjects = tuple(Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool) for one in members)
+        cause = Cause(name, AlertLevel.WARNING, subjects)
+        return MadeCard(card.model_copy(update=update), frozenset({name}), (cause,))
 
     def expected(self) -> Iterator[MadeCard]:
         """What is only forecast: the most urgent forecast of each subject without another card."""
@@ -445,7 +458,7 @@ class _Maker:
                     "simulated": soonest.simulated,
                 }
             )
-            yield MadeCard(made, frozenset({name}))
+            yield MadeCard(made, frozenset({name}), (Cause(name, made.level, (subject,)),))
 
     def _level(self, prediction: Prediction) -> AlertLevel:
         """That of the rule about what is forecast: where the thing itself is a note, so is that it comes."""
@@ -466,7 +479,9 @@ class _Maker:
             told = self._said(lead, found)
             card = self._card(decision.id, trouble, lead, told, health=GpuState.OK, level=AlertLevel.WARNING, head=head)
             update = {"since": to_iso(decision.at_ms), "simulated": decision.simulated, "confidence": "planned"}
-            yield MadeCard(card.model_copy(update=update), frozenset({decision.id, decision.incident} - {""}))
+            cause = Cause(decision.id, AlertLevel.WARNING, (subject,))
+            ids = frozenset({decision.id, decision.incident} - {""})
+            yield MadeCard(card.model_copy(update=update), ids, (cause,))
 
     # ------------------------------------------------------------------ what is over
 

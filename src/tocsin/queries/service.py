@@ -31,6 +31,7 @@ from tocsin.domain.metrics import nearest, spec_of
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
+from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
 from tocsin.journal.export import export
 from tocsin.journal.verify import verify_slice
@@ -51,6 +52,7 @@ from tocsin.queries.pager_journal import report_of
 from tocsin.queries.plans import plans_now
 from tocsin.queries.rule_records import rule_records
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
+from tocsin.queries.silences import SilenceService
 from tocsin.queries.views import peer_band
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.port import Store
@@ -115,6 +117,7 @@ class BrainService:
         hours = CostHours(brain.store, brain.clock, wall)
         self._outlook = ForecastQueries(brain, self._tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
         self._costs = CostQueries(brain, hours, wall.monotonic)
+        self.silences = SilenceService(brain, self._made_cards, self._made_card)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()
@@ -174,13 +177,25 @@ class BrainService:
         found = attention.attention(snapshot, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
         return found.model_copy(update={"waiting": views.waiting(brain.statuses())})
 
-    def cards(self, limit: int, state: CardState | None = None) -> Cards:
+    def cards(self, limit: int, state: CardState | None = None, *, hidden: bool = False) -> Cards:
         made = [one.card for one in self._made_cards()]
         wanted = [one for one in made if (one.state is not CardState.RESOLVED if state is None else one.state is state)]
-        return Cards(total=len(wanted), items=wanted[:limit], waiting=views.waiting(self._brain.statuses()))
+        wanted = [one for one in wanted if (one.hidden is not None) is hidden]
+        by = {one.hidden.id: one.hidden.silence for one in made if one.hidden is not None}
+        return Cards(
+            total=len(wanted),
+            items=wanted[:limit],
+            waiting=views.waiting(self._brain.statuses()),
+            hidden=sum(one.hidden is not None for one in made),
+            snoozes=sum(kind is SilenceKind.SNOOZE for kind in by.values()),
+            maintenances=sum(kind is SilenceKind.MAINTENANCE for kind in by.values()),
+        )
 
     def card(self, card_id: str) -> Card:
-        found = next((one.card for one in self._made_cards() if card_id in one.ids), None)
+        return self._made_card(card_id).card
+
+    def _made_card(self, card_id: str) -> MadeCard:
+        found = next((one for one in self._made_cards() if card_id in one.ids), None)
         if found is None:
             raise NotFound(f"no card {card_id}; tocsin cards or GET /v1/cards lists them")
         return found

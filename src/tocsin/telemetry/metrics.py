@@ -232,6 +232,11 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_deliveries_total": OwnMetric(
         "counter", ("outcome",), "Notifications by how they ended: delivered, retried, or failed with every channel."
     ),
+    "tocsin_notifications_withheld_total": OwnMetric(
+        "counter",
+        ("reason",),
+        "Notifications held back until an acknowledgement, snooze or maintenance ends; what then still holds is told.",
+    ),
     "tocsin_channel_deliveries_total": OwnMetric(
         "counter",
         ("channel", "outcome"),

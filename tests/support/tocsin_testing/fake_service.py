@@ -68,6 +68,7 @@ from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import fake_ahead, fake_now
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_decisions import FakeDecisions
+from tocsin_testing.fake_silences import FakeSilences
 
 _LONGEST_S = 10.0
 """How long a slow fleet makes people wait at most."""
@@ -100,6 +101,7 @@ class FakeService(FakeDecisions):
         self.order_service = OrderService(OrderQueue(ManualClock(fleet.NOW_MS)), OwnMetrics())
         self._lock = threading.Lock()
         self._decisions = {decision.id: decision for decision in fleet.decisions()}
+        self.silences = FakeSilences(self)
         self._paused: tuple[str, str] | None = None
         self._tripped = True
         self._journal: list[Entry] = []
@@ -167,13 +169,22 @@ class FakeService(FakeDecisions):
     def attention(self, limit: int) -> Attention:
         return fake_now.attention_of(self.gpus(), self.findings(), limit)
 
-    def cards(self, limit: int, state: CardState | None = None) -> Cards:
+    def cards(self, limit: int, state: CardState | None = None, *, hidden: bool = False) -> Cards:
         made = fake_now.cards_of(self.incidents(), list(self._decisions.values()))
-        kept = [one for one in made.items if state is None or one.state is state]
-        return Cards(total=len(kept), items=kept[:limit], waiting=made.waiting)
+        marked = [self.silences.marked(one) for one in made.items]
+        kept = [one for one in marked if (state is None or one.state is state) and (one.hidden is not None) is hidden]
+        by = {one.hidden.id for one in marked if one.hidden is not None}
+        return Cards(
+            total=len(kept),
+            items=kept[:limit],
+            waiting=made.waiting,
+            hidden=sum(one.hidden is not None for one in marked),
+            snoozes=len(by),
+        )
 
     def card(self, card_id: str) -> Card:
-        found = next((one for one in self.cards(1_000).items if one.id == card_id), None)
+        every = [*self.cards(1_000).items, *self.cards(1_000, hidden=True).items]
+        found = next((one for one in every if one.id == card_id), None)
         if found is None:
             raise NotFound(f"no card {card_id}")
         return found

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note
 from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.silences import Silence
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import ActionSettings
@@ -15,6 +16,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.decision import Decision, Mode, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.reading import Gpu
+from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 from tocsin_testing.builders import T0
 
 NAMES = ["GPU-1", "GPU-2", "MIG-1", "node-1", "node-2", "train", "fleet", "gone", ""]
@@ -69,6 +71,22 @@ KEYS = ["k1", "k2", "k3"]
 """Idempotency keys of the decisions."""
 IDS = [hashlib.sha256(key.encode()).hexdigest()[:16] for key in KEYS]
 approvals = st.dictionaries(st.sampled_from(IDS), notes, max_size=1)
+matchers = st.one_of(
+    st.builds(Matcher, st.sampled_from([MatcherKind.HOST, MatcherKind.POOL, MatcherKind.RACK]), names),
+    st.just(Matcher(MatcherKind.LABEL, "tocsin.io/managed=true")),
+    st.just(Matcher(MatcherKind.CARD, "f1")),
+)
+silences = st.builds(
+    Silence,
+    st.sampled_from(["s1", "s2"]),
+    st.sampled_from(SilenceKind),
+    matchers,
+    st.sampled_from([0, T0 - DAY, T0]),
+    st.sampled_from([T0 + DAY, 10**14]),
+    actor=st.just("ann"),
+    reason=st.sampled_from(["", "new fans", "w" * 500]),
+    causes=st.sampled_from([frozenset[str](), frozenset({"f1"})]),
+)
 controls = st.builds(
     Controls,
     paused=st.none() | notes,
@@ -85,6 +103,7 @@ controls = st.builds(
     capping=st.sets(names.map(lambda n: f"gpu:{n}")).map(frozenset),
     approvals=approvals,
     rejections=approvals,
+    silences=st.lists(silences, max_size=3).map(tuple),
 )
 policies = st.builds(
     Policy,

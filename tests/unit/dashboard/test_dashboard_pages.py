@@ -99,8 +99,39 @@ def test_now_ranks_what_needs_attention(url: str) -> None:
 def test_a_card_has_one_button_where_a_yes_starts_something(url: str, service: FakeService) -> None:
     app = opened()
     asking = [card for card in service.cards(100).items if card.action is not None]
-    assert [button.key for button in app.button] == [f"approve-card-{card.id}" for card in asking]
+    yes = [button.key for button in app.button if str(button.key).startswith("approve-card-")]
+    assert yes == [f"approve-card-{card.id}" for card in asking]
     assert len(asking) < len(service.cards(100).items)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_card_is_acknowledged_given_back_and_snoozed_from_the_list(
+    url: str, service: FakeService, language: str
+) -> None:
+    text, card = Text(language), service.cards(1).items[0]
+    app = opened(lang=language)
+    app.button(key=f"acknowledge-{card.id}").click().run()
+    (taken,) = service.silences.stand
+    until = text("card.acknowledged", who="loopback", at=taken.until[11:16])
+    assert f"<b>{until}</b>" in said(app)
+    app.button(key=f"acknowledge-{card.id}").click().run()
+    assert not service.silences.stand
+    app.button(key=f"snooze-8-{card.id}").click().run()
+    assert text("attention.hidden", n=1, snoozes=1, maintenances=0) in said(app)
+    assert card.headline not in said(app).split(text("card.snoozed", headline=""))[0]
+    assert not app.error
+
+
+def test_a_viewer_is_told_why_a_card_cannot_be_acknowledged(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = Token(name="vera", role=Role.VIEWER, secret=SecretStr(SECRET))
+    with serving(service, ApiSettings(tokens=[token])) as base:
+        monkeypatch.setenv(URL_VARIABLE, base)
+        monkeypatch.setenv("TOCSIN_DASHBOARD__API_TOKEN", SECRET)
+        app = opened()
+        button = app.button(key=f"acknowledge-{service.cards(1).items[0].id}")
+    assert (button.disabled, bool(button.help)) == (True, True)
 
 
 def test_what_a_pool_lacks_needs_attention_too(url: str) -> None:

@@ -16,10 +16,12 @@ from tocsin.actions.model.executor import PRE_CHECK
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Foresight
 from tocsin.config.settings import ActionSettings
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.reading import Gpu
+from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 from tocsin_testing.action_world import World, fleet, settings
 from tocsin_testing.planning import fleet as planned_fleet
 from tocsin_testing.planning import on, work
@@ -162,6 +164,15 @@ def _full() -> World:
     return world
 
 
+def _silenced(kind: SilenceKind) -> World:
+    world, where = _world(), Matcher(MatcherKind.HOST, "node-0")
+    if kind is SilenceKind.SNOOZE:
+        world.loop.silences.snooze(where, "ann", HOUR, "new fans", levels={"x": AlertLevel.PAGE})
+    else:
+        world.loop.silences.plan(where, "ann", None, HOUR, "new fans")
+    return _after(world)
+
+
 SCENES: dict[str, Callable[[], World]] = {
     "mode": lambda: _after(_world(mode="observe")),
     "active": _not_active,
@@ -174,6 +185,8 @@ SCENES: dict[str, Callable[[], World]] = {
     "evidence": lambda: _after(_world(confirmations=3)),
     "boot_grace": lambda: _after(_world(boot_grace_seconds=300.0)),
     "cooldown": _cooling,
+    "silence": lambda: _silenced(SilenceKind.SNOOZE),
+    "planned_maintenance": lambda: _silenced(SilenceKind.MAINTENANCE),
     "maintenance": _outside,
     "managed": lambda: _after(_world(managed_pools=[])),
     "opt_out": _opted_out,

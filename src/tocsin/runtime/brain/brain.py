@@ -6,6 +6,7 @@ Its state is the store and the journal; it can be killed at any instant and star
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,7 +14,7 @@ from itertools import groupby
 
 import structlog
 
-from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.loop.loop import WITHHELD, ActionLoop
 from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.ranks import JobOnGpu
@@ -32,6 +33,7 @@ from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
+from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.journal import Journal
@@ -273,7 +275,7 @@ class Brain:
         self._unsaved: list[Finding] = []
         models = ModelWatch(ModelRegistry(settings.forecast.models), store, journal, metrics)
         self._expected = Expectations(parts.forecasts, models, store, journal, metrics, clock)
-        self._deliveries = dict.fromkeys(DELIVERIES, 0)
+        self._counted: Counter[str] = Counter()
         self._guard = threading.Lock()
         self._acting = False
         self._start()
@@ -514,9 +516,9 @@ class Brain:
             active = sum(finding.severity is severity for finding in self.active)
             self.metrics.set("tocsin_findings_active", active, severity=severity)
         for name, outcome in DELIVERIES.items():
-            total = report.counts.get(name, 0)
-            self.metrics.count("tocsin_deliveries_total", total - self._deliveries[name], outcome=outcome)
-            self._deliveries[name] = total
+            self.metrics.count("tocsin_deliveries_total", self._more(report, name), outcome=outcome)
+        for kind in SilenceKind:
+            self.metrics.count("tocsin_notifications_withheld_total", self._more(report, WITHHELD + kind), reason=kind)
         new, concluded = set(report.created), set(report.concluded)
         for status in report.decisions:
             if status.decision.id in new:
@@ -526,6 +528,11 @@ class Brain:
             if status.decision.id in concluded and status.outcome is not None:
                 ended = status.outcome
                 self.metrics.count("tocsin_executions_total", executor=ended.executor, status=ended.status)
+
+    def _more(self, report: StepReport, name: str) -> int:
+        """By how much a count of the action loop has grown since the last report."""
+        before, self._counted[name] = self._counted[name], report.counts.get(name, 0)
+        return self._counted[name] - before
 
     def forecast(self) -> None:
         """Forecast the fleet if it is due; blocks while models run, so it has a thread of its own."""

@@ -1,0 +1,112 @@
+"""What people acknowledged, snoozed or planned: which notifications wait, and where no action runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tocsin.actions.guards.base import Applies, Hold, guard
+from tocsin.actions.model.ledger_entry import SILENCE
+from tocsin.actions.model.scope import affected, hosts_of, named_host
+from tocsin.actions.model.silences import (
+    Cause,
+    Silence,
+    around,
+    cause_of,
+    matchers_of,
+    standing,
+)
+from tocsin.actions.model.view import FleetView
+from tocsin.domain.clock import to_iso
+from tocsin.domain.decision import Decision, DefragmentParameters, MigrateParameters, ranks_in
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.reading import Gpu
+from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
+
+_SAID = {
+    SilenceKind.ACKNOWLEDGEMENT: "acknowledged",
+    SilenceKind.SNOOZE: "snoozed",
+    SilenceKind.MAINTENANCE: "maintenance planned",
+}
+_SHOWN = 100
+"""Characters of a name or a reason in a verdict; own choice."""
+
+
+def _in_words(one: Silence) -> str:
+    what = "" if one.matcher.kind is MatcherKind.CARD else f" for {one.matcher.kind} {one.matcher.name[:_SHOWN]}"
+    why = f": {one.reason[:_SHOWN]}" if one.reason else ""
+    return f"{_SAID[one.kind]}{what} by {one.actor[:_SHOWN]} until {to_iso(one.until_ms)}{why}"
+
+
+def _gpus_on(subject: Subject, view: FleetView) -> Iterable[Gpu]:
+    if subject.kind is SubjectKind.HOST:
+        return [one.gpu for one in view.parts_by_host.get(subject.name, ())]
+    found = view.gpus.get(subject.name)
+    return [] if found is None else [found.gpu]
+
+
+def silence_of(decision: Decision, view: FleetView, now_ms: int) -> Silence | None:
+    """The silence that covers what a notification is about, of several the last to end; None where none does."""
+    stand = standing(view.controls.silences, now_ms)
+    if not stand or not decision.findings:
+        return None
+    incident = view.incident_of.get(decision.incident)
+    root = decision.incident or decision.findings[0]
+    cause = Cause(root, decision.alert_level, (decision.subject,)) if incident is None else cause_of(incident)
+    # What an action that failed says of a cause is graver than the cause itself.
+    cause = replace(cause, level=decision.alert_level)
+    matchers = around(cause.subjects, lambda subject: _gpus_on(subject, view))
+    covering = [one for one in stand if one.contains(cause, matchers)]
+    return max(covering, key=lambda one: (one.until_ms, one.id), default=None)
+
+
+@guard(SILENCE, 52, Applies.EVERYTHING)
+def silence(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
+    """Has nobody acknowledged, snoozed or planned what a notification is about. It holds no action."""
+    one = silence_of(decision, view, now_ms) if decision.action is ActionKind.NOTIFY else None
+    return None if one is None else Hold(_in_words(one), one.until_ms)
+
+
+@guard("planned_maintenance", 82, Applies.ACTIONS, counts_for_breaker=True)
+def planned_maintenance(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
+    """Is no maintenance planned now for anything that is touched, or for where work would go."""
+    plans = standing(view.controls.silences, now_ms, SilenceKind.MAINTENANCE)
+    if not plans:
+        return None
+    touched = _touched(decision, view)
+    held = [one for one in plans if one.matcher in touched]
+    last = max(held, key=lambda one: (one.until_ms, one.id), default=None)
+    return None if last is None else Hold(_in_words(last), last.until_ms)
+
+
+def _touched(decision: Decision, view: FleetView) -> set[Matcher]:
+    """The matchers of everything that the action touches.
+
+    Of a pool or the fleet as a whole that is what it names: one host under repair keeps nobody from growing a pool.
+    """
+    subject, hosts = decision.subject, set(_named_hosts(decision))
+    if subject.kind is SubjectKind.POOL:
+        return _of_hosts(hosts, view) | {Matcher(MatcherKind.POOL, subject.name)}
+    if subject.kind is SubjectKind.FLEET:
+        return _of_hosts(hosts, view)
+    members = affected(decision, view)
+    hosts |= frozenset() if members else hosts_of(subject, view)
+    gpus = [one.gpu for one in members]
+    named = [view.gpus[rank.gpu].gpu for rank in ranks_in(decision.parameters) if rank.gpu in view.gpus]
+    return _of_hosts(hosts, view) | {one for gpu in (*gpus, *named) for one in matchers_of(gpu)}
+
+
+def _named_hosts(decision: Decision) -> Iterable[str]:
+    """Hosts that the parameters name: the one that is to go, and those where work would go."""
+    parameters = decision.parameters
+    if isinstance(parameters, MigrateParameters | DefragmentParameters):
+        yield from (host for piece in parameters.to_host for host in piece)
+    if named_host(decision):
+        yield named_host(decision)
+
+
+def _of_hosts(hosts: Iterable[str], view: FleetView) -> set[Matcher]:
+    found = {Matcher(MatcherKind.HOST, host) for host in hosts}
+    return found | {
+        one for host in hosts for member in view.parts_by_host.get(host, ()) for one in matchers_of(member.gpu)
+    }

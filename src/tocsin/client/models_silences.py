@@ -1,0 +1,59 @@
+"""Wire models of silences: acknowledgements, snoozes and planned maintenance."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tocsin.client.wire import Instant, Wire
+from tocsin.domain.silence import MatcherKind, SilenceKind
+
+Reason = Annotated[str, Field(max_length=500)]
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+Seconds = Annotated[float, Field(gt=0, le=31 * 86_400)]
+
+Place = Literal[MatcherKind.HOST, MatcherKind.POOL, MatcherKind.RACK, MatcherKind.LABEL]
+
+
+class SilenceOut(Wire):
+    """One silence; it stands from `start` until `until`."""
+
+    id: str
+    silence: SilenceKind
+    kind: MatcherKind
+    name: str
+    """Id of a card, name of a host, pool or rack, or a label as `key=value`."""
+    by: str
+    start: Instant
+    until: Instant
+    reason: str = ""
+    breaker_until: Instant | None = None
+    """Until when an acknowledgement keeps its cause out of the breaker; null where it does not."""
+
+
+class AcknowledgeRequest(Wire):
+    """For how long a card is taken on, and why."""
+
+    for_seconds: Seconds = 3600.0
+    reason: Reason = ""
+
+
+class SnoozeRequest(Wire):
+    """What is hidden, for how long, and why."""
+
+    kind: MatcherKind
+    name: Name
+    for_seconds: Seconds
+    reason: Reason = ""
+
+
+class MaintenanceRequest(Wire):
+    """Where maintenance is planned, when, for how long, and why."""
+
+    kind: Place
+    name: Name
+    start: Instant | None = None
+    """Null: now."""
+    for_seconds: Seconds
+    reason: Reason = ""
