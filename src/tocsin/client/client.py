@@ -33,7 +33,6 @@ from tocsin.http_client import http_client
 T = TypeVar("T")
 
 Params = Mapping[str, str | int | Sequence[str]]
-_SILENCES = {SilenceKind.SNOOZE: "/v1/snoozes", SilenceKind.MAINTENANCE: "/v1/maintenance"}
 
 
 def _span(start_ms: int | None, end_ms: int | None, **more: str | int | Sequence[str]) -> Params:
@@ -169,11 +168,12 @@ class Client:
 
     def silences(self, kind: SilenceKind) -> list[SilenceOut]:
         """Snoozes, or planned maintenance, that stand or are planned."""
-        return self._get(list[SilenceOut], _SILENCES[kind])
+        return self._get(list[SilenceOut], "/v1/snoozes" if kind is SilenceKind.SNOOZE else "/v1/maintenance")
 
     def end_silence(self, kind: SilenceKind, silence_id: str) -> SilenceOut:
         """End a snooze or maintenance before its time."""
-        return self._parse(SilenceOut, self._ask("DELETE", f"{_SILENCES[kind]}/{quote(silence_id, safe='')}"))
+        path = "/v1/snoozes/" if kind is SilenceKind.SNOOZE else "/v1/maintenance/"
+        return self._parse(SilenceOut, self._ask("DELETE", path + quote(silence_id, safe="")))
 
     def peers(
         self,

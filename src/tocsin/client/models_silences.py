@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tocsin.client.wire import Instant, Wire
+from tocsin.client.wire import Instant, RequestBody, Wire
 from tocsin.domain.silence import MatcherKind, SilenceKind
 
 Reason = Annotated[str, Field(max_length=500)]
@@ -32,14 +32,14 @@ class SilenceOut(Wire):
     """Until when an acknowledgement keeps its cause out of the breaker; null where it does not."""
 
 
-class AcknowledgeRequest(Wire):
+class AcknowledgeRequest(RequestBody):
     """For how long a card is taken on, and why."""
 
     for_seconds: Seconds = 3600.0
     reason: Reason = ""
 
 
-class SnoozeRequest(Wire):
+class SnoozeRequest(RequestBody):
     """What is hidden, for how long, and why."""
 
     kind: MatcherKind
@@ -48,7 +48,7 @@ class SnoozeRequest(Wire):
     reason: Reason = ""
 
 
-class MaintenanceRequest(Wire):
+class MaintenanceRequest(RequestBody):
     """Where maintenance is planned, when, for how long, and why."""
 
     kind: Place

@@ -53,7 +53,9 @@ def test_json_is_the_whole_summary_and_what_it_counts() -> None:
     with serving(FakeService()) as url, Client(url) as client:
         told = json.loads(CliRunner().invoke(cli, ["status", "--json", "--api-url", url]).output)
         summary = client.summary().model_dump(mode="json")
-    assert told.keys() == summary.keys() | {"brain", "ready", "service", "attention", "cards", "ahead", "waiting"}
+    assert told.keys() == summary.keys() | {
+        "brain", "ready", "service", "attention", "cards", "hidden", "ahead", "waiting",
+    }  # fmt: skip
     assert len(told["waiting"]) == told["decisions_approvable"]
     assert all(one["eta"] for one in told["ahead"])
     assert told["ready"] == {"ready": True, "reasons": []}
