@@ -173,9 +173,8 @@ class _Window:
 
 def request_pattern(at_ms: Instants, values: Floats, now_ms: int) -> Pattern:
     """Judge one server by its `METRICS`, float64[n, 6] at `at_ms`, NaN where missing."""
-    windows = [
-        _window(at_ms, values, end, NOW_MS) for end in range(now_ms, int(at_ms[0]) if at_ms.size else 0, -NOW_MS)
-    ]
+    first_ms = int(at_ms[0]) if at_ms.size else now_ms
+    windows = [_window(at_ms, values, end, NOW_MS) for end in range(now_ms, first_ms, -NOW_MS)]
     if not windows or windows[0] is None:
         return Pattern(DiagnosisVerdict.NOT_ENOUGH_DATA, reason="no request figures in the last five minutes")
     now, past = windows[0], [window for window in windows[1:] if window is not None]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tocsin_testing import scale
 from tocsin_testing.figures import Result, rows, table, within
 
 NOTHING_SECONDS = 1e-5
@@ -15,6 +16,11 @@ _SAID = pytest.StashKey[dict[str, list[str]]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--figures", type=Path, help="page whose table of figures is replaced by what is measured now")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the benchmarks are read: the size of a fleet stands where they begin."""
+    scale.measuring = not config.getoption("benchmark_disable")
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from tocsin.domain.metrics import METRICS, MetricSpec
 from tocsin.domain.reading import Gpu, Reading
 
 GPUS_PER_NODE = 8
+measuring = True
+"""False where benchmarks only have to run (`--benchmark-disable`): a small fleet shows as much."""
 PLAIN = tuple(spec.name for spec in METRICS.values() if spec.entity == "gpu" and not spec.label)
 
 

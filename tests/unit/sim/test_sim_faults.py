@@ -48,7 +48,7 @@ def test_a_rehearsal_strikes_within_the_hour_and_tells_the_truth(kind: str) -> N
 
 @pytest.mark.parametrize("kind", sorted(fault_kinds()))
 def test_every_fault_ends_and_the_gpu_recovers(kind: str) -> None:
-    simulated, gpu, _ = rehearse(kind, steps=1)
+    simulated, gpu, _ = rehearse(kind, steps=1, gpus=64 if kind == "mig_fragmentation" else 16)
     after = watch(simulated, gpu, 10 * 60)
     (fault,) = simulated.faults
     assert fault.ended_ms is not None
