@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.client.errors import NotFound
 from tocsin.client.models_cards import Card, CardState
+from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SnoozeRequest
 from tocsin.config.settings import Settings
-from tocsin.domain.decision import OutcomeStatus
+from tocsin.domain.decision import OutcomeStatus, Ruling
 from tocsin.domain.entry import EntryKind
+from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.silence import MatcherKind, SilenceKind
 from tocsin.queries.card_life import CardLife
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
@@ -90,3 +94,39 @@ def test_the_life_is_the_same_by_entries_and_by_checkpoint(demo: Demo) -> None:
     closed = [entry.payload for entry in journal.entries(kinds={EntryKind.INCIDENT_CLOSED})]
     assert closed
     demo.running.stop()
+
+
+def test_what_people_silence_in_a_running_brain(demo: Demo) -> None:
+    demo.step()
+    gpu = demo.service.inject("row_remap", "4", "ann").gpu
+    silences, place = demo.service.silences, next(one for one in demo.brain.gpus if one.uuid == gpu)
+    while (card := about(demo, gpu)) is None:
+        demo.step()
+    taken = silences.acknowledge(card.id, AcknowledgeRequest(for_seconds=600.0), "ann", personal=True)
+    assert (demo.service.card(card.id).state, taken.breaker_until) == (CardState.ACKNOWLEDGED, taken.until)
+    silences.end_acknowledgement(card.id, "ann")
+    assert demo.service.card(card.id).state is CardState.OPEN
+    with pytest.raises(Conflict):
+        silences.end_acknowledgement(card.id, "ann")
+    with pytest.raises(NotFound, match="no GPU has rack nowhere"):
+        silences.snooze(SnoozeRequest(kind=MatcherKind.RACK, name="nowhere", for_seconds=600.0), "ann")
+    for kind, name in ((MatcherKind.CARD, card.id), (MatcherKind.HOST, place.host), (MatcherKind.RACK, place.rack)):
+        made = silences.snooze(SnoozeRequest(kind=kind, name=name, for_seconds=600.0), "ann")
+        assert silences.pools(kind, name) == silences.pools_of(SilenceKind.SNOOZE, made.id) == [place.pool]
+        found = demo.service.cards(100)
+        assert about(demo, gpu) is None
+        assert (found.hidden, found.snoozes, found.maintenances) == (1, 1, 0)
+        assert [one.id for one in demo.service.cards(100, hidden=True).items] == [card.id]
+        assert [one.id for one in silences.listed(SilenceKind.SNOOZE)] == [made.id]
+        silences.end(SilenceKind.SNOOZE, made.id, "bob")
+        assert about(demo, gpu) is not None
+    request = MaintenanceRequest(kind=MatcherKind.HOST, name=place.host, for_seconds=7200.0)
+    planned = silences.plan(request, "ann")
+    demo.step()
+    assert demo.service.cards(100).maintenances == 1
+    held = {v.guard for one in demo.brain.statuses() for v in one.verdicts if v.ruling is Ruling.HOLD}
+    assert "planned_maintenance" in held
+    demo.running.stop()
+    again = open_brain(demo.settings, demo.clock, propose=True, fleet=demo.fleet, pools=demo.fleet.pools)
+    assert [one.id for one in BrainService(again.brain).silences.listed(SilenceKind.MAINTENANCE)] == [planned.id]
+    again.stop()
