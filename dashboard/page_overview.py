@@ -8,7 +8,7 @@ from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.dashboard import cards, heatmap, link, style
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
-from tocsin.dashboard.decision_control import Hand, show_news
+from tocsin.dashboard.decision_control import Hand, forget_news, show_news
 from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.heatmap import canvas
@@ -128,6 +128,8 @@ def render() -> None:
         with right:
             _heading(summary, text)
             show_news(text)
+            # The card itself says it from now on.
+            forget_news()
             cards.show(found, summary.now, hand)
             st.caption(text("attention.cost.help"))
 

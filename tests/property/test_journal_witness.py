@@ -114,7 +114,8 @@ def test_two_hundred_of_two_hundred_ordinary_restarts_go_on() -> None:
         for number in range(200):
             journal, keeper = site.start()
             found.append(keeper.standing)
-            journal.append((*ORDINARY, *AWAITED_KINDS)[number % 8], {})
+            kinds = (*ORDINARY, *AWAITED_KINDS)
+            journal.append(kinds[number % len(kinds)], {})
             if number % 2:
                 keeper.close()
             journal.close()

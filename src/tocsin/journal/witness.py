@@ -36,7 +36,14 @@ RETRY_SECONDS = 5.0
 HOLD_SECONDS = 1.0
 """Longest that an entry of `AWAITED` waits for the witness; while it is away nothing waits."""
 AWAITED = frozenset(
-    {EntryKind.EXECUTION_STARTED, EntryKind.PAUSE, EntryKind.HOLD_OFF, EntryKind.BREAKER_TRIPPED, EntryKind.REJECTION}
+    {
+        EntryKind.EXECUTION_STARTED,
+        EntryKind.PAUSE,
+        EntryKind.HOLD_OFF,
+        EntryKind.MAINTENANCE_PLANNED,
+        EntryKind.BREAKER_TRIPPED,
+        EntryKind.REJECTION,
+    }
 )
 """What must not be lost by a restore: the witness has it before anything is done that rests on it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tocsin.actions.loop.notifications import UNWANTED
+from tocsin.actions.loop.notifications import OVER_WHILE_WITHHELD, UNWANTED
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models_pager import PagerReport, StatementScore
 from tocsin.domain.alert_level import AlertLevel
@@ -113,9 +113,10 @@ def _alerts(told: JournalSpan) -> list[PagerAlert]:
 
 
 def _is_message(payload: Mapping[str, object]) -> bool:
-    """Whether the entry says that a receiver got a message; one about an end, or that nobody asked for, is none."""
+    """Whether the entry says that a receiver got a message; one about an end, that nobody asked for, or that a silence
+    held back until its cause was over, is none."""
     outcome = payload.get("outcome")
-    unwanted = isinstance(outcome, dict) and outcome.get("detail") == UNWANTED
+    unwanted = isinstance(outcome, dict) and outcome.get("detail") in (UNWANTED, OVER_WHILE_WITHHELD)
     return bool(payload.get("ok")) and "ended" not in payload and not unwanted
 
 
