@@ -17,7 +17,7 @@ from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 
 MOST_STANDING = 500
 """Silences that stand or are planned at one time (own choice)."""
-MOST_CAUSES = 500
+MOST_CAUSES = 200
 """Findings of a card that one silence names; a card of more names the first."""
 KEPT_MS = 7 * DAY
 """How long an ended silence is remembered: nothing that it covered is acknowledged anew after that (own choice)."""

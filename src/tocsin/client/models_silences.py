@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tocsin.client.wire import Instant, RequestBody, Wire
+from tocsin.domain.clock import from_iso
 from tocsin.domain.silence import MatcherKind, SilenceKind
 
 Reason = Annotated[str, Field(max_length=500)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 Seconds = Annotated[float, Field(gt=0, le=31 * 86_400)]
+
+
+def _real(instant: str) -> str:
+    """`instant`, which the pattern alone lets be the 31st of February; raises ValueError."""
+    try:
+        from_iso(instant)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+    return instant
+
 
 Place = Literal[MatcherKind.HOST, MatcherKind.POOL, MatcherKind.RACK, MatcherKind.LABEL]
 
@@ -53,7 +64,7 @@ class MaintenanceRequest(RequestBody):
 
     kind: Place
     name: Name
-    start: Instant | None = None
+    start: Annotated[Instant, AfterValidator(_real)] | None = None
     """Null: now."""
     for_seconds: Seconds
     reason: Reason = ""

@@ -9,7 +9,7 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import SECOND, from_iso
-from tocsin.domain.errors import Conflict, InputError
+from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.reading import Gpu
@@ -64,7 +64,7 @@ class SilenceService:
         """Plan maintenance of a place."""
         matcher = Matcher(request.kind, request.name)
         self._gpus_in(matcher)
-        start_ms = None if request.start is None else _instant(request.start)
+        start_ms = None if request.start is None else from_iso(request.start)
         for_ms = _milliseconds(request.for_seconds)
         return self._out(self._brain.actions.silences.plan(matcher, actor, start_ms, for_ms, request.reason))
 
@@ -142,10 +142,3 @@ def _pools_of(subject: Subject, gpus_on: GpusOn) -> set[str]:
 
 def _milliseconds(seconds: float) -> int:
     return round(seconds * SECOND)
-
-
-def _instant(text: str) -> int:
-    try:
-        return from_iso(text)
-    except ValueError as error:
-        raise InputError("start", text, "is no instant", "use RFC 3339 in UTC, such as 2026-11-21T03:54:16Z") from error

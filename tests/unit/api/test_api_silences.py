@@ -113,6 +113,7 @@ def test_who_may_not_is_refused(http: TestClient, service: FakeService) -> None:
         ("snoozes", {"kind": "pool", "name": "x", "for_seconds": 8 * 86_400}, 400),
         ("maintenance", {"kind": "card", "name": "x", "for_seconds": 60}, 422),
         ("maintenance", {"kind": "pool", "name": "x", "for_seconds": 60, "start": "tomorrow"}, 422),
+        ("maintenance", {"kind": "pool", "name": "x", "for_seconds": 60, "start": "0000-00-00T00:00:00.000Z"}, 422),
         ("cards/nothing/acknowledge", {}, 404),
     ],
 )
