@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 
+import httpcore2
 import pytest
 import structlog
 from xdist.remote import Producer
@@ -36,6 +39,20 @@ class ModuleScheduling(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ModuleScheduling:
     """How tests are spread over the workers of `-n`."""
     return ModuleScheduling(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Eleven thousand tests are a million objects, through which each full collection of garbage would go."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def system_cas_read_once() -> Iterator[None]:
+    """`httpx2.get` reads the CAs of the system anew each time, which costs more than the request."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import httpx2
@@ -41,8 +42,14 @@ def http_client(
         timeout=timeout_seconds,
         transport=transport,
         trust_env=proxies,
-        verify=tls or (client_context(ca) if ca is not None else True),
+        verify=tls or (client_context(ca) if ca is not None else _system_context(proxies)),
     )
+
+
+@cache
+def _system_context(environment: bool) -> ssl.SSLContext:
+    """The system's CAs, read once: reading them costs more than most requests."""
+    return httpx2.create_ssl_context(trust_env=environment)
 
 
 def client_context(ca: Path | None = None, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:

@@ -13,6 +13,7 @@ from functools import cache
 
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.grouping import grouped
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.reading import Owner
 from tocsin.rules.engine import Inputs, RuleEngine
@@ -49,9 +50,13 @@ class Site:
     """A random fleet: racks of HGX hosts, and racks that are one NVLink domain, some of two racks."""
 
     nodes: list[Node] = field(default_factory=list)
+    _indexed: dict[str, dict[str, tuple[Node, ...]]] = field(default_factory=dict)
 
     def of(self, what: str, name: str) -> list[Node]:
-        return [node for node in self.nodes if getattr(node, what) == name]
+        """Nodes by one of their fields; asked first once all nodes are there."""
+        if what not in self._indexed:
+            self._indexed[what] = grouped((getattr(node, what), node) for node in self.nodes)
+        return list(self._indexed[what].get(name, ()))
 
     def topology(self) -> Topology:
         """All that the site knows, as its sources would tell."""
