@@ -84,29 +84,25 @@ def _touched(decision: Decision, view: FleetView) -> set[Matcher]:
 
     Of a pool or the fleet as a whole that is what it names: one host under repair keeps nobody from growing a pool.
     """
-    subject, hosts = decision.subject, set(_named_hosts(decision))
+    subject = decision.subject
+    gpus, hosts = _named(decision)
+    found = {one for uuid in gpus if uuid in view.gpus for one in matchers_of(view.gpus[uuid].gpu)}
+    found |= {Matcher(MatcherKind.HOST, host) for host in hosts}
+    members = [member for host in hosts for member in view.parts_by_host.get(host, ())]
     if subject.kind is SubjectKind.POOL:
-        return _of_hosts(hosts, view) | {Matcher(MatcherKind.POOL, subject.name)}
-    if subject.kind is SubjectKind.FLEET:
-        return _of_hosts(hosts, view)
-    members = affected(decision, view)
-    hosts |= frozenset() if members else hosts_of(subject, view)
-    gpus = [one.gpu for one in members]
-    named = [view.gpus[rank.gpu].gpu for rank in ranks_in(decision.parameters) if rank.gpu in view.gpus]
-    return _of_hosts(hosts, view) | {one for gpu in (*gpus, *named) for one in matchers_of(gpu)}
+        found.add(Matcher(MatcherKind.POOL, subject.name))
+    elif subject.kind is not SubjectKind.FLEET:
+        found |= {Matcher(MatcherKind.HOST, host) for host in hosts_of(subject, view)}
+        members += affected(decision, view)
+    return found | {one for member in members for one in matchers_of(member.gpu)}
 
 
-def _named_hosts(decision: Decision) -> Iterable[str]:
-    """Hosts that the parameters name: the one that is to go, and those where work would go."""
+def _named(decision: Decision) -> tuple[set[str], set[str]]:
+    """GPUs and hosts that the parameters name: where work runs, where it would go, and the host that is to go."""
     parameters = decision.parameters
+    gpus, hosts = {rank.gpu for rank in ranks_in(parameters)}, {named_host(decision)} - {""}
+    if isinstance(parameters, MigrateParameters):
+        gpus |= {place.gpu for place in (*parameters.source, *parameters.target)}
     if isinstance(parameters, MigrateParameters | DefragmentParameters):
-        yield from (host for piece in parameters.to_host for host in piece)
-    if named_host(decision):
-        yield named_host(decision)
-
-
-def _of_hosts(hosts: Iterable[str], view: FleetView) -> set[Matcher]:
-    found = {Matcher(MatcherKind.HOST, host) for host in hosts}
-    return found | {
-        one for host in hosts for member in view.parts_by_host.get(host, ()) for one in matchers_of(member.gpu)
-    }
+        hosts |= {host for piece in parameters.to_host for host in piece}
+    return gpus, hosts

@@ -15,8 +15,9 @@ from tocsin.actions.model.silences import (
     Silence,
     payload_of,
 )
+from tocsin.actions.notifications.channel import clean
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, to_iso
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
@@ -87,7 +88,9 @@ class SilenceCalls:
         now_ms = self._clock.now_ms()
         if start_ms is not None and not now_ms - MINUTE <= start_ms <= now_ms + FURTHEST_AHEAD_MS:
             days = FURTHEST_AHEAD_MS // DAY
-            raise InputError("start", start_ms, "lies in the past or too far ahead", f"plan up to {days} days ahead")
+            raise InputError(
+                "start", to_iso(start_ms), "lies in the past or too far ahead", f"plan up to {days} days ahead"
+            )
         with self._decision_log.lock:
             made = self._made(SilenceKind.MAINTENANCE, matcher, actor, for_ms, reason, start_ms)
             return self._begin(made)
@@ -115,7 +118,6 @@ class SilenceCalls:
             raise InputError("for_seconds", for_ms / SECOND, "is too short or too long", f"1 minute to {longest} hours")
         if len(reason) > MOST_REASON:
             raise InputError("reason", reason, "is too long", f"use {MOST_REASON} characters at most")
-        reason = " ".join(reason.split())
         now_ms, silences = self._clock.now_ms(), self._decision_log.controls().silences
         if sum(now_ms < one.until_ms for one in silences) >= MOST_STANDING:
             problem = f"{MOST_STANDING} silences stand or are planned already"
@@ -123,7 +125,7 @@ class SilenceCalls:
         starts_ms = now_ms if start_ms is None else start_ms
         text = f"{kind}|{matcher}|{now_ms}|{starts_ms}|{actor}|{len(silences)}"
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return Silence(name, kind, matcher, starts_ms, starts_ms + for_ms, now_ms, actor, reason)
+        return Silence(name, kind, matcher, starts_ms, starts_ms + for_ms, now_ms, actor, clean(reason))
 
     def _begin(self, made: Silence) -> Silence:
         self._decision_log.note(ENTRY_OF[made.kind], payload_of(made), actor=made.actor)

@@ -195,6 +195,9 @@ class Ledger:
         for at_ms in (*times, *self.causes.values()):
             if at_ms > steady.start_ms:
                 steady.wrote(at_ms, at_ms)
+        for one in self.silences.known.values():
+            if one.at_ms > steady.start_ms:
+                steady.wrote(one.at_ms, one.starts_ms, one.until_ms, one.breaker_until_ms)
         for record in self.records.values():
             if record.waiting and record.decision.at_ms > steady.start_ms:
                 steady.wrote(record.decision.at_ms, record.decision.expires_ms)

@@ -103,6 +103,11 @@ class Silence:
     breaker_until_ms: int = 0
     ended_by: str = ""
 
+    @property
+    def planned(self) -> bool:
+        """Whether it was set for later."""
+        return self.starts_ms > self.at_ms
+
     def stands(self, now_ms: int) -> bool:
         return self.starts_ms <= now_ms < self.until_ms
 

@@ -16,7 +16,6 @@ from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.silences import Silence
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.entry import Entry
-from tocsin.domain.silence import SilenceKind
 
 STEP_MS = 2 * SECOND
 """A smaller difference is drift, and the jitter of reading two clocks one after the other."""
@@ -76,8 +75,8 @@ class SteadyInstants:
         )
 
     def _silence(self, one: Silence) -> Silence:
-        # A plan is for a time of the day; the others are for a while.
-        if one.kind is SilenceKind.MAINTENANCE:
+        # A plan is for a time of the day; what begins at once is for a while.
+        if one.planned:
             return one
         starts_ms, until_ms, breaker_until_ms = map(self.today, (one.starts_ms, one.until_ms, one.breaker_until_ms))
         return replace(one, starts_ms=starts_ms, until_ms=until_ms, breaker_until_ms=breaker_until_ms)

@@ -14,14 +14,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tocsin.actions.loop.notifications import OVER_WHILE_WITHHELD
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.notifications.channel import Delivery
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode
-from tocsin.domain.entry import EntryKind
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
+from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 from tocsin_testing.action_world import FakeExecutor, World, fleet, settings
 from tocsin_testing.journal_double import KilledError
 
@@ -86,6 +88,7 @@ class ActionMachine(RuleBasedStateMachine):
         self.keys: set[str] = set()
         self.going: set[str] = set()
         self.announced: set[str] = set()
+        self.planned: dict[str, str] = {}
         self.paused = False
         self.tripped = False
 
@@ -218,6 +221,16 @@ class ActionMachine(RuleBasedStateMachine):
             gone = self.effects.pop(key, None)
             assert gone is None or gone.subject.host == gpu.host, "a release reaches its own host alone"
 
+    @rule(uuid=uuids)
+    def maintenance_begins_or_ends(self, uuid: str) -> None:
+        """A person plans maintenance of a host for now, or ends it."""
+        host, calls = self.world.gpus[uuid].host, self.world.loop.silences
+        planned = self.planned.pop(host, None)
+        if planned is None:
+            self.planned[host] = calls.plan(Matcher(MatcherKind.HOST, host), "ann", None, 7 * DAY).id
+        else:
+            calls.end(SilenceKind.MAINTENANCE, [planned], "ann")
+
     @rule()
     def lease_is_lost_or_won(self) -> None:
         self.world.active = not self.world.active
@@ -281,6 +294,7 @@ class ActionMachine(RuleBasedStateMachine):
         assert decision.key not in self.keys, "twice on one key"
         assert not self.paused, "acts while paused"
         assert self.world.active, "acts without the lease"
+        assert decision.subject.host not in self.planned, "acts on what is in maintenance"
         mode = self.world.policy.settings.mode
         assert mode is not Mode.OBSERVE, "acts in observe"
         assert mode is Mode.ACT or decision.id in self.approved, "acts without approval"
@@ -319,7 +333,8 @@ class ActionMachine(RuleBasedStateMachine):
         assert len(keys) == len(set(keys))
 
     def teardown(self) -> None:
-        """Whatever happened, every notification goes out once the receiver answers, in any mode and while paused.
+        """Whatever happened, every notification goes out once the receiver answers and nothing is silenced, in any mode
+        and while paused.
 
         One that a kill cut off from its entry goes out again, under the same id.
         """
@@ -327,12 +342,21 @@ class ActionMachine(RuleBasedStateMachine):
             return
         self.world.notifier.delivery = Delivery(True, "told", 1)
         self.world.active = True
+        for planned in self.planned.values():
+            self.world.loop.silences.end(SilenceKind.MAINTENANCE, [planned], "ann")
         self.world.step(advance=MINUTE)
         self._look()
         self.world.step(advance=MINUTE)
-        lost = {str(e.payload["key"]) for e in self.world.journal.of(EntryKind.NOTIFICATION) if not e.payload["ok"]}
+        sent = self.world.journal.of(EntryKind.NOTIFICATION)
+        lost = {str(e.payload["key"]) for e in sent if not e.payload["ok"] or _over_before(e)}
         told = {decision.key for decision in self.world.notifier.told}
         assert self.announced - lost <= told
+
+
+def _over_before(entry: Entry) -> bool:
+    """Whether a notification was over before the maintenance that held it back."""
+    outcome = entry.payload.get("outcome")
+    return isinstance(outcome, dict) and outcome["detail"] == OVER_WHILE_WITHHELD
 
 
 ActionMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -347,6 +371,7 @@ turns = st.one_of(
     st.tuples(st.just("clock_steps"), st.sampled_from([-2 * HOUR, 2 * HOUR])),
     st.tuples(st.just("executor_takes_long"), st.booleans()),
     st.tuples(st.just("release"), uuids, st.booleans()),
+    st.tuples(st.just("maintenance_begins_or_ends"), uuids),
     st.tuples(st.sampled_from(["killed_while_executing", "restart", "lease_is_lost_or_won", "pause_or_resume"])),
 )
 

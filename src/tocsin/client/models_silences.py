@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from tocsin.client.wire import Instant, RequestBody, Wire
-from tocsin.domain.clock import from_iso
+from tocsin.domain.clock import from_iso, to_iso
 from tocsin.domain.silence import MatcherKind, SilenceKind
 
 Reason = Annotated[str, Field(max_length=500)]
@@ -15,13 +15,12 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 Seconds = Annotated[float, Field(gt=0, le=31 * 86_400)]
 
 
-def _real(instant: str) -> str:
-    """`instant`, which the pattern alone lets be the 31st of February; raises ValueError."""
+def _instant(text: str) -> str:
+    """An instant in any form of RFC 3339 as the wire has it; raises ValueError."""
     try:
-        from_iso(instant)
+        return to_iso(from_iso(text))
     except OverflowError as error:
         raise ValueError(str(error)) from error
-    return instant
 
 
 Place = Literal[MatcherKind.HOST, MatcherKind.POOL, MatcherKind.RACK, MatcherKind.LABEL]
@@ -64,7 +63,7 @@ class MaintenanceRequest(RequestBody):
 
     kind: Place
     name: Name
-    start: Annotated[Instant, AfterValidator(_real)] | None = None
-    """Null: now."""
+    start: Annotated[str, Field(max_length=40), AfterValidator(_instant)] | None = None
+    """RFC 3339; null: now."""
     for_seconds: Seconds
     reason: Reason = ""

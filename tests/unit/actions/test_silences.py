@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from tocsin.actions.guards.base import guards
 from tocsin.actions.loop.silence_calls import BREAKER_MS
 from tocsin.actions.model.decision_log import Ledger
 from tocsin.actions.model.silences import KEPT_MS, MOST_STANDING, Silence, standing
 from tocsin.actions.notifications.channel import Phase
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.domain.decision import Ruling
+from tocsin.domain.decision import (
+    ActionParameters,
+    Decision,
+    MigrateParameters,
+    Mode,
+    Ruling,
+    ScaleInParameters,
+    ScaleOutParameters,
+)
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict, InputError
-from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 from tocsin_testing.action_world import TICK, World, fleet, settings
 from tocsin_testing.builders import T0
-from tocsin_testing.notify_world import FakeChannel, NotifyWorld
+from tocsin_testing.notify_world import DECISION, FakeChannel, NotifyWorld
 
 HOST = Matcher(MatcherKind.HOST, "node-0")
 RACK = Matcher(MatcherKind.RACK, "rack-0")
@@ -61,10 +71,12 @@ def test_each_stands_from_its_start_to_its_end_on_the_injected_clock() -> None:
 def test_a_step_of_the_wall_clock_moves_a_while_and_no_plan() -> None:
     world = World()
     snoozed = world.loop.silences.snooze(HOST, "ann", HOUR)
+    begun = world.loop.silences.plan(HOST, "ann", None, HOUR)
     planned = world.loop.silences.plan(RACK, "ann", T0 + DAY, HOUR)
     world.clock.set(world.clock.now_ms() + 3 * HOUR)
     now = {one.id: one for one in world.loop.controls().silences}
     assert now[snoozed.id].until_ms == snoozed.until_ms + 3 * HOUR
+    assert now[begun.id].stands(world.clock.now_ms())
     assert now[planned.id] == planned
 
 
@@ -219,6 +231,13 @@ def test_an_acknowledgement_stops_escalations_of_its_cause_and_no_action() -> No
 # ---------------------------------------------------------------------- planned maintenance
 
 
+def decision_of(action: ActionKind, parameters: ActionParameters) -> Decision:
+    """An action on the first GPU of the fleet."""
+    subject = Subject(SubjectKind.GPU, "GPU-0-0", "node-0", "default")
+    made = replace(DECISION, action=action, subject=subject, parameters=parameters)
+    return replace(made, mode=Mode.ACT, findings=())
+
+
 def test_planned_maintenance_holds_actions_on_what_lies_in_it_and_no_approval_passes() -> None:
     world = World(settings(mode="propose"), fleet(labels={"tier": "a"}))
     world.break_gpu("GPU-0-0")
@@ -233,6 +252,32 @@ def test_planned_maintenance_holds_actions_on_what_lies_in_it_and_no_approval_pa
     world.loop.silences.end(SilenceKind.MAINTENANCE, [planned.id], "ann")
     world.step()
     assert len(world.executor.done) == 1
+
+
+def test_an_action_waits_where_its_work_would_go_to_what_is_worked_on() -> None:
+    world = World()
+    moved = decision_of(ActionKind.MIGRATE, MigrateParameters(work=("4711",), to_host=(("node-1",),)))
+    asked = next(one for one in guards() if one.name == "planned_maintenance")
+    for name, ruling in (("node-0", Ruling.HOLD), ("node-1", Ruling.HOLD), ("node-2", Ruling.ALLOW)):
+        made = world.loop.silences.plan(Matcher(MatcherKind.HOST, name), "ann", None, HOUR)
+        view = replace(world.view(), controls=world.loop.controls())
+        assert asked(moved, view, world.clock.now_ms()).ruling is ruling, name
+        world.loop.silences.end(SilenceKind.MAINTENANCE, [made.id], "ann")
+
+
+def test_a_host_that_is_worked_on_keeps_no_pool_from_growing() -> None:
+    world = World()
+    world.loop.silences.plan(HOST, "ann", None, HOUR)
+    pool = Subject(SubjectKind.POOL, "default", pool="default")
+    asked = next(one for one in guards() if one.name == "planned_maintenance")
+    for parameters, ruling in (
+        (ScaleOutParameters(gpus=8), Ruling.ALLOW),
+        (ScaleInParameters(node="node-1"), Ruling.ALLOW),
+        (ScaleInParameters(node="node-0"), Ruling.HOLD),
+    ):
+        wanted = replace(decision_of(parameters.action, parameters), subject=pool)
+        view = replace(world.view(), controls=world.loop.controls())
+        assert asked(wanted, view, world.clock.now_ms()).ruling is ruling
 
 
 def test_what_is_undone_waits_as_well_and_the_host_beside_it_does_not() -> None:

@@ -63,7 +63,7 @@ def test_only_a_personal_token_keeps_the_cause_out_of_the_breaker(http: TestClie
     assert made["shift"]["breaker_until"] is None
 
 
-@pytest.mark.parametrize(("path", "more"), [("snoozes", {}), ("maintenance", {"start": "2027-01-01T00:00:00.000Z"})])
+@pytest.mark.parametrize(("path", "more"), [("snoozes", {}), ("maintenance", {"start": "2027-01-01T02:00:00+02:00"})])
 def test_snoozes_and_maintenance_are_made_listed_and_ended(
     http: TestClient, service: FakeService, path: str, more: dict[str, str]
 ) -> None:
@@ -71,6 +71,7 @@ def test_snoozes_and_maintenance_are_made_listed_and_ended(
     body = {"kind": "host", "name": host, "for_seconds": 3600, "reason": "fans", **more}
     made = http.post(f"/v1/{path}", json=body, headers=by("olga")).json()
     assert (made["kind"], made["name"], made["by"], made["reason"]) == ("host", host, "olga", "fans")
+    assert not more or made["start"] == "2027-01-01T00:00:00.000Z"
     assert [one["id"] for one in http.get(f"/v1/{path}", headers=by("vera")).json()] == [made["id"]]
     assert http.delete(f"/v1/{path}/{made['id']}", headers=by("olga")).json()["id"] == made["id"]
     assert http.delete(f"/v1/{path}/{made['id']}", headers=by("olga")).status_code == 404

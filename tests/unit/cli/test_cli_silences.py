@@ -35,7 +35,17 @@ def test_a_card_is_taken_given_back_and_hidden() -> None:
         assert said("snoozes").splitlines()[-1] == "no snoozes"
         start = "2027-01-01T00:00:00.000Z"
         planned = json.loads(
-            said("maintenance", "plan", "--host", card.subject.host, "--start", start, "--for", "4h", "--json")
+            said(
+                "maintenance",
+                "plan",
+                "--host",
+                card.subject.host,
+                "--start",
+                "2027-01-01T00:00:00Z",
+                "--for",
+                "4h",
+                "--json",
+            )
         )
         assert planned["start"] == start
         assert "2027-01-01 00:00 UTC to 2027-01-01 04:00 UTC" in said("maintenance", "list")
