@@ -20,6 +20,7 @@ from tocsin.client.models import (
     RuleScore,
     Scoreboard,
 )
+from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.dashboard import charts, link, style
 from tocsin.dashboard.access import api
@@ -433,16 +434,24 @@ def _crossings(score: Scoreboard, text: Text, palette: Palette) -> None:
             st.html(style.note(text("score.models.none")))
 
 
+def _report(report: MorningReport, text: Text) -> str:
+    """The morning report, a line each sentence."""
+    lines = "".join(style.note(text.said(one.text, one.text_zh)) for one in report.sentences)
+    return style.title(text("report.title")) + lines
+
+
 @live(REFRESH_SECONDS)
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        score, records = client.scoreboard(), client.rule_records()
+        score, records, report = client.scoreboard(), client.rule_records(), client.morning_report()
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         view = link.pick("board", text("score.view"), VIEWS, "rules", lambda one: text(f"score.view.{one}"))
         if score.simulated:
             st.html(style.bar([style.chip(text("simulated"), "tc-sim"), style.note(text("score.simulated"))]))
+    if view == "rules":
+        st.html(_report(report, text))
     if view != "hazards":
         st.html(_figures(score, text) + style.note(text("score.intro", since=f"{clock(score.since)} UTC")))
     if view == "rules":

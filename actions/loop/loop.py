@@ -205,6 +205,7 @@ class ActionLoop:
         self._notifications = Notifications(self._decision_log, notifier or JournalNotifier(), clock)
         self.operator = OperatorCalls(self._decision_log, clock, policy, self._execution.inverse)
         self.silences = SilenceCalls(self._decision_log, clock)
+        self._handed: dict[str, Decision] = {}
         self._counts: Counter[str] = Counter()
         self._execution.settle_interrupted()
 
@@ -234,6 +235,15 @@ class ActionLoop:
         self._count(created=created, executed=executed, concluded=concluded, notified=notified, ended=ended)
         counts = dict(self._counts + self._notifications.counts + self._guards.counts)
         return StepReport(now_ms, self.statuses(), created, executed, concluded, notified, ended, counts)
+
+    def tell(self, notice: Decision) -> None:
+        """Hand in a notification; a brain that acts enters it at its next step, once for its key."""
+        with self._decision_log.lock:
+            self._handed[notice.key] = notice
+
+    def knows(self, key: str) -> bool:
+        """Whether a decision of this key was ever made."""
+        return key in self._decision_log.ledger.known
 
     def close(self) -> None:
         """Begin no execution and send no notification any more; safe to repeat."""
@@ -318,6 +328,9 @@ class ActionLoop:
         breaker = self._current(view).controls.breaker
         notices = _escalations(self._decision_log.records(), breaker, view, self.policy)
         notices |= {notice.key: notice for notice in self._rules.notices(self._current(view))}
+        with self._decision_log.lock:
+            handed, self._handed = self._handed, {}
+        notices |= handed if view.active else {}
         new = {key: notice for key, notice in notices.items() if key not in self._decision_log.ledger.known}
         if self._register(new):
             self._guards.evaluate_all(self._current(view), self._clock.now_ms(), (), new)

@@ -15,6 +15,7 @@ from tocsin.actions.model.deliveries import Done
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.actions.notifications.channel import Delivery, Message, Notifier, Phase, message_of, urgency
 from tocsin.actions.notifications.fanout import ChannelQueue, DeliveryJob, FanOut, Item, fan_out_of
+from tocsin.actions.notifications.report import is_report
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
@@ -222,7 +223,7 @@ class Notifications:
             if delivery.ok and message.level is AlertLevel.PAGE:
                 payload["page"] = "summary" if message.gathered else "own"
                 payload["page_key"] = message.key
-            if delivery.ok and queue.reports_end:
+            if delivery.ok and queue.reports_end and not is_report(decision):
                 payload["message"] = message.key
                 if message.gathered:
                     payload["gathered"] = True

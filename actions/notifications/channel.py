@@ -271,7 +271,8 @@ def _single(message: Message, language: str) -> tuple[str, str, tuple[tuple[str,
     }
     facts = tuple((words[name], clip(clean(value), 200)) for name, value in known.items() if value)
     forecast = decision.parameters.context.forecast_zh if language == "zh" else ""
-    body = clip(clean(f"{decision.sentence} {forecast}"), SENTENCE_LIMIT)
+    said = parameters.sentence_zh if language == "zh" and parameters.sentence_zh else f"{decision.sentence} {forecast}"
+    body = clip(clean(said), SENTENCE_LIMIT)
     return f"{decision.rule}, {named(decision.subject)}", body, facts
 
 

@@ -24,6 +24,7 @@ from tocsin.actions.notifications.channel import (
     urgency,
 )
 from tocsin.actions.notifications.delivery import pause_seconds
+from tocsin.actions.notifications.report import is_report, takes_report
 from tocsin.actions.notifications.webhook import WebhookNotifier, WebhookSender
 from tocsin.config.notify import ChannelSettings
 from tocsin.config.settings import Settings
@@ -115,10 +116,13 @@ def wants(settings: ChannelSettings, decision: Decision) -> bool:
     """Whether `decision` is for the channel, by severity, pool, rule and world.
 
     What is of no single pool, such as a host with GPUs of several, is for every channel. A page needs a person now,
-    whatever the severity of the finding that it began with: `min_severity` does not keep it away.
+    whatever the severity of the finding that it began with: `min_severity` does not keep it away. Nor does it keep away
+    the morning report, which goes to every channel but those that call people.
     """
     if decision.simulated and not settings.simulated:
         return False
+    if is_report(decision):
+        return takes_report(settings) and _names_rule(settings, decision)
     if decision.severity.rank < settings.min_severity.rank and decision.alert_level is not AlertLevel.PAGE:
         return False
     if decision.alert_level.rank < settings.min_level.rank:
@@ -127,6 +131,10 @@ def wants(settings: ChannelSettings, decision: Decision) -> bool:
     pool = subject.name if subject.kind is SubjectKind.POOL else subject.pool or decision.parameters.context.pool
     if settings.pools and pool and pool not in settings.pools and subject.kind is not SubjectKind.FLEET:
         return False
+    return _names_rule(settings, decision)
+
+
+def _names_rule(settings: ChannelSettings, decision: Decision) -> bool:
     return not settings.rules or any(fnmatchcase(decision.rule, pattern) for pattern in settings.rules)
 
 

@@ -28,6 +28,7 @@ from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
@@ -156,6 +157,16 @@ def scoreboard(service: ServiceDep, _who: Viewer) -> models.Scoreboard:
 def pager_report(service: ServiceDep, _who: Viewer) -> PagerReport:
     """What was paged, warned and noted over the last fortnight, against what is known to have come."""
     return service.pager_report()
+
+
+@read_router.get("/report", tags=["decisions"])
+def morning_report(
+    service: ServiceDep,
+    _who: Viewer,
+    hours: Annotated[int, Query(ge=1, le=168, description="How far back it looks.")] = 24,
+) -> MorningReport:
+    """The morning report: what happened, what Tocsin did, what it got wrong, what waits, what to expect."""
+    return service.morning_report(hours)
 
 
 @read_router.get("/rules", tags=["decisions"])

@@ -14,6 +14,7 @@ from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
 from tocsin.domain.decision import DecisionState
@@ -158,6 +159,9 @@ class Service(Protocol):
 
     def pager_report(self) -> PagerReport:
         """What the pager said over the last fortnight, against what is known to have come."""
+
+    def morning_report(self, hours: int) -> MorningReport:
+        """Five sentences on the last `hours`, and the figures that they are made of."""
 
     def rule_records(self) -> list[RuleRecord]:
         """How far each rule may go, and the record by which it earns to act alone, by name."""

@@ -18,7 +18,7 @@ from tocsin.plugins import EXTRAS
 
 TASKS: dict[str, tuple[str, ...]] = {
     "Start": ("demo", "brain", "agent", "dashboard"),
-    "Look at the fleet": ("cards", "card", "top", "status", "diagnose", "scoreboard", "plan"),
+    "Look at the fleet": ("cards", "card", "top", "status", "diagnose", "scoreboard", "report", "plan"),
     "Look at this node": ("scan", "xid"),
     "Decide and act": (
         "approve", "reject", "ack", "snooze", "snoozes", "maintenance", "pause", "resume", "breaker", "release", "act",
@@ -50,6 +50,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "processes": ("agent", "brain", "dashboard", "demo"),
     "reference": ("reference",),
     "rehearse": ("rehearse",),
+    "report": ("report",),
     "scan": ("scan",),
     "scoreboard": ("scoreboard",),
     "silences": ("ack", "maintenance", "snooze", "snoozes"),

@@ -17,6 +17,7 @@ from tocsin.client.errors import BadRequest, Busy, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_silences import SilenceOut
 from tocsin.client.wire import adapter, to_json
@@ -274,6 +275,10 @@ class Client:
     def rule_records(self) -> list[RuleRecord]:
         """How far each rule may go, and the record by which it earns to act alone."""
         return self._get(list[RuleRecord], "/v1/rules")
+
+    def morning_report(self, hours: int = 24) -> MorningReport:
+        """Five sentences on the last `hours`, 1 to 168."""
+        return self._get(MorningReport, "/v1/report", {"hours": hours})
 
     def pager_report(self) -> PagerReport:
         """What the pager said, against what is known to have come."""

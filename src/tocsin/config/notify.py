@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, time, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from tocsin.config.section import Section
 from tocsin.domain.alert_level import AlertLevel
@@ -117,6 +119,16 @@ class ChannelSettings(Section):
         return self.secret.get_secret_value()
 
 
+def _zone(name: str) -> tzinfo:
+    # Known without the system's table of time zones, which small images do not have.
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("is no time zone that this system knows, such as Europe/Berlin or UTC") from None
+
+
 class NotifySettings(Section):
     """Notification channels, beside the webhook."""
 
@@ -126,6 +138,11 @@ class NotifySettings(Section):
     """Most pages to one receiver in 12 hours, whatever the fleet: two incidents a shift are what a person can see
     through (Google's SRE book). Hard faults page always and use it up first; what else would page beyond it is told
     in one summary page, and as warnings after that."""
+    report_at: str = Field(default="", pattern=r"^(([01]\d|2[0-3]):[0-5]\d)?$")
+    """When the morning report is sent each day, such as `07:00`; empty: never. It goes to every channel but
+    `alertmanager` and `pagerduty`, whatever its `min_level`."""
+    report_zone: str = "UTC"
+    """Time zone of `report_at`, such as `Europe/Berlin`."""
     urls: dict[str, SecretStr] = Field(default_factory=dict)
     """URLs of channels by name, so that each can be a secret file, such as `notify__urls__chat`."""
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
@@ -148,6 +165,22 @@ class NotifySettings(Section):
                 raise ValueError(f"{link!r} is no URL that starts with https:// or http://")
         self.channels = [self._with_secrets(channel) for channel in self.channels]
         return self
+
+    @field_validator("report_zone")
+    @classmethod
+    def _known_zone(cls, name: str) -> str:
+        _zone(name)
+        return name
+
+    @property
+    def report_time(self) -> time | None:
+        """When the morning report is due each day; None: never."""
+        return time.fromisoformat(self.report_at) if self.report_at else None
+
+    @property
+    def report_tz(self) -> tzinfo:
+        """The time zone of `report_time`."""
+        return _zone(self.report_zone)
 
     def _with_secrets(self, channel: ChannelSettings) -> ChannelSettings:
         found = {"url": self.urls.get(channel.name), "secret": self.secrets.get(channel.name)}

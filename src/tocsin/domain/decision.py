@@ -145,13 +145,14 @@ class _CommonParameters(Parameters):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyParameters(_CommonParameters):
     """`intended` is the action that is meant to be taken, `proposes` the id of the decision that waits for a yes,
-    `escalates` that of the one that failed."""
+    `escalates` that of the one that failed, `sentence_zh` the sentence in Chinese, where there is one."""
 
     action: ClassVar = ActionKind.NOTIFY
 
     intended: Annotated[ActionKind | None, choice(ActionKind, "kind of action")] = None
     proposes: Text = ""
     escalates: Text = ""
+    sentence_zh: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

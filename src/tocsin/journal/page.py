@@ -80,6 +80,21 @@ def _backwards(path: Path, top: int, floor: int) -> Iterator[tuple[sqlite3.Conne
         top = file.first
 
 
+def number_before(path: Path, at_ms: int) -> int:
+    """Number of the newest entry from before `at_ms`, 0 where there is none: what is newer alone is looked at.
+
+    Raises InputError where `path` is no journal, and ArchiveMissing.
+    """
+    with closing(connect(path, write=False)) as db:
+        head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
+    query = "SELECT seq FROM entry WHERE seq >= ? AND seq < ? AND at_ms < ? ORDER BY seq DESC LIMIT 1"
+    for db, above, below in _backwards(path, head + 1, 1):
+        row = db.execute(query, (above, below, at_ms)).fetchone()
+        if row is not None:
+            return int(row[0])
+    return 0
+
+
 def read_numbered(path: Path, numbers: Sequence[int]) -> Iterator[Entry]:
     """The entries of these numbers, in order. Raises InputError where `path` is no journal, and ArchiveMissing."""
     marks = ", ".join("?" * len(numbers))

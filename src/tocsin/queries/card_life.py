@@ -133,7 +133,7 @@ class CardLife:
         """Take one entry in, in the order of the journal."""
         name = str(entry.payload.get("id", ""))
         if entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
-            record = _read(entry.payload.get("card"))
+            record = read_record(entry.payload.get("card"))
             if record is not None:
                 self._opened(replace(record, id=name), entry.at_ms)
         elif entry.kind == EntryKind.INCIDENT_CLOSED:
@@ -179,7 +179,7 @@ class CardLife:
         return cls(ended, dict(state["again"]), held)
 
 
-def _read(payload: object) -> CauseRecord | None:
+def read_record(payload: object) -> CauseRecord | None:
     """The record of an entry; None where it has none, or one that this version cannot read."""
     try:
         return _RECORD.validate_python(payload)

@@ -12,7 +12,9 @@ from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import DecisionState, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
+from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.forecaster.capacity.filling import FRAGMENTATION
 from tocsin.rules.symptoms import Symptom
 
 Words = tuple[str, str]
@@ -111,6 +113,21 @@ class CardCause:
     subject: Subject
     place: Place | None = None
     gpus: int = 1
+
+
+def expected_cause(prediction: Prediction) -> CardCause:
+    """What the headline of a forecast is made of."""
+    category = Category.HARDWARE
+    if prediction.subject.kind is SubjectKind.POOL:
+        category = Category.CAPACITY
+    elif prediction.target == FRAGMENTATION:
+        category = Category.FRAGMENTATION
+    elif prediction.metric.startswith("gpu_memory"):
+        category = Category.MEMORY
+    elif "temperature" in prediction.metric:
+        category = Category.THERMAL
+    symptom, subject = Symptom.FORECAST, prediction.subject
+    return CardCause(symptom, category, Severity.WARNING, ActionKind.NOTIFY, prediction.metric, subject)
 
 
 class Names:

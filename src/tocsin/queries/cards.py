@@ -33,6 +33,7 @@ from tocsin.queries.card_words import (
     Words,
     against,
     clock,
+    expected_cause,
     headline,
     named,
     next_of,
@@ -440,10 +441,7 @@ class _Maker:
             soonest = most_urgent(found)
             if soonest is None or place_key(subject) in self._places:
                 continue
-            category = Category.MEMORY if soonest.metric.startswith("gpu_memory") else Category.HARDWARE
-            trouble = CardCause(
-                Symptom.FORECAST, category, Severity.WARNING, ActionKind.NOTIFY, soonest.metric, subject, None
-            )
+            trouble = expected_cause(soonest)
             told = CardEvidence(kind="forecast", text=self._names.plain(soonest.sentence), at=to_iso(soonest.at_ms))
             name = _name("forecast", subject.key)
             card = self._card(name, trouble, None, [told], health=GpuState.OK, level=self._level(soonest))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tocsin.actions.loop.notifications import OVER_WHILE_WITHHELD, UNWANTED
 from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.actions.notifications.report import is_report
 from tocsin.client.models_pager import PagerReport, StatementScore
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY
@@ -102,7 +103,7 @@ def _alerts(told: JournalSpan) -> list[PagerAlert]:
         if entry.kind != EntryKind.NOTIFICATION or not _is_message(entry.payload):
             continue
         decision = decisions.get(str(entry.payload["decision"]))
-        if decision is None:
+        if decision is None or is_report(decision):
             continue
         key = str(entry.payload.get("page_key") or entry.payload.get("message") or decision.key)
         # Entries of before there were levels have none.

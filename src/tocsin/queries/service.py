@@ -18,6 +18,7 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
@@ -47,6 +48,7 @@ from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
+from tocsin.queries.morning_report import report_now
 from tocsin.queries.outlook import ForecastQueries, gate_verdict
 from tocsin.queries.pager_journal import report_of
 from tocsin.queries.plans import plans_now
@@ -113,6 +115,7 @@ class BrainService:
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
         self._reports = Cache[str, PagerReport](wall.monotonic, by_effort, most=1)
+        self._morning = Cache[int, MorningReport](wall.monotonic, by_effort, most=4)
         self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
         hours = CostHours(brain.store, brain.clock, wall)
         self._outlook = ForecastQueries(brain, self._tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
@@ -381,6 +384,10 @@ class BrainService:
             now_ms=now,
         )
         return board.model_copy(update={"kinds": [views.kind_score(one) for one in brain.forecasts.kinds(now)]})
+
+    def morning_report(self, hours: int) -> MorningReport:
+        cards = [one.card for one in self._made_cards()]
+        return self._morning.get(hours, lambda: report_now(self._brain, cards, hours))
 
     def rule_records(self) -> list[RuleRecord]:
         return rule_records(self._brain)

@@ -57,7 +57,7 @@ def cases_of(
     for said in sorted(predictions, key=lambda one: (one.at_ms, one.subject.key, one.target)):
         if said.subject.kind is not SubjectKind.GPU or not _speaks(said, truth):
             continue
-        key = (said.subject.key, said.target, said.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY))
+        key = (said.subject.key, said.target, is_claim(said))
         end_ms = said.at_ms + said.horizon_ms
         if said.at_ms < ends.get(key, 0):
             continue
@@ -68,6 +68,11 @@ def cases_of(
         if known or end_ms > now_ms:
             found.append(StatedCase(said, came, end_ms <= now_ms))
     return found
+
+
+def is_claim(said: Prediction) -> bool:
+    """Whether it claims that something comes; that nothing does is claimed at a low probability."""
+    return said.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)
 
 
 def _speaks(said: Prediction, truth: Truth | None) -> bool:
@@ -101,8 +106,7 @@ def score_statements(cases: Sequence[StatedCase], muted: Mapping[str, float]) ->
 
 def _score(kind: str, cases: Sequence[StatedCase], muted: float) -> StatementScore:
     settled = [case for case in cases if case.settled]
-    # What a kind claims are its crossings and its warnings; that nothing is to come is claimed at a low probability.
-    claims = [case for case in settled if case.said.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
+    claims = [case for case in settled if is_claim(case.said)]
     with_chance = [case for case in settled if case.said.probability is not None]
     stated = np.array([case.said.probability for case in with_chance], dtype=np.float64)
     came = np.array([case.came_ms is not None for case in with_chance], dtype=np.float64)

@@ -51,9 +51,10 @@ from tocsin.client.models import (
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
+from tocsin.client.models_report import MorningReport, ReportSentence, ReportTopic
 from tocsin.client.models_rules import RuleRecord
 from tocsin.config.access import ApiSettings
-from tocsin.domain.clock import DAY, ManualClock, to_iso
+from tocsin.domain.clock import DAY, HOUR, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
@@ -386,6 +387,18 @@ class FakeService(FakeDecisions):
             simulated=False, days=14.0, gpus=256, hard_faults=3, pages=4, pages_right=3, recall=1.0, prompt_recall=0.67,
             pages_per_cause=1.0, unknown={"precision": "a journal does not tell what was not wrong"},
         )  # fmt: skip
+
+    def morning_report(self, hours: int) -> MorningReport:
+        said = {
+            ReportTopic.HAPPENED: ("1 fault began in the last 24 h, 0 of them over.", "过去 24 小时新增 1 起故障。"),
+            ReportTopic.DID: ("Tocsin carried out no action.", "Tocsin 未执行动作。"),
+            ReportTopic.WRONG: ("Nothing settled yet: no forecast came due.", "尚无定论：没有到期的预测。"),
+            ReportTopic.WAITS: ("1 action waits for your yes.", "1 个动作等待批准。"),
+            ReportTopic.EXPECT: ("No forecast stands.", "没有有效预测。"),
+        }
+        sentences = [ReportSentence(topic=topic, text=en, text_zh=zh) for topic, (en, zh) in said.items()]
+        start = to_iso(self.now_ms() - hours * HOUR)
+        return MorningReport(start=start, end=to_iso(self.now_ms()), mode=Mode.PROPOSE, sentences=sentences)
 
     def rule_records(self) -> list[RuleRecord]:
         """One that is far from it, one that acts, one that fell back."""

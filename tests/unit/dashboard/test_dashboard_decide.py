@@ -362,6 +362,12 @@ def test_a_real_fleet_s_scores_are_not_called_simulated(url: str, service: FakeS
     assert TEXT("score.simulated") not in said(opened("scoreboard"))
 
 
+def test_the_scoreboard_begins_with_the_morning_report(url: str, service: FakeService) -> None:
+    told = service.morning_report(24).sentences
+    assert all(one.text in said(opened("scoreboard")) for one in told)
+    assert all(one.text_zh in said(opened("scoreboard", lang="zh")) for one in told)
+
+
 def test_probabilities_come_with_their_figures(url: str) -> None:
     shown = said(opened("scoreboard", board="hazards"))
     for words in ("57 %", "44 %", "4 of 9, 19 % to 73 %", "2.32", "3 of 7 alarms", "guessing: 1.4 %"):

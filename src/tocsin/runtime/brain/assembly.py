@@ -43,6 +43,7 @@ from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
 from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.plan_watch import PlanWatch
+from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
@@ -315,6 +316,9 @@ def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | Non
             metrics=metrics,
         )
         threads.append(Periodic("store", follower.look, settings.rules.evaluate_seconds, clock, failed))
+    if settings.notify.report_at:
+        reports = ReportWatch(brain, BrainService(brain).morning_report)
+        threads.append(Periodic("report", reports.look, REPORT_LOOK_SECONDS, clock, failed))
     if annotations is not None:
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:
