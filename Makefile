@@ -17,7 +17,6 @@ export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 REHEARSALS ?= build/rehearsals
 .PHONY: help demo setup setup-servers lint quick unit walk attack kills chaos wheel-test aws-test test bench docs prior backtest \
 	rehearsal rehearsals grafana clean
@@ -72,7 +71,11 @@ wheel-test: setup  ## Laws and smoke tests against the built wheel, a package wi
 	TOCSIN_TEST_WHEEL=$(CURDIR)/build/site PYTHONPATH=$(CURDIR)/build/site \
 		$(BIN)/python -m pytest -n 3 --no-loadscope-reorder --reruns 1 -m "not gpu" --benchmark-disable tests/laws tests/smoke
 
-test: setup-servers setup lint wheel-test aws-test unit  ## Everything
+test:  ## Everything; what needs one processor runs beside what needs another
+	@$(MAKE) --no-print-directory setup-servers
+	@$(MAKE) --no-print-directory setup
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint aws-test wheel-test
+	@$(MAKE) --no-print-directory unit
 
 bench: setup  ## Print every measured figure in one table, and write it into docs/performance.md
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance.md

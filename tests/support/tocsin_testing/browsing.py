@@ -27,6 +27,7 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 WAIT = 30_000
+expect.set_options(timeout=WAIT)
 WIDTH, HEIGHT = 1440, 900
 ASKED_BY_STREAMLIT = ("/_stcore/health", "/_stcore/host-config")
 """Streamlit looks for its server below the path of the page first, where it is not, and then at the root."""
