@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -91,6 +92,7 @@ class World:
         )
         self.token = TOKEN
         self.carried_out: list[str] = []
+        self.made: list[str] = []
         for _ in range(6):
             self.minute()
 
@@ -108,10 +110,27 @@ class World:
         self.running.brain.accept(Batch(readings=readings))
         self.running.brain.tick()
 
-    def post(self, path: str, body: dict[str, object]) -> int:
-        answer = self.http.post(path, json=body, headers={"Authorization": f"Bearer {self.token}"})
+    def post(self, path: str, body: dict[str, object]) -> object:
+        return self._ask("POST", path, json=body)
+
+    def delete(self, path: str) -> object:
+        return self._ask("DELETE", path)
+
+    def _ask(self, verb: str, path: str, **more: Any) -> object:
+        answer = self.http.request(verb, path, headers={"Authorization": f"Bearer {self.token}"}, **more)
         assert answer.is_success, answer.text
-        return answer.status_code
+        return answer.json() if answer.content else None
+
+    def card(self) -> str:
+        """The path under which an open card is acknowledged."""
+        found = self.http.get("/v1/cards", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        return f"/v1/cards/{found[0]['id']}/acknowledge"
+
+    def silence(self, path: str) -> None:
+        """A snooze or maintenance of a host, whose path is kept."""
+        made = self.post(path, {"kind": "host", "name": "node-3", "for_seconds": 3600})
+        assert isinstance(made, dict)
+        self.made.append(f"{path}/{made['id']}")
 
     def decision(self) -> str:
         found = self.http.get("/v1/decisions", headers={"Authorization": f"Bearer {TOKEN}"}).json()
@@ -168,6 +187,18 @@ WRITES: dict[str, tuple[Step | None, Step, str]] = {
     "POST /v1/manual": (None, lambda w: w.post("/v1/manual", DEED), "otto"),
     "POST /v1/inject": (None, lambda w: w.post("/v1/inject", {"kind": "x", "gpu": "GPU-1"}), "otto"),
     "POST /v1/login": (None, lambda w: w.log_in(), "ldap:anna"),
+    "POST /v1/cards/{card_id}/acknowledge": (None, lambda w: w.post(w.card(), {}), "otto"),
+    "DELETE /v1/cards/{card_id}/acknowledge": (
+        lambda w: w.post(w.card(), {}), lambda w: w.delete(w.card()), "otto"
+    ),
+    "POST /v1/snoozes": (None, lambda w: w.silence("/v1/snoozes"), "otto"),
+    "DELETE /v1/snoozes/{silence_id}": (
+        lambda w: w.silence("/v1/snoozes"), lambda w: w.delete(w.made[-1]), "otto"
+    ),
+    "POST /v1/maintenance": (None, lambda w: w.silence("/v1/maintenance"), "otto"),
+    "DELETE /v1/maintenance/{silence_id}": (
+        lambda w: w.silence("/v1/maintenance"), lambda w: w.delete(w.made[-1]), "otto"
+    ),
     "POST /v1/logout": (lambda w: w.log_in(), lambda w: w.post("/v1/logout", {}), "ldap:anna"),
 }  # fmt: skip
 """For each changing route what has to be before, the request, and under whose name it is to be found."""
