@@ -121,10 +121,11 @@ class World:
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
-    def card(self) -> str:
-        """The path under which an open card is acknowledged."""
+    def acknowledge(self) -> None:
+        """The first card, the path of which is kept."""
         found = self.http.get("/v1/cards", headers={"Authorization": f"Bearer {TOKEN}"}).json()
-        return f"/v1/cards/{found[0]['id']}/acknowledge"
+        self.made.append(f"/v1/cards/{found['items'][0]['id']}/acknowledge")
+        self.post(self.made[-1], {})
 
     def silence(self, path: str) -> None:
         """A snooze or maintenance of a host, whose path is kept."""
@@ -187,10 +188,8 @@ WRITES: dict[str, tuple[Step | None, Step, str]] = {
     "POST /v1/manual": (None, lambda w: w.post("/v1/manual", DEED), "otto"),
     "POST /v1/inject": (None, lambda w: w.post("/v1/inject", {"kind": "x", "gpu": "GPU-1"}), "otto"),
     "POST /v1/login": (None, lambda w: w.log_in(), "ldap:anna"),
-    "POST /v1/cards/{card_id}/acknowledge": (None, lambda w: w.post(w.card(), {}), "otto"),
-    "DELETE /v1/cards/{card_id}/acknowledge": (
-        lambda w: w.post(w.card(), {}), lambda w: w.delete(w.card()), "otto"
-    ),
+    "POST /v1/cards/{card_id}/acknowledge": (None, lambda w: w.acknowledge(), "otto"),
+    "DELETE /v1/cards/{card_id}/acknowledge": (lambda w: w.acknowledge(), lambda w: w.delete(w.made[-1]), "otto"),
     "POST /v1/snoozes": (None, lambda w: w.silence("/v1/snoozes"), "otto"),
     "DELETE /v1/snoozes/{silence_id}": (
         lambda w: w.silence("/v1/snoozes"), lambda w: w.delete(w.made[-1]), "otto"
