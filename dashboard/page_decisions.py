@@ -19,7 +19,7 @@ from tocsin.client.models import (
     TimelineMark,
     TimelineQuery,
 )
-from tocsin.dashboard import charts, link, style
+from tocsin.dashboard import charts, link, style, what_if
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.decision_control import Hand, decide_buttons, fleet_buttons, forget_news, show_news
@@ -523,6 +523,8 @@ def render() -> None:
             st.html(style.note(text("decisions.choose")))
         else:
             show(story, summary.now, hand, palette)
+    with api(text) as client:
+        what_if.ask(client, everything.rules, text)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Not now, for a reason in plain words; `until_ms` is when it ends by itself, None where something must change."""
+    """Not now, for a reason in plain words; `until_ms` is when it ends by itself, None where something must change.
+
+    `observed` and `limit` are the two figures that a guard compared, in one unit, where these alone decide.
+    """
 
     reason: str
     until_ms: int | None = None
+    observed: float | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class Guard:
             return Verdict(self.name, Ruling.ALLOW)
         if isinstance(answer, Deny):
             return Verdict(self.name, Ruling.DENY, answer.reason)
-        return Verdict(self.name, Ruling.HOLD, answer.reason, answer.until_ms)
+        return Verdict(self.name, Ruling.HOLD, answer.reason, answer.until_ms, answer.observed, answer.limit)
 
 
 def guard(

@@ -76,7 +76,7 @@ def evidence(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     root = view.findings.get(decision.findings[0]) if decision.findings else None
     wanted = 1 if root is not None and root.told else view.policy.settings.confirmations
     seen = view.confirmations.get(decision.findings[0], 0) if decision.findings else 0
-    return Hold(f"seen {seen} of {wanted} consecutive times") if seen < wanted else None
+    return None if seen >= wanted else Hold(f"seen {seen} of {wanted} consecutive times", observed=seen, limit=wanted)
 
 
 @guard("boot_grace", 65, Applies.ACTIONS, counts_for_breaker=True)

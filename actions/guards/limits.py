@@ -7,7 +7,7 @@ that is the only host, or all of a pool, a person must approve.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tocsin.actions.guards.base import Applies, Hold, guard
 from tocsin.actions.model.catalogue import is_disruptive
@@ -36,7 +36,10 @@ def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Hold | N
     """Would no more than the allowed number of subjects be under a disruptive action."""
     others = occupied(view).keys() - {base_key(decision.subject)}
     most = view.policy.settings.limits.max_concurrent
-    return None if len(others) + 1 <= most else Hold(f"{len(others)} under action already, at most {most} at once")
+    if len(others) + 1 <= most:
+        return None
+    said = f"{len(others)} under action already, at most {most} at once"
+    return Hold(said, observed=len(others) + 1, limit=most)
 
 
 @guard("max_share", 130, Applies.DISRUPTIVE)
@@ -49,7 +52,8 @@ def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     if not _beyond_share(decision, view) or (ratio > 0 and total and _on_one_host(wanted, view)):
         return None
     most = math.floor(ratio * total + _ROUNDING)
-    return Hold(f"{len(wanted)} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})")
+    said = f"{len(wanted)} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})"
+    return Hold(said, observed=len(wanted) / total if total else None, limit=ratio)
 
 
 def _beyond_share(decision: Decision, view: FleetView) -> bool:
@@ -76,11 +80,17 @@ def max_per_host(decision: Decision, view: FleetView, now_ms: int) -> Hold | Non
     most = view.policy.settings.limits.max_per_host
     mine = hosts_of(decision.subject, view)
     others = [s for key, s in occupied(view).items() if key != base_key(decision.subject)]
-    for host in sorted(mine):
-        here = sum(host in hosts_of(subject, view) for subject in others)
-        if here + 1 > most:
-            return Hold(f"host {host} has {here} under action already, at most {most}")
-    return None
+    counts = {host: sum(host in hosts_of(subject, view) for subject in others) for host in sorted(mine)}
+    return _fullest("host", counts, most)
+
+
+def _fullest(kind: str, counts: Mapping[str, int], most: int) -> Hold | None:
+    """A hold where the place with the most subjects under action may have no other; the first of several."""
+    place = max(counts, key=counts.__getitem__, default="")
+    if not counts or counts[place] + 1 <= most:
+        return None
+    said = f"{kind} {place} has {counts[place]} under action already, at most {most}"
+    return Hold(said, observed=counts[place] + 1, limit=most)
 
 
 @guard("max_per_rack", 150, Applies.DISRUPTIVE)
@@ -88,11 +98,9 @@ def max_per_rack(decision: Decision, view: FleetView, now_ms: int) -> Hold | Non
     """Would no more than the allowed number of subjects of one rack be under action."""
     most = view.policy.settings.limits.max_per_rack
     others = [s for key, s in occupied(view).items() if key != base_key(decision.subject)]
-    for rack in sorted(racks_of(decision.subject, view)):
-        here = sum(rack in racks_of(subject, view) for subject in others)
-        if here + 1 > most:
-            return Hold(f"rack {rack} has {here} under action already, at most {most}")
-    return None
+    mine = sorted(racks_of(decision.subject, view))
+    counts = {rack: sum(rack in racks_of(subject, view) for subject in others) for rack in mine}
+    return _fullest("rack", counts, most)
 
 
 def shortfall(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int]:
@@ -116,13 +124,17 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     service for what is left.
     """
     ratio = view.policy.settings.limits.min_available_ratio
-    for pool, lacking in _below_least(decision, view, now_ms).items():
-        if not _one_host_lacks(decision, pool, view, now_ms):
-            total = counted_in(pool, view)
-            least = math.ceil(ratio * total - _ROUNDING)
-            kept = f"pool {pool} would keep {least - lacking} of {total} GPUs in service"
-            return Hold(f"{kept}, at least {least} ({ratio:.0%})")
-    return None
+    below = _below_least(decision, view, now_ms)
+    short = {pool: lacking for pool, lacking in below.items() if not _one_host_lacks(decision, pool, view, now_ms)}
+    if not short:
+        return None
+    totals = {pool: counted_in(pool, view) for pool in short}
+    kept = {pool: math.ceil(ratio * totals[pool] - _ROUNDING) - lacking for pool, lacking in short.items()}
+    pool = next(iter(short))
+    said = f"pool {pool} would keep {kept[pool]} of {totals[pool]} GPUs in service"
+    least = kept[pool] + short[pool]
+    worst = min(kept[name] / totals[name] for name in short)
+    return Hold(f"{said}, at least {least} ({ratio:.0%})", observed=worst, limit=ratio)
 
 
 def _below_least(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int]:

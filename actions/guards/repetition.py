@@ -9,7 +9,7 @@ from tocsin.actions.model.catalogue import DISRUPTIVE, is_disruptive
 from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
 from tocsin.actions.model.view import FleetView
-from tocsin.domain.clock import DAY, to_iso
+from tocsin.domain.clock import DAY, SECOND, to_iso
 from tocsin.domain.decision import Decision, ThrottleKind, ranks_in
 from tocsin.domain.finding import ActionKind, SubjectKind
 
@@ -55,7 +55,9 @@ def cooldown(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Has the subject rested since the last action of this kind."""
     until_ms = max(_starts(decision, view), default=0) + milliseconds(view.policy.settings.cooldown_seconds)
     if _starts(decision, view) and now_ms < until_ms:
-        return Hold(f"the last {decision.action} here was too recent", until_ms)
+        rest = view.policy.settings.cooldown_seconds
+        rested = rest - (until_ms - now_ms) / SECOND
+        return Hold(f"the last {decision.action} here was too recent", until_ms, observed=rested, limit=rest)
     return None
 
 
@@ -89,4 +91,5 @@ def attempts(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     most = view.policy.settings.limits.attempts_per_day
     if len(recent) < most:
         return None
-    return Hold(f"tried {len(recent)} times in 24 h, at most {most}", sorted(recent)[-most] + DAY)
+    until_ms = sorted(recent)[-most] + DAY
+    return Hold(f"tried {len(recent)} times in 24 h, at most {most}", until_ms, observed=len(recent) + 1, limit=most)

@@ -20,6 +20,13 @@ VERDICTS = TypeAdapter(tuple[Verdict, ...])
 OUTCOME = TypeAdapter(Outcome)
 
 
+def dump_verdicts(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:
+    """`verdicts` as JSON objects; the figures that a guard compared are there where it compared some."""
+    dumped: list[dict[str, Any]] = VERDICTS.dump_python(verdicts, mode="json")
+    figures = ("observed", "limit")
+    return [{name: value for name, value in one.items() if name not in figures or value is not None} for one in dumped]
+
+
 def dump_decision(decision: Decision) -> dict[str, Any]:
     """`decision` as a JSON object, its id beside the fields; without what entries of before did not have either."""
     left_out = {"parameters", *(name for name, default in _LATER.items() if getattr(decision, name) is default)}

@@ -13,7 +13,14 @@ from pydantic import TypeAdapter
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note, Tally
-from tocsin.actions.model.decision_json import OUTCOME, VERDICTS, dump_decision, dump_outcome, load_decision
+from tocsin.actions.model.decision_json import (
+    OUTCOME,
+    VERDICTS,
+    dump_decision,
+    dump_outcome,
+    dump_verdicts,
+    load_decision,
+)
 from tocsin.actions.model.deliveries import Delivered, Done
 from tocsin.actions.model.goals import repaired_by
 from tocsin.actions.model.ledger_entry import LedgerEntry
@@ -611,7 +618,7 @@ class DecisionLog:
         self.note(EntryKind.DECISION, dump_decision(decision), simulated=decision.simulated)
 
     def verdicts_given(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
-        dumped = VERDICTS.dump_python(verdicts, mode="json")
+        dumped = dump_verdicts(verdicts)
         self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dumped, **more)
 
     def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool) -> None:

@@ -20,6 +20,7 @@ from tocsin.api.dependencies import (
     Uuid,
     check_metrics,
     of_app,
+    require_json,
     span_of,
 )
 from tocsin.api.errors import documented, refuse_unknown_parameters
@@ -30,6 +31,7 @@ from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
@@ -167,6 +169,18 @@ def morning_report(
 ) -> MorningReport:
     """The morning report: what happened, what Tocsin did, what it got wrong, what waits, what to expect."""
     return service.morning_report(hours)
+
+
+@read_router.post(
+    "/what-if",
+    tags=["decisions"],
+    dependencies=[Depends(require_json)],
+    responses=documented(400, 408, 413, 415),
+)
+def what_if(service: ServiceDep, _who: Viewer, request: WhatIfRequest) -> WhatIfOut:
+    """Which held decisions of the last 30 days a guard's limit or a rule's mode would have let run, and what came of
+    their GPUs. It only looks: nothing is changed."""
+    return service.what_if(request)
 
 
 @read_router.get("/rules", tags=["decisions"])

@@ -17,6 +17,7 @@ from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
+from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
@@ -162,6 +163,9 @@ class Service(Protocol):
 
     def morning_report(self, hours: int) -> MorningReport:
         """Five sentences on the last `hours`, and the figures that they are made of."""
+
+    def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
+        """Which held decisions of the last 30 days a change would have let run. Raises InputError."""
 
     def rule_records(self) -> list[RuleRecord]:
         """How far each rule may go, and the record by which it earns to act alone, by name."""

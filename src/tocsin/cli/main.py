@@ -18,7 +18,7 @@ from tocsin.plugins import EXTRAS
 
 TASKS: dict[str, tuple[str, ...]] = {
     "Start": ("demo", "brain", "agent", "dashboard"),
-    "Look at the fleet": ("cards", "card", "top", "status", "diagnose", "scoreboard", "report", "plan"),
+    "Look at the fleet": ("cards", "card", "top", "status", "diagnose", "scoreboard", "report", "what-if", "plan"),
     "Look at this node": ("scan", "xid"),
     "Decide and act": (
         "approve", "reject", "ack", "snooze", "snoozes", "maintenance", "pause", "resume", "breaker", "release", "act",
@@ -58,6 +58,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "status": ("status",),
     "tokens": ("token",),
     "top": ("top",),
+    "what_if": ("what-if",),
     "xid": ("xid",),
 }
 """Commands by the module of this folder that has them in its `COMMANDS`."""

@@ -20,6 +20,7 @@ from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_silences import SilenceOut
+from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
@@ -279,6 +280,10 @@ class Client:
     def morning_report(self, hours: int = 24) -> MorningReport:
         """Five sentences on the last `hours`, 1 to 168."""
         return self._get(MorningReport, "/v1/report", {"hours": hours})
+
+    def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
+        """Which held decisions of the last 30 days a change would have let run; it changes nothing."""
+        return self._post(WhatIfOut, "/v1/what-if", asked.model_dump(mode="json", exclude_none=True))
 
     def pager_report(self) -> PagerReport:
         """What the pager said, against what is known to have come."""

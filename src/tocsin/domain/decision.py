@@ -390,13 +390,16 @@ class Verdict:
     """A guard's answer.
 
     `until_ms` says when a hold ends by itself, None where something else must change; with a denial, from when on the
-    same cause may be decided anew.
+    same cause may be decided anew. `observed` is the figure that the guard compared, `limit` what it may be at most or
+    must be at least, in one unit; None where these alone do not decide, and in entries of before they were recorded.
     """
 
     guard: str
     ruling: Ruling
     reason: str = ""
     until_ms: int | None = None
+    observed: float | None = None
+    limit: float | None = None
 
 
 class GoalSense(StrEnum):

@@ -266,7 +266,8 @@ def _held_by(status: DecisionStatus) -> list[str]:
     return [verdict.guard for verdict in status.verdicts if verdict.ruling is not Ruling.ALLOW]
 
 
-def _confirmation(status: DecisionStatus, events: Sequence[Event], now_ms: int) -> str:
+def confirmation(status: DecisionStatus, events: Sequence[Event], now_ms: int) -> str:
+    """Whether a hardware event followed on what a decision is about: `confirmed`, `unconfirmed`, or `pending`."""
     decision = status.decision
     if now_ms < decision.at_ms + HORIZON_MS:
         return "pending"
@@ -281,7 +282,7 @@ def _confirmation(status: DecisionStatus, events: Sequence[Event], now_ms: int) 
 
 def _score_rule(rule: str, mine: Sequence[DecisionStatus], events: Sequence[Event], now_ms: int) -> RuleScore:
     held = [_held_by(status) for status in mine]
-    found = Counter(_confirmation(status, events, now_ms) for status in mine)
+    found = Counter(confirmation(status, events, now_ms) for status in mine)
     return RuleScore(
         rule=rule,
         action=mine[0].decision.action,

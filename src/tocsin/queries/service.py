@@ -20,6 +20,7 @@ from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
@@ -56,6 +57,7 @@ from tocsin.queries.rule_records import rule_records
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.silences import SilenceService
 from tocsin.queries.views import peer_band
+from tocsin.queries.what_if import what_if_now
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.port import Store
 
@@ -111,6 +113,7 @@ class BrainService:
         self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
         self._verifying = threading.Lock()
         self._gathering = threading.Lock()
+        self._asking = threading.Lock()
         self._wall = wall
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
@@ -388,6 +391,15 @@ class BrainService:
     def morning_report(self, hours: int) -> MorningReport:
         cards = [one.card for one in self._made_cards()]
         return self._morning.get(hours, lambda: report_now(self._brain, cards, hours))
+
+    def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
+        # One at a time: it reads a month of the journal.
+        if not self._asking.acquire(timeout=VERIFY_WAIT_SECONDS):
+            raise Unavailable("another what-if question is being answered; ask again in a few seconds")
+        try:
+            return what_if_now(self._brain, asked)
+        finally:
+            self._asking.release()
 
     def rule_records(self) -> list[RuleRecord]:
         return rule_records(self._brain)

@@ -53,6 +53,7 @@ from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport, ReportSentence, ReportTopic
 from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, HOUR, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
@@ -399,6 +400,13 @@ class FakeService(FakeDecisions):
         sentences = [ReportSentence(topic=topic, text=en, text_zh=zh) for topic, (en, zh) in said.items()]
         start = to_iso(self.now_ms() - hours * HOUR)
         return MorningReport(start=start, end=to_iso(self.now_ms()), mode=Mode.PROPOSE, sentences=sentences)
+
+    def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
+        if asked.rule:
+            raise InputError("rule", asked.rule, "is no rule of this service", "tocsin rules record lists them")
+        start = to_iso(self.now_ms() - 30 * DAY)
+        change = f"guard {asked.guard} with limit {asked.limit:g}"
+        return WhatIfOut(start=start, end=to_iso(self.now_ms()), change=change, decisions=3, would_run=2, still_held=1)
 
     def rule_records(self) -> list[RuleRecord]:
         """One that is far from it, one that acts, one that fell back."""

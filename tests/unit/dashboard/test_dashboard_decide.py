@@ -344,6 +344,17 @@ def test_the_settle_time_counts_down(service: FakeService) -> None:
     assert standing(story, later, TEXT) == "Executed; effect checked now"
 
 
+def test_a_what_if_question_is_answered_and_changes_nothing(url: str, service: FakeService) -> None:
+    app = opened("decisions")
+    before = service.decisions(100)
+    asking = [one for one in app.button if one.label == TEXT("what_if.ask")]
+    asking[0].click().run()
+    assert TEXT("what_if.counts", decisions=3, would_run=2, still_held=1, not_known=0) in said(app)
+    [one for one in app.button if one.label == TEXT("what_if.ask")][1].click().run()
+    assert "is no rule of this service" in app.warning[0].value
+    assert service.decisions(100) == before
+
+
 # ------------------------------------------------------------------ scoreboard
 
 
