@@ -21,11 +21,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tocsin.actions.model.decision_json import dump_decision, dump_outcome
+from tocsin.actions.model.decision_json import dump_decision, dump_outcome, dump_verdicts
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock
-from tocsin.domain.decision import Outcome
+from tocsin.domain.decision import Outcome, Verdict
 from tocsin.domain.reading import Reading
 from tocsin.journal.journal import Journal
 from tocsin.store.port import Columns, Series, Store
@@ -66,9 +66,11 @@ def expected() -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it; an outcome without what it has not from then."""
+    """`value` as JSON has it; an outcome or a verdict without what it has not from then."""
     if isinstance(value, Outcome):
         return dump_outcome(value)
+    if isinstance(value, Verdict):
+        return dump_verdicts((value,))[0]
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
