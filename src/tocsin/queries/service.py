@@ -389,8 +389,10 @@ class BrainService:
         return board.model_copy(update={"kinds": [views.kind_score(one) for one in brain.forecasts.kinds(now)]})
 
     def morning_report(self, hours: int) -> MorningReport:
-        cards = [one.card for one in self._made_cards()]
-        return self._morning.get(hours, lambda: report_now(self._brain, cards, hours))
+        def made() -> MorningReport:
+            return report_now(self._brain, [one.card for one in self._made_cards()], hours)
+
+        return self._morning.get(hours, made)
 
     def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
         # One at a time: it reads a month of the journal.
