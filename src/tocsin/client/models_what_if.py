@@ -30,7 +30,7 @@ class WhatIfRequest(RequestBody):
 
     guard: Annotated[str, Field(max_length=100)] = ""
     """Name of a guard that has a limit, such as `max_share`."""
-    limit: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    limit: Annotated[float, Field(strict=True, ge=0, le=1e9)] | None = None
     """The limit that it would have, in the unit of its setting."""
     rule: Annotated[str, Field(max_length=200)] = ""
     """Name of a rule."""
