@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.actions.model.catalogue import ACTIONS
+from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_minute
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction
@@ -50,7 +50,12 @@ def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
 
 def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "") -> str:
     """What is to be done to what, why, by when, and why this. `cause` may begin with the name of `subject`."""
-    return joined(f"{ACTIONS[action].verb} {_named_once(subject, cause.strip().rstrip('.'))}", eta, why)
+    said = cause.strip().rstrip(".")
+    # It is the host that is drained or rebooted, whichever of its GPUs is the cause.
+    if ACTIONS[action].scope is Scope.HOST and subject.host and said.startswith(f"{subject.host} GPU "):
+        subject = Subject(SubjectKind.HOST, subject.host)
+        said = said.removeprefix(f"{subject.name} ")
+    return joined(f"{ACTIONS[action].verb} {_named_once(subject, said)}", eta, why)
 
 
 def _named_once(subject: Subject, cause: str) -> str:

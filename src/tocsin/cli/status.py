@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -109,6 +109,7 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
         cards = client.cards(_MOST_SHOWN)
         service = own_metrics(client.metrics())
     waiting = [decision for decision in decisions if decision.approvable]
+    on_cards = {card.action.decision for card in cards.items if card.action is not None and card.action.can_approve}
     now_ms = from_iso(summary.now)
     ahead = [prediction for prediction in predictions if (prediction.eta_ms or 0) > now_ms]
     whole = {
@@ -125,7 +126,7 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
         *summary_lines(cards.items, cards.total),
         *hidden_line(cards),
         *_ahead_lines(ahead, summary.now),
-        *_waiting_lines(waiting),
+        *_waiting_lines(waiting, on_cards),
         *health_lines(ready, service),
     ]
     show(as_json, summary.model_dump(mode="json") | whole, lines, client.base_url)
@@ -178,15 +179,15 @@ def _ahead_lines(ahead: Sequence[Prediction], now: str) -> list[str]:
     return ["predicted:", *lines, *_more(len(ahead))] if lines else []
 
 
-def _waiting_lines(waiting: Sequence[DecisionOut]) -> list[str]:
-    from tocsin.terminal.rows import held
+def _waiting_lines(waiting: Sequence[DecisionOut], on_cards: Collection[str]) -> list[str]:
+    """Decisions that wait for a person and that no card above asks for."""
     from tocsin.terminal.text import plain
 
-    title = f"waiting for a person ({len(waiting)}; tocsin approve ID, tocsin reject ID):"
-    lines = []
-    for decision in waiting[:_MOST_SHOWN]:
-        lines += [f"  {decision.id}  {plain(decision.sentence)}", f"    held by {held(decision)}"]
-    return [title, *lines, *_more(len(waiting))] if waiting else []
+    rest = [decision for decision in waiting if decision.id not in on_cards]
+    also = "also " if len(rest) < len(waiting) else ""
+    title = f"{also}waiting for a person ({len(rest)}; tocsin approve ID, tocsin reject ID):"
+    lines = [f"  {decision.id}  {plain(decision.sentence)}" for decision in rest[:_MOST_SHOWN]]
+    return [title, *lines, *_more(len(rest))] if rest else []
 
 
 def _more(count: int) -> list[str]:

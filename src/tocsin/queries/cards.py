@@ -233,7 +233,7 @@ class _Maker:
         lead = self._lead(decisions, root.subject)
         warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
         health = self._ranking.state(root)
-        words, chance = _confidence(worst, warned)
+        words, chance = _confidence(worst)
         reopened = self.inputs.life.came_again.get(worst.id)
         hours = self._ranking.expected_loss(self._ranking.at_stake(root.subject), root, warned, health)
         evidence = [*self._findings((worst, *others)), *self._said(lead, decisions), *self._before(trouble)]
@@ -613,12 +613,13 @@ def _state(lead: DecisionStatus | None, reopened_ms: int | None) -> CardState:
     return CardState.OPEN if reopened_ms is None else CardState.REOPENED
 
 
-def _confidence(incident: Incident, warned: Prediction | None) -> tuple[str, float | None]:
+def _confidence(incident: Incident) -> tuple[str, float | None]:
+    """How sure it is; what has happened has no probability, whatever is forecast beside it."""
     root = incident.root
+    if not root.expected:
+        return ("reported by the driver" if root.told else "measured"), None
     chance = next((item.value for item in root.evidence if item.name.startswith(PREDICTION_EVIDENCE)), None)
-    if root.expected:
-        return "a forecast: nothing has happened yet", chance
-    return ("reported by the driver" if root.told else "measured"), None if warned is None else warned.probability
+    return "a forecast: nothing has happened yet", chance
 
 
 def _worth(decision: Decision) -> tuple[float | None, float | None]:

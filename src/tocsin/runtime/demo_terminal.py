@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.actions.model.ledger_entry import APPROVAL, DecisionStatus
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import SECOND, to_minute
 from tocsin.domain.decision import DecisionState, Ruling, Verdict
@@ -110,7 +110,7 @@ class DemoTerminal:
             if self._first(f"end/{decision.id}"):
                 self._line(now_ms, _ENDS[status.state], f"{what} {status.reason}".strip())
             return
-        verdict = _holding(status.verdicts)
+        verdict = _holding(status)
         if verdict is None or verdict.guard in _SOON_OVER:
             return
         if self._first(f"decision/{decision.id}/{verdict.guard}"):
@@ -143,5 +143,9 @@ def _in_one_line(tail: str) -> str:
     return f" {words}" if tail.startswith(" ") else words
 
 
-def _holding(verdicts: Sequence[Verdict]) -> Verdict | None:
-    return next((verdict for verdict in verdicts if verdict.ruling is not Ruling.ALLOW), None)
+def _holding(status: DecisionStatus) -> Verdict | None:
+    """What keeps a decision that is not over from running; approval only where nothing else does."""
+    if status.state not in (DecisionState.HELD, DecisionState.APPROVED):
+        return None
+    holds = [verdict for verdict in status.verdicts if verdict.ruling is not Ruling.ALLOW]
+    return next((one for one in holds if one.guard != APPROVAL or status.waits_for_person), None)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tocsin.cli.main import cli
-from tocsin.cli.status import health_lines, needs_a_look, own_metrics
+from tocsin.cli.status import _waiting_lines, health_lines, needs_a_look, own_metrics
 from tocsin.client.client import Client
 from tocsin.client.control import Readiness
 from tocsin_testing.fake_fleet import PREDICTIONS
@@ -24,16 +24,18 @@ def test_it_says_how_things_are_what_is_worst_and_what_waits() -> None:
     assert f"{summary.gpus} GPUs on {summary.hosts} hosts (simulated): " in told
     assert f"mode {summary.mode}" in told
     assert f"  page {cards[0].id}  {cards[0].headline}\n    open; drain {cards[0].next}: tocsin approve " in told
-    assert f"waiting for a person ({len(waiting)};" in told
-    assert f"  {waiting[0].id}  {waiting[0].sentence}" in told
+    asked = [card.action.decision for card in cards if card.action is not None and card.action.can_approve]
+    rest = [decision for decision in waiting if decision.id not in asked]
+    assert asked
+    assert all(told.count(name) == 1 for name in asked), "what a card asks is said once"
+    assert bool(rest) == ("waiting for a person" in told)
     assert "{" not in told
 
 
-def test_what_is_predicted_has_its_lead_and_what_is_held_its_reason() -> None:
+def test_what_is_predicted_has_its_lead_and_the_service_its_state() -> None:
     with serving(FakeService()) as url:
         told = CliRunner().invoke(cli, ["status", "--api-url", url], catch_exceptions=False).output
     assert "  in 2.5 h (90 min to 4.4 h), 91 %: Reaches 93 C" in told
-    assert "    held by capacity: pool inference would keep 16 of 24 GPUs in service" in told
     assert "breaker tripped (3 root causes within 1 h); tocsin breaker reset" in told
     assert "brain: ready" in told
 
@@ -89,3 +91,11 @@ def test_the_health_of_the_service(page: str, said: str, bad: bool) -> None:
 
 def test_a_brain_that_is_not_ready_says_why() -> None:
     assert health_lines(Readiness(ready=False, reasons=["it starts"]), {})[0] == "brain: not ready (it starts)"
+
+
+def test_what_waits_without_a_card_is_listed_apart() -> None:
+    (decision,) = [one for one in FakeService().decisions(100) if one.approvable][:1]
+    assert _waiting_lines([decision], {decision.id}) == []
+    title, line = _waiting_lines([decision], set())
+    assert title == "waiting for a person (1; tocsin approve ID, tocsin reject ID):"
+    assert line.startswith(f"  {decision.id}  ")

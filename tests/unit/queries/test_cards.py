@@ -195,6 +195,15 @@ def test_silent_gpus_and_forecasts_without_an_incident_have_cards() -> None:
     assert [card.id for card in again] == [card.id for card in made], "a forecast that is renewed keeps its card"
 
 
+def test_what_has_happened_has_no_probability_whatever_is_forecast_of_its_gpu() -> None:
+    hot = node(0)
+    coming = Prediction(
+        about(hot), "hardware_fault", T0, 2 * DAY, PredictionStatus.LIKELY, "m", "1", "it may fail", probability=0.4
+    )
+    (card,) = cards([hot], [incident(finding(hot))], ahead=[coming])
+    assert (card.probability, card.confidence) == (None, "measured")
+
+
 def test_a_headline_fits_a_line_whatever_the_names() -> None:
     hot = node(0)
     one = incident(finding(hot), finding(node(1)), place=Place(PlaceKind.POWER_ZONE, "x" * 300))

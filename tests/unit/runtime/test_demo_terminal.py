@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import click
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,30 @@ def test_an_incident_has_one_line_and_one_end() -> None:
     terminal.look(T0, [one], [], [])
     assert "found: " in lines[-1]
     assert len(lines) == 5
+
+
+def test_what_holds_beside_the_approval_is_what_is_said() -> None:
+    lines: list[str] = []
+    one = incident()
+    both = replace(
+        status(one, "approval", "waits for a person"),
+        verdicts=(
+            Verdict("approval", Ruling.HOLD, "waits for a person"),
+            Verdict("max_share", Ruling.HOLD, "9 of 10 GPUs are out of service"),
+        ),
+    )
+    DemoTerminal(lines.append).look(T0, [one], [], [both])
+    assert lines[1:] == [
+        f"{to_minute(T0)[11:16]} hold: Throttle node-1 GPU 0 (max_share: 9 of 10 GPUs are out of service)"
+    ]
+
+
+@pytest.mark.parametrize("state", [DecisionState.REJECTED, DecisionState.EXPIRED])
+def test_what_is_over_holds_nothing(state: DecisionState) -> None:
+    lines: list[str] = []
+    one = incident()
+    DemoTerminal(lines.append).look(T0, [one], [], [replace(status(one, "mode", "observe"), state=state)])
+    assert len(lines) == 1
 
 
 def test_an_incident_that_comes_and_goes_gives_one_line() -> None:
