@@ -64,6 +64,7 @@ from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
 from tocsin.journal.bundle import FILES, pack
+from tocsin.queries.what_if import change_of
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -402,10 +403,8 @@ class FakeService(FakeDecisions):
         return MorningReport(start=start, end=to_iso(self.now_ms()), mode=Mode.PROPOSE, sentences=sentences)
 
     def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
-        if asked.rule:
-            raise InputError("rule", asked.rule, "is no rule of this service", "tocsin rules record lists them")
         start = to_iso(self.now_ms() - 30 * DAY)
-        change = f"guard {asked.guard} with limit {asked.limit:g}"
+        change = change_of(asked, Mode.ACT, lambda _rule: False, waived=False).sentence
         return WhatIfOut(start=start, end=to_iso(self.now_ms()), change=change, decisions=3, would_run=2, still_held=1)
 
     def rule_records(self) -> list[RuleRecord]:
