@@ -108,7 +108,7 @@ def shortfall(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int
     taken, out = taken_out(decision, view), out_of_service(view)
     ratio = view.policy.settings.limits.min_available_ratio
     lacking: dict[str, int] = {}
-    for pool in sorted({view.physical[uuid].gpu.pool for uuid in taken}):
+    for pool in sorted({view.gpus[uuid].gpu.pool for uuid in taken}):
         least = math.ceil(ratio * counted_in(pool, view) - _ROUNDING)
         lacking[pool] = max(0, least - available(pool, view, now_ms, out | taken))
     return lacking

@@ -196,7 +196,7 @@ def _occupied(view: FleetView) -> dict[str, Subject]:
     covered = frozenset[str]().union(*_taken_by(own, view))
     subjects = {base_key(decision.subject): decision.subject for decision in own}
     for uuid in view.flagged - covered:
-        gpu = view.physical[uuid].gpu
+        gpu = view.gpus[uuid].gpu
         subjects[f"gpu:{uuid}"] = Subject(SubjectKind.GPU, uuid, gpu.host, gpu.pool)
     return subjects
 

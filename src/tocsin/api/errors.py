@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import JsonValue
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from tocsin.client.control import ErrorBody, ErrorOut
 from tocsin.client.errors import NotFound
@@ -82,14 +83,23 @@ def _of_validation(error: RequestValidationError) -> ApiError:
 
 
 def _of_http(error: HTTPException, request: Request) -> ApiError:
-    status = error.status_code
+    status, headers = error.status_code, error.headers
     code = http.HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
     message = str(error.detail)
     if status == 404:
         message = f"there is no endpoint {request.url.path}; /openapi.json lists all"
     elif status == 405:
         message = f"{request.url.path} does not take {request.method}"
-    return ApiError(status, code, message, headers=error.headers)
+        allowed = _allowed(request)
+        headers = {"Allow": ", ".join(allowed)} if allowed else headers
+    return ApiError(status, code, message, headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """What the path takes: each method is a route of its own, and the first to match knows nothing of the others."""
+    paths = request.app.openapi()["paths"]
+    taking = [verbs for template, verbs in paths.items() if compile_path(template)[0].match(request.url.path)]
+    return sorted({verb.upper() for verbs in taking for verb in verbs})
 
 
 TURNED_AWAY = frozenset({401, 403, 408, 413, 429})
