@@ -36,6 +36,7 @@ BIND_PASSWORD = "the-reader-s-password-0123456789"
 WEBHOOK = "the-webhook-s-key-0123456789"
 
 UNRECORDED = {
+    "POST /v1/what-if": "a question: it changes nothing",
     "POST /api/v2/write": "telemetry: every reading is in the store; the journal is for what is decided and done",
     "POST /v1/orders/{order_id}/report": "how an order stands: the loop puts its outcome on record",
 }

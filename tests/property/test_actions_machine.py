@@ -324,7 +324,8 @@ class ActionMachine(RuleBasedStateMachine):
         subjects.add(decision.subject.name)
         assert len(subjects) <= self.limits.max_concurrent, "absolute limit"
         out = covered | self.world.elsewhere
-        assert len(out | mine) <= math.floor(self.limits.max_concurrent_ratio * len(gpus)), "share"
+        # What others have taken out already is not taken out once more.
+        assert mine <= out or len(out | mine) <= math.floor(self.limits.max_concurrent_ratio * len(gpus)), "share"
         here = [name for name in subjects if gpus[name].host == decision.subject.host]
         assert len(here) <= self.limits.max_per_host, "host"
         rack = gpus[decision.subject.name].rack
@@ -404,8 +405,18 @@ UNDONE_IN_VAIN: list[tuple[Any, ...]] = [
 """A drain is undone, nobody sees that it worked, and the node is then cordoned anew: it may have been back."""
 
 
+OUT_ALREADY: list[tuple[Any, ...]] = [
+    ("outbreak", ["GPU-0-0", "GPU-0-0"], ActionKind.CORDON),
+    ("outbreak", ["GPU-0-0", "GPU-2-0"], ActionKind.RESET_GPU),
+    *[("step", 15_000)] * 5,
+    ("toggle", "GPU-2-0", "elsewhere"),
+]
+"""A node is out and the share with it; others take a GPU out that waits for its reset."""
+
+
 @hypothesis_settings(max_examples=150, deadline=None)
 @example(concurrent=1, ratio=0.25, host=1, rack=1, left=0.75, sequence=UNDONE_IN_VAIN)
+@example(concurrent=2, ratio=0.25, host=1, rack=1, left=0.0, sequence=OUT_ALREADY)
 @given(
     concurrent=st.integers(1, 4),
     ratio=st.sampled_from([0.25, 0.5, 1.0]),

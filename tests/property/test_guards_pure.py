@@ -7,6 +7,7 @@ import copy
 from hypothesis import given, settings
 
 from tocsin.actions.guards.base import evaluate, guards
+from tocsin.actions.model.silences import standing
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Mode, Ruling
 from tocsin.domain.finding import ActionKind
@@ -28,11 +29,12 @@ def test_pure_and_total(decision: Decision, view: FleetView, now_ms: int) -> Non
 
 @settings(max_examples=100, deadline=None)
 @given(decisions, views, instants)
-def test_a_notification_is_asked_only_whether_it_is_done(decision: Decision, view: FleetView, now_ms: int) -> None:
+def test_a_notification_is_held_once_done_or_silenced(decision: Decision, view: FleetView, now_ms: int) -> None:
     notice = Decision(**{name: getattr(decision, name) for name in Decision.__slots__} | {"action": ActionKind.NOTIFY})
     held = {v.guard for v in evaluate(notice, view, now_ms) if v.ruling is not Ruling.ALLOW}
-    assert held <= {"not_done"}
-    assert bool(held) == (notice.key in view.controls.started)
+    assert held <= {"not_done", "silence"}
+    assert ("not_done" in held) == (notice.key in view.controls.started)
+    assert "silence" not in held or standing(view.controls.silences, now_ms)
 
 
 @settings(max_examples=100, deadline=None)
