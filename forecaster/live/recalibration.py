@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,6 +77,10 @@ def prior_of(raw: Mapping[str, Any]) -> KindPrior:
     return KindPrior(tuple(raw["cases"]), tuple(raw["came"]), raw["claims"], raw["right"])
 
 
+_UNIT = re.compile("(_used)?_(ratio|celsius|watts|bytes)$")
+"""What people leave out of the name of a metric."""
+
+
 @dataclass(frozen=True, slots=True)
 class KindFigures:
     """How a kind did: of `settled` claims `right` ones came true, `week` and `week_right` within seven days; mean
@@ -101,11 +106,11 @@ class KindFigures:
     @property
     def line(self) -> str:
         """One line for people."""
-        name = self.target.replace("time_to_threshold:", "").removeprefix("gpu_").replace("_", " ")
-        what = f"{name} forecast ({self.model})"
+        name = self.target.replace("time_to_threshold:", "").removeprefix("gpu_")
+        what = f"{_UNIT.sub('', name).replace('_', ' ')} forecast ({self.model})"
         state = ", muted" if self.muted else ""
         if self.week:
-            return f"{what}: {self.week_right / self.week:.0%} of {self.week} right this week{state}"
+            return f"{what}: {self.week_right} of {self.week} right this week{state}"
         if self.simulated:
             return f"{what}: no record here yet, {self.precision:.0%} right in simulated fleets{state}"
         return f"{what}: no record yet{state}"

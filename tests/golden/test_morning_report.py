@@ -156,3 +156,10 @@ def test_the_figures_of_a_busy_day() -> None:
     assert (figures.broke, figures.over, figures.open_cards) == (2, 1, 2)
     assert (figures.done, figures.running, figures.waiting, figures.expected) == (1, 1, 2, 2)
     assert (figures.forecasts_settled, figures.forecasts_wrong) == (1, 0)
+
+
+def test_no_fault_is_expected_of_a_gpu_that_has_failed() -> None:
+    coming = forecast(1, T0, None, metric="", target="hardware_fault")
+    failed = card(1).model_copy(update={"health": GpuState.CRITICAL})
+    assert morning_report(inputs(predictions=[coming], cards=[card(1)])).figures.expected == 1
+    assert morning_report(inputs(predictions=[coming], cards=[failed])).figures.expected == 0

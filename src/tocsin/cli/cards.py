@@ -23,7 +23,9 @@ def summary_lines(cards: Sequence[Card], total: int) -> list[str]:
     lines = []
     for card in cards:
         state = f"{card.state}{_taken(card)}"
-        lines += [f"  {card.level} {card.id}  {card.headline}", f"    {state}; {_short(card)}"]
+        said = _short(card)
+        stop = "." if said[:1].isupper() else ";"
+        lines += [f"  {card.level} {card.id}  {card.headline}", f"    {state}{stop} {said}"]
     return [*lines, *([f"  and {total - len(cards)} more (tocsin cards)"] if total > len(cards) else [])]
 
 

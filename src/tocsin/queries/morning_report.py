@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.decision_log import KEEP_FINAL, RIGHT
 from tocsin.actions.model.ledger_entry import FINAL, DecisionStatus
+from tocsin.client.models import GpuState
 from tocsin.client.models_cards import Card, CardState
 from tocsin.client.models_report import MorningReport, ReportFigures, ReportSentence, ReportTopic
 from tocsin.domain.alert_level import AlertLevel
@@ -16,6 +17,7 @@ from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.prediction import Prediction
+from tocsin.forecaster.live.risk import TARGET as FAULT
 from tocsin.journal.page import number_before
 from tocsin.queries.attention import most_urgent
 from tocsin.queries.card_life import CauseRecord, read_record
@@ -151,8 +153,14 @@ def _came_due(case: StatedCase, inputs: ReportInputs) -> bool:
 
 
 def _standing(inputs: ReportInputs) -> list[Prediction]:
-    """The forecasts that something will come, whose time has not come yet."""
-    return [one for one in inputs.predictions if one.warns and (one.eta_ms is None or one.eta_ms > inputs.end_ms)]
+    """The forecasts that something will come, whose time has not come yet; a fault is not expected where one is."""
+    failed = {
+        card.subject.key
+        for card in inputs.cards
+        if card.state is not CardState.RESOLVED and card.health in (GpuState.LOST, GpuState.CRITICAL)
+    }
+    ahead = [one for one in inputs.predictions if one.warns and (one.eta_ms is None or one.eta_ms > inputs.end_ms)]
+    return [one for one in ahead if one.target != FAULT or one.subject.key not in failed]
 
 
 # ---------------------------------------------------------------------- the sentences

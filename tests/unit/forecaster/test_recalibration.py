@@ -54,7 +54,7 @@ def test_a_kind_that_is_usually_wrong_mutes_itself_and_says_so_in_one_line() -> 
     assert (one.alert_level, one.warns) == (AlertLevel.NOTE, False)
     (figures,) = kinds.figures(T0 + 3 * HOUR)
     assert (figures.kind, figures.settled, figures.right) == (KIND, 47, 2)
-    assert figures.line == "memory used ratio forecast (threshold): 4% of 47 right this week, muted"
+    assert figures.line == "memory forecast (threshold): 2 of 47 right this week, muted"
 
 
 def test_what_is_muted_is_judged_on_and_comes_back_by_itself() -> None:
