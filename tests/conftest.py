@@ -10,9 +10,12 @@ from functools import cache
 import httpcore2
 import pytest
 import structlog
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+settings.register_profile("tocsin", deadline=None)
+settings.load_profile("tocsin")
 TOGETHER = (
     "tests/attack/*.py",
     "tests/chaos/*.py",

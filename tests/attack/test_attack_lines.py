@@ -269,7 +269,7 @@ def lines(draw: st.DrawFn) -> str:
     return f"{head} {','.join(f'{name}={value}' for name, value in fields.items())} {draw(STAMPS)}"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(st.lists(lines() | st.text(max_size=60), min_size=1, max_size=12))
 @example(list(LINES.values()))
 def test_whatever_lines_come_every_endpoint_answers(shared: Reader, some: list[str]) -> None:

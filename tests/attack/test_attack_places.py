@@ -84,7 +84,7 @@ def test_a_place_that_agents_name_holds_where_three_hosts_show_it() -> None:
 faults = st.lists(st.tuples(st.sampled_from([48, 74, 79, 119, 145, 149]), st.integers(0, 60)), min_size=1, max_size=10)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(faults, st.booleans())
 def test_what_one_host_shows_is_never_put_on_healthy_ones(shown: Sequence[tuple[int, int]], site: bool) -> None:
     _, bad, topology = places(3, 8, site=site)
@@ -93,7 +93,7 @@ def test_what_one_host_shows_is_never_put_on_healthy_ones(shown: Sequence[tuple[
     assert {one.place for one in collapse(found, (), topology)} <= own
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(faults, st.sampled_from([48, 79, 95, 119, 149]), st.integers(0, 60), st.booleans())
 def test_a_hard_fault_keeps_its_own_root_whatever_another_host_says(
     shown: Sequence[tuple[int, int]], code: int, second: int, site: bool

@@ -26,7 +26,7 @@ SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG)
 
 @pytest.mark.parametrize("who", ["", "wrong", *Role])
 @SCHEMA.parametrize()
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_no_role_gets_what_it_may_not_have(case: schemathesis.Case, who: str) -> None:
     headers = {"Authorization": f"Bearer {who}-secret-of-sixteen"} if who else {}
     answer = case.call(headers=headers)

@@ -34,7 +34,7 @@ def is_sent(_context: object, query: dict[str, object] | None) -> bool:
 
 
 @SCHEMA.parametrize()
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_every_endpoint_keeps_to_its_document(case: schemathesis.Case) -> None:
     # Whether a metric or a fault exists is more than a schema can say, so refusing what fits it is no failure.
     case.call_and_validate(headers=HEADERS, excluded_checks=[positive_data_acceptance])

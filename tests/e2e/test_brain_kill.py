@@ -125,6 +125,8 @@ def brain_settings(folder: Path, webhook: str, port: int) -> Settings:
                 "confirmations": 1,
                 "boot_grace_seconds": 0,
                 "settle_seconds": 0,
+                # Nothing cools these GPUs, and the last readings stay: no goal is waited for.
+                "goal_seconds": 0,
                 "cooldown_seconds": 0,
                 "breaker_root_causes": 100_000,
                 "limits": {

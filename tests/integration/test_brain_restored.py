@@ -203,7 +203,7 @@ class ActingSite:
         return sum(entry.epoch == epoch for entry in begun)
 
 
-@examples(max_examples=8, deadline=None)
+@examples(max_examples=8)
 @given(seen=warmths, which=st.integers(0, 7), with_store=st.booleans())
 def test_a_journal_of_any_earlier_instant_starts_paused_and_does_nothing(
     seen: list[float], which: int, with_store: bool
@@ -225,7 +225,7 @@ def test_a_journal_of_any_earlier_instant_starts_paused_and_does_nothing(
         running.stop()
 
 
-@examples(max_examples=8, deadline=None)
+@examples(max_examples=8)
 @given(seen=warmths, which=st.integers(0, 7))
 def test_a_store_of_any_earlier_instant_makes_nothing_run_until_the_gpu_is_read_again(
     seen: list[float], which: int

@@ -107,7 +107,7 @@ def test_an_empty_fleet_says_nothing(kind: str) -> None:
 
 @every_kind
 @given(steps=STEPS)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_comes_it_raises_nothing_and_says_the_same_again(
     kind: str, steps: list[tuple[int, dict[Gpu, Values], list[tuple[int, EventKind]]]]
 ) -> None:

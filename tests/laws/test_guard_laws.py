@@ -24,7 +24,7 @@ from tocsin_testing.notify_world import DECISION
 DOC = (Path(__file__).parents[2] / "docs" / "guards.md").read_text("utf-8")
 LONGEST_REASON = 400
 EACH = pytest.mark.parametrize("one", guards(), ids=lambda one: one.name)
-FEW = settings(max_examples=150, deadline=None)
+FEW = settings(max_examples=150)
 OPAQUE = re.compile(r"<[\w.]+ object|\bNone\b|\{.*:.*\}|Traceback")
 """What comes of a value that was put into a sentence by mistake."""
 

@@ -91,7 +91,7 @@ def test_every_kind_of_action_has_one_record_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("action", ActionKind)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_what_is_written_is_read_again(action: ActionKind, data: st.DataObject) -> None:
     parameters = data.draw(made(PARAMETERS[action]))
@@ -104,7 +104,7 @@ def test_what_is_written_is_read_again(action: ActionKind, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("action", ORDERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_orders_likewise(action: ActionKind, data: st.DataObject) -> None:
     parameters = data.draw(made(type(order_parameters_of(action, {}))))
@@ -113,7 +113,7 @@ def test_orders_likewise(action: ActionKind, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("action", ActionKind)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_mapping_comes_out_as_it_was(action: ActionKind, data: st.DataObject) -> None:
     known = sorted(encode_keys(PARAMETERS[action]))

@@ -320,7 +320,8 @@ class ActionMachine(RuleBasedStateMachine):
         self._drop_ended()
         gpus, mine = self.world.gpus, self._reach(decision)
         covered = set().union(*(self._reach(e) for e in self.effects.values()))
-        subjects = {e.subject.name for e in self.effects.values()} | (self.world.elsewhere - covered)
+        # What others have taken out of a host that goes out as a whole is part of that host.
+        subjects = {e.subject.name for e in self.effects.values()} | (self.world.elsewhere - covered - mine)
         subjects.add(decision.subject.name)
         assert len(subjects) <= self.limits.max_concurrent, "absolute limit"
         out = covered | self.world.elsewhere
@@ -373,7 +374,7 @@ def _over_before(entry: Entry) -> bool:
     return isinstance(outcome, dict) and outcome["detail"] == OVER_WHILE_WITHHELD
 
 
-ActionMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+ActionMachine.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30)
 TestActionMachine = ActionMachine.TestCase
 
 turns = st.one_of(
@@ -414,7 +415,20 @@ OUT_ALREADY: list[tuple[Any, ...]] = [
 """A node is out and the share with it; others take a GPU out that waits for its reset."""
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+OUT_BY_OTHERS: list[tuple[Any, ...]] = [
+    ("outbreak", ["GPU-0-0", "GPU-0-0"], ActionKind.CORDON),
+    *[("step", 15_000)] * 2,
+    ("executor_changes", True, True, False),
+    ("toggle", "GPU-0-1", "elsewhere"),
+    ("heal_all",),
+    ("outbreak", ["GPU-0-0", "GPU-0-0"], ActionKind.CORDON),
+    ("step", 15_000),
+]
+"""A cordon is undone, nobody sees that it worked, and others take out another GPU of the node that is cordoned anew."""
+
+
+@hypothesis_settings(max_examples=150)
+@example(concurrent=1, ratio=0.25, host=1, rack=1, left=0.0, sequence=OUT_BY_OTHERS)
 @example(concurrent=1, ratio=0.25, host=1, rack=1, left=0.75, sequence=UNDONE_IN_VAIN)
 @example(concurrent=2, ratio=0.25, host=1, rack=1, left=0.0, sequence=OUT_ALREADY)
 @given(

@@ -48,7 +48,7 @@ def plain(drives: Drives, since: float) -> list[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories, st.integers(0, 6), st.integers(1, 6))
 def test_snapshots_are_those_of_a_plain_count(tmp_path: Path, drives: list, after: int, few: int) -> None:
     made = build(tmp_path, drives)

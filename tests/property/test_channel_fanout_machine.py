@@ -87,4 +87,4 @@ class Channels(RuleBasedStateMachine):
 
 
 TestChannels = Channels.TestCase
-TestChannels.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestChannels.settings = settings(max_examples=40, stateful_step_count=25)

@@ -77,7 +77,7 @@ MESSAGES = st.builds(
     st.sampled_from(Phase),
     st.just(DECISION.at_ms),
 )
-FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 KINDS = ("slack", "feishu", "dingtalk", "pagerduty", "cloudevents", "alertmanager")
 CHANNELS = {
     (kind, language): build_channel(means(kind, language=language)) for kind in KINDS for language in ("en", "zh")

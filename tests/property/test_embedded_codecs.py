@@ -65,13 +65,13 @@ def back(block: Block) -> list[Reading]:
 
 
 @given(readings)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_readings_become_columns_and_readings_again(some: list[Reading]) -> None:
     assert told(back(block_of(some))) == told(some)
 
 
 @given(readings)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_chunks_give_back_what_was_packed(some: list[Reading]) -> None:
     wanted = BODY.replace(" ", "").split(",")
     columns = COLUMNS.replace(" ", "").split(",")
@@ -85,7 +85,7 @@ def test_chunks_give_back_what_was_packed(some: list[Reading]) -> None:
 
 
 @given(readings, st.integers(0, 3 * HOUR), st.sets(st.integers(0, 5)))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_segments_give_back_what_was_written(some: list[Reading], after: int, which: set[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.parquet"
@@ -109,7 +109,7 @@ columns = st.one_of(
 
 
 @given(columns)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_column_is_decoded_to_the_same_bits(values: list[float]) -> None:
     column = np.array(values)
     made = encode(column)

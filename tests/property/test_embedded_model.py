@@ -129,6 +129,4 @@ class EmbeddedStore(RuleBasedStateMachine):
 
 
 TestEmbeddedStore = EmbeddedStore.TestCase
-TestEmbeddedStore.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestEmbeddedStore.settings = settings(max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck))

@@ -118,7 +118,6 @@ def test_a_writer_says_what_the_file_says(monkeypatch: pytest.MonkeyPatch, chunk
         settings=settings(
             max_examples=30,
             stateful_step_count=25,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

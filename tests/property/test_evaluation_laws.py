@@ -15,7 +15,7 @@ from tocsin.forecaster.evaluation.split import Split, SplitKind, by_device, by_t
 from tocsin.forecaster.features.examples import Examples
 from tocsin_testing.eval_data import START, rows
 
-MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -52,13 +52,13 @@ def judged(rules: RuleSet, events: list[Event]) -> list[Finding]:
     return sorted(RuleEngine(rules).step(Inputs(T0, (), events)).active, key=lambda finding: finding.id)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(bare, max_size=12))
 def test_an_event_without_a_weight_is_judged_by_its_number(events: list[Event]) -> None:
     assert judged(RULES, events) == judged(BARE, events)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.sampled_from(sorted(DECODED_CODES)), st.sampled_from([Severity.INFO, Severity.WARNING])),

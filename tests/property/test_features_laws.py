@@ -31,7 +31,7 @@ happenings = st.lists(
 )
 holes = st.floats(0.0, 0.9)
 seeds = st.integers(0, 2**31)
-few = settings(max_examples=8, deadline=None)
+few = settings(max_examples=8)
 
 
 def history(seed: int, share: float, last: int = 200) -> Columns:
@@ -78,7 +78,7 @@ def test_pieces_are_as_good_as_the_whole(seed: int, share: float, events: list[E
     np.testing.assert_array_equal(pieces.sequences(now), whole.sequences(now))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(seeds, happenings, st.integers(4, 30).map(lambda step: 6 * step))
 def test_what_comes_later_changes_nothing(seed: int, events: list[Event], step: int) -> None:
     now = START + step * STEP

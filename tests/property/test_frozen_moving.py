@@ -54,7 +54,7 @@ def values_at(step: Step, number: int, joules: float) -> dict[str, float]:
     return values
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(steps=STEPS)
 def test_a_moving_series_is_never_marked(steps: list[Step]) -> None:
     own = OwnMetrics()
@@ -72,7 +72,7 @@ def test_a_moving_series_is_never_marked(steps: list[Step]) -> None:
     assert own.value("tocsin_frozen_values_total") == 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     watts=st.floats(6, 1000),
     interval=st.sampled_from([1, 5, 10, 30, 60]),

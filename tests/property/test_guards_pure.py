@@ -14,7 +14,7 @@ from tocsin.domain.finding import ActionKind
 from tocsin_testing.law_guards import decisions, instants, views
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(decisions, views, instants)
 def test_pure_and_total(decision: Decision, view: FleetView, now_ms: int) -> None:
     before = copy.deepcopy((decision, view))
@@ -27,7 +27,7 @@ def test_pure_and_total(decision: Decision, view: FleetView, now_ms: int) -> Non
         assert verdict.until_ms is None or (verdict.ruling is Ruling.HOLD and verdict.until_ms > now_ms)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(decisions, views, instants)
 def test_a_notification_is_held_once_done_or_silenced(decision: Decision, view: FleetView, now_ms: int) -> None:
     notice = Decision(**{name: getattr(decision, name) for name in Decision.__slots__} | {"action": ActionKind.NOTIFY})
@@ -37,7 +37,7 @@ def test_a_notification_is_held_once_done_or_silenced(decision: Decision, view: 
     assert "silence" not in held or standing(view.controls.silences, now_ms)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(decisions, views, instants)
 def test_observe_and_pause_hold_every_action(decision: Decision, view: FleetView, now_ms: int) -> None:
     rulings = {v.guard: v.ruling for v in evaluate(decision, view, now_ms)}

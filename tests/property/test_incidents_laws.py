@@ -49,21 +49,21 @@ def findings(draw: st.DrawFn) -> Finding:
 bursts = st.lists(findings(), max_size=25, unique_by=lambda finding: finding.id)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(bursts, st.randoms(use_true_random=False))
 def test_order_does_not_matter(burst: list[Finding], chance: random.Random) -> None:
     mixed = chance.sample(burst, len(burst))
     assert collapse(burst) == collapse(mixed) == collapse(burst + mixed)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(bursts)
 def test_every_finding_is_in_exactly_one_incident(burst: list[Finding]) -> None:
     members = [member.id for incident in collapse(burst) for member in incident.members]
     assert sorted(members) == sorted(finding.id for finding in burst)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(bursts)
 def test_roots_are_members_near_the_start(burst: list[Finding]) -> None:
     for incident in collapse(burst):
@@ -72,7 +72,7 @@ def test_roots_are_members_near_the_start(burst: list[Finding]) -> None:
         assert incident.root.started_ms - incident.opened_ms < QUIET_MS
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(bursts, findings())
 def test_what_is_far_away_in_time_changes_nothing(burst: list[Finding], other: Finding) -> None:
     late = Finding(
@@ -82,7 +82,7 @@ def test_what_is_far_away_in_time_changes_nothing(burst: list[Finding], other: F
     assert [incident for incident in collapse([*burst, late]) if incident.root != late] == alone
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(bursts, bursts)
 def test_a_later_effect_never_renames_an_incident(burst: list[Finding], more: list[Finding]) -> None:
     """Members that arrive later and are no nearer to the cause leave the name as it is."""
@@ -118,7 +118,7 @@ END_MS = T0 + 1_000_000
 """After the start of all that `findings` makes."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(small_bursts, st.randoms(use_true_random=False), st.booleans())
 def test_an_incident_lives_on_until_all_of_it_is_over_whatever_is_learnt_of_places(
     burst: list[Finding], chance: random.Random, domains: bool
@@ -146,7 +146,7 @@ def test_an_incident_lives_on_until_all_of_it_is_over_whatever_is_learnt_of_plac
         before = after
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(small_bursts, st.randoms(use_true_random=False))
 def test_where_places_stay_the_same_clearing_changes_no_name(burst: list[Finding], chance: random.Random) -> None:
     book = OpenIncidents()
@@ -160,7 +160,7 @@ def test_where_places_stay_the_same_clearing_changes_no_name(burst: list[Finding
 HARD_CODES = (48, 79, 95, 119, 149)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     small_bursts, st.randoms(use_true_random=False), st.sampled_from(HARD_CODES), st.integers(0, 7), st.integers(1, 240)
 )

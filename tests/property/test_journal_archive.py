@@ -74,7 +74,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.db"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     steps=st.lists(st.sampled_from(["append", "archive", "reopen"]) | st.integers(1, 30), min_size=2, max_size=12),
     page=st.integers(1, 9),

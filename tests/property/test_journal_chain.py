@@ -31,7 +31,7 @@ json_values = st.recursive(
     max_leaves=6,
 )
 payloads = st.dictionaries(st.text(max_size=8), json_values, max_size=3)
-tolerant = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+tolerant = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 
 
 @pytest.fixture

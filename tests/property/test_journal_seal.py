@@ -108,7 +108,7 @@ def _garble(path: Path) -> None:
         db.execute("UPDATE seal SET seal = 'none', hash = 'none'")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(entries=st.integers(1, 5), seal_too=st.sampled_from([_leave, _drop, _renumber, _garble]))
 def test_entries_added_behind_the_sealed_end_are_found_at_start(entries: int, seal_too: Callable[[Path], None]) -> None:
     with TemporaryDirectory() as folder:
@@ -135,7 +135,7 @@ def test_entries_added_behind_the_sealed_end_are_found_at_start(entries: int, se
             assert journal.head == ENTRIES + entries
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(ends=st.lists(st.integers(1, 4), min_size=1, max_size=5), lost=st.integers(0, 20))
 def test_no_crash_and_no_power_loss_leaves_an_entry_behind_the_sealed_end(ends: list[int], lost: int) -> None:
     """The file of the anchor is written after the entries, and a power loss may bring an older one back."""
@@ -179,7 +179,7 @@ def _remove(number: int) -> Callable[[list[list[object]]], None]:
     return change
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(number=st.integers(1, ENTRIES - 1), change=st.sampled_from([_edit, _remove]))
 def test_a_rewritten_journal_passes_without_a_key_and_fails_with_it(
     number: int, change: Callable[[int], Callable[[list[list[object]]], None]]
@@ -195,7 +195,7 @@ def test_a_rewritten_journal_passes_without_a_key_and_fails_with_it(
         assert site.run("verify").return_value == 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(entries=st.integers(1, ENTRIES))
 def test_an_older_pair_passes_the_key_and_fails_the_witness(entries: int) -> None:
     with TemporaryDirectory() as folder:

@@ -26,7 +26,7 @@ AWAITED_KINDS = sorted(AWAITED)
 runs = st.lists(st.lists(st.sampled_from([*ORDINARY, *AWAITED_KINDS]), min_size=1, max_size=4), min_size=1, max_size=4)
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """Nothing here is about what a disk keeps, and waiting for one took most of the time."""
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=25)
 
 
 class Site:

@@ -48,7 +48,7 @@ mostly_xid = st.builds("NVRM: Xid (PCI:{}): {}{}".format, st.text(max_size=15), 
 texts = st.one_of(lines, mostly_xid, st.text())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(texts)
 @example("NVRM: Xid (" + "a" * 10_000)
 @example("NVRM: The NVIDIA GPU " + "0:" * 10_000)
@@ -61,7 +61,7 @@ def test_a_line_never_raises(text: str) -> None:
         assert all(0 <= word < 1 << 32 for word in line.words)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.builds(KernelRecord, texts, st.one_of(st.none(), st.integers(0, 2**42))), max_size=12))
 def test_a_log_never_raises_and_gives_storable_events(records: list[KernelRecord]) -> None:
     parser = KernelLogParser()
@@ -74,7 +74,7 @@ def test_a_log_never_raises_and_gives_storable_events(records: list[KernelRecord
             assert event.kind is not EventKind.RECOVERY_ACTION or 0 <= event.code <= 7
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.binary(), texts.map(lambda text: text.encode("utf-8", "surrogatepass"))))
 @example(b"6,1,99999999999999999999999,-;NVRM")
 @example(b"6,99999999999999999999999,1,-;NVRM")
@@ -97,7 +97,7 @@ json_values = st.recursive(
 keys = st.sampled_from(["MESSAGE", "__REALTIME_TIMESTAMP", "__CURSOR"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(keys, st.one_of(json_values, texts, st.lists(st.integers(-9, 300)))))
 def test_no_object_of_journald_raises(row: dict[str, object]) -> None:
     record = decode_journal(json.dumps(row).encode())
@@ -105,7 +105,7 @@ def test_no_object_of_journald_raises(row: dict[str, object]) -> None:
         KernelLogParser().feed(record)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.integers(0, 200),
     st.lists(st.integers(0, 2**32 - 1), max_size=8),
@@ -119,7 +119,7 @@ def test_no_words_raise(code: int, words: list[int], unit: str, driver: int | No
         json.dumps(found.as_json())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=40), max_size=10))
 def test_lines_do_not_depend_on_how_they_come_in_pieces(pieces: list[bytes]) -> None:
     whole = b"".join(pieces)

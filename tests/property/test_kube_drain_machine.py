@@ -124,7 +124,7 @@ class Drains(RuleBasedStateMachine):
 
 
 TestDrains = Drains.TestCase
-TestDrains.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDrains.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 _OUTAGES = st.lists(
@@ -133,7 +133,7 @@ _OUTAGES = st.lists(
 
 
 @given(_OUTAGES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_server_that_restarts_within_the_patience_ends_no_drain(outages: list[tuple[str, int]]) -> None:
     """Whatever it answers on the way: nothing, 403 to everything, or 401 after a connection was lost."""
     double = KubeDouble()

@@ -104,7 +104,7 @@ makers = st.lists(
 
 
 @given(makers)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_each_controller_costs_few_evictions_and_the_others_pods_leave(chosen: list[tuple[int, int]]) -> None:
     node = Node([Maker(f"rs{index}", pods, times) for index, (pods, times) in enumerate(chosen)])
     result = node.drain()

@@ -72,7 +72,7 @@ class Brains(RuleBasedStateMachine):
 
 
 TestBrains = Brains.TestCase
-TestBrains.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestBrains.settings = settings(max_examples=60, stateful_step_count=60)
 
 
 def test_somebody_gets_it_once_the_trouble_is_over() -> None:
@@ -102,7 +102,7 @@ def test_somebody_gets_it_once_the_trouble_is_over() -> None:
     st.floats(0, LEASE_LOOK_SECONDS),
     st.floats(0, 1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_dead_holder_is_replaced_soon_after_its_lease_has_run_out(seconds: float, behind: float, died: float) -> None:
     """`behind` is how much later the second brain looks than the first, `died` when the first dies: what part of its
     lease after both have settled."""

@@ -49,7 +49,7 @@ def held(decision: Decision, view: FleetView) -> set[str]:
 LIMITS = {"max_share", "capacity"}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(places())
 def test_what_is_allowed_keeps_to_the_share_or_to_one_host(made: tuple[Decision, FleetView]) -> None:
     decision, view = made
@@ -61,7 +61,7 @@ def test_what_is_allowed_keeps_to_the_share_or_to_one_host(made: tuple[Decision,
     assert taken <= before or within or len({view.gpus[uuid].gpu.host for uuid in out}) == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(places())
 def test_nobody_empties_a_fleet_or_a_pool_without_a_person(made: tuple[Decision, FleetView]) -> None:
     decision, view = made
@@ -75,7 +75,7 @@ def test_nobody_empties_a_fleet_or_a_pool_without_a_person(made: tuple[Decision,
         assert held(decision, view) & {"approval", *LIMITS}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(places())
 def test_a_whole_fleet_lets_any_one_host_of_several_go(made: tuple[Decision, FleetView]) -> None:
     decision, view = made

@@ -51,7 +51,7 @@ bodies = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies)
 def test_work_grows_with_bytes_alone(looks: list[Counting], body: str) -> None:
     for one in looks:

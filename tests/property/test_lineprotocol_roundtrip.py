@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.batch import Batch
@@ -130,7 +130,6 @@ def once(found: list[Reading]) -> list[Reading]:
     return list({(r.gpu.uuid, r.at_ms): r for r in found}.values())
 
 
-@settings(deadline=None)
 @given(st.lists(readings(), max_size=4).map(once))
 def test_readings_come_back_with_their_gpu(written: list[Reading]) -> None:
     decoded = decode(encode(Batch(written)), now_ms=T0)
@@ -139,7 +138,6 @@ def test_readings_come_back_with_their_gpu(written: list[Reading]) -> None:
     assert [asdict(r.gpu) for r in decoded.batch.readings] == [asdict(r.gpu) for r in written]
 
 
-@settings(deadline=None)
 @given(st.lists(events, max_size=3), st.lists(findings, max_size=3), st.lists(predictions, max_size=3))
 def test_events_findings_and_predictions_come_back(
     some: list[Event], others: list[Finding], more: list[Prediction]
@@ -149,14 +147,12 @@ def test_events_findings_and_predictions_come_back(
     assert (decoded.batch.events, decoded.batch.findings, decoded.batch.predictions) == (some, others, more)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200) | st.binary(max_size=200))
 def test_no_input_raises(body: str | bytes) -> None:
     decoded = decode(body, now_ms=T0)
     assert all(line.number >= 1 and line.problem for line in decoded.rejected)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r", codec="utf-8"), min_size=1, max_size=40), max_size=4))
 def test_bad_lines_never_cost_the_good_ones(garbage: list[str]) -> None:
     body, bad = "", 0

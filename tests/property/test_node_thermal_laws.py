@@ -28,7 +28,7 @@ def course(spells: list[tuple[float, float | None, int]], found: PowerLimits) ->
     return limits
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(SPELL, min_size=1, max_size=12), LIMITS)
 def test_it_stays_between_floor_and_what_was_found_and_never_swings(
     spells: list[tuple[float, float | None, int]], watts: tuple[int, int]
@@ -44,7 +44,7 @@ def test_it_stays_between_floor_and_what_was_found_and_never_swings(
     assert all(later - earlier >= 20.0 for (earlier, _), (later, _) in pairwise(changes))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(0, 800), st.integers(1, 600))
 def test_a_gpu_that_is_not_hot_is_never_touched(watts: float, seconds: int) -> None:
     found = PowerLimits(700_000, 700_000, 700_000, 200_000, 700_000)
@@ -54,7 +54,7 @@ def test_a_gpu_that_is_not_hot_is_never_touched(watts: float, seconds: int) -> N
 CAP = st.one_of(st.none(), st.integers(250, 720))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(SPELL, CAP), min_size=1, max_size=12))
 def test_a_cap_changes_none_of_that_and_is_never_exceeded(
     spells: list[tuple[tuple[float, float | None, int], int | None]],
@@ -77,7 +77,7 @@ def test_a_cap_changes_none_of_that_and_is_never_exceeded(
     assert all(later - earlier >= 20.0 for (earlier, _), (later, _) in pairwise(changes))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(250, 720), st.integers(60, 95)), min_size=1, max_size=25))
 def test_of_two_orders_the_lower_limit_holds_and_the_prior_one_comes_back(turns: list[tuple[int, int, int]]) -> None:
     with TemporaryDirectory() as folder:

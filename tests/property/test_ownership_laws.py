@@ -66,7 +66,7 @@ lines = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(sent=st.lists(st.lists(lines, max_size=20), max_size=5))
 def test_a_node_with_its_token_changes_nothing_of_another(sent: list[list[str]]) -> None:
     site = Site()

@@ -167,7 +167,7 @@ def keeps_the_laws(state: FleetState, plan: Plan) -> None:
     assert all(share <= 1 for share in shares.values())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.one_of(fleets(), mig_fleets()), limits)
 def test_defragmentation_keeps_the_laws_and_pays(state: FleetState, bounds: PlanLimits) -> None:
     before = copy.deepcopy(state)
@@ -190,7 +190,7 @@ def test_defragmentation_keeps_the_laws_and_pays(state: FleetState, bounds: Plan
             assert piece.lost_s is not None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(fleets(), limits)
 def test_no_step_can_be_left_out_with_profit(state: FleetState, bounds: PlanLimits) -> None:
     """A move only when its gain exceeds its cost: without any one of them, where that is possible, less is left."""
@@ -229,7 +229,7 @@ def _fragmented(state: FleetState) -> float:
     return fleet_figures(state)["fragmented_gpus"]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(fleets())
 def test_placement_keeps_the_laws(state: FleetState) -> None:
     before = copy.deepcopy(state)
@@ -248,7 +248,7 @@ def test_placement_keeps_the_laws(state: FleetState) -> None:
             assert node.risk <= bounds.most_risk
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(fleets(), st.lists(st.sampled_from([f"n{i}" for i in range(HOSTS)]), unique=True, max_size=3))
 def test_no_drain_breaks_a_floor_a_gang_or_a_budget(state: FleetState, hosts: list[str]) -> None:
     before = copy.deepcopy(state)
@@ -277,7 +277,7 @@ def _stays_above_the_floor(state: FleetState, plan: Plan) -> None:
         ready = now
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(fleets(), st.integers(0, 60), st.none() | st.integers(0, 10_000_000))
 def test_a_pool_never_shrinks_below_its_floor_nor_grows_beyond_its_bound(
     state: FleetState, wanted: int, changed_ms: int | None
@@ -295,7 +295,7 @@ def test_a_pool_never_shrinks_below_its_floor_nor_grows_beyond_its_bound(
         assert pool.most_nodes is None or len(after.nodes) <= max(pool.most_nodes, len(state.nodes))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(fleets(), st.floats(10_000, 30_000), st.floats(0, 5000), st.floats(3000, 12_000))
 def test_power_fits_every_budget_and_grows_with_it(
     state: FleetState, facility: float, more: float, rack: float

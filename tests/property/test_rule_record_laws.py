@@ -71,7 +71,7 @@ def plain(state: dict[str, Any]) -> Any:
 
 
 @given(events, st.integers(0, 24))
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=25)
 def test_the_mode_in_force_is_act_only_where_the_record_meets_the_settings(
     told: list[tuple[str, str, int, bool]], before: int
 ) -> None:

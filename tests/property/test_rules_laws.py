@@ -90,7 +90,7 @@ def visible(evaluations: list[Evaluation]) -> list[tuple[list[Finding], list[Fin
     return [(one.active, one.opened, one.cleared) for one in evaluations]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(histories, st.randoms(use_true_random=False))
 def test_the_order_of_gpus_events_and_pools_does_not_matter(history: list[Tick], chance: random.Random) -> None:
     steps = inputs_of(history)
@@ -107,7 +107,7 @@ def test_the_order_of_gpus_events_and_pools_does_not_matter(history: list[Tick],
     assert visible(run(steps)) == visible(run(mixed))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(histories)
 def test_doubled_readings_and_events_change_nothing(history: list[Tick]) -> None:
     steps = inputs_of(history)
@@ -121,7 +121,7 @@ def test_doubled_readings_and_events_change_nothing(history: list[Tick]) -> None
     assert visible(run(steps)) == visible(run(doubled))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(histories)
 def test_the_books_balance(history: list[Tick]) -> None:
     active: dict[str, Finding] = {}
@@ -135,7 +135,7 @@ def test_the_books_balance(history: list[Tick]) -> None:
         assert all(finding.started_ms <= finding.last_ms for finding in found.active)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(histories, st.integers(0, 9))
 def test_a_restart_in_between_changes_nothing(history: list[Tick], cut: int) -> None:
     steps = inputs_of(history)
@@ -146,7 +146,7 @@ def test_a_restart_in_between_changes_nothing(history: list[Tick], cut: int) -> 
     assert visible([engine.step(step) for step in steps[cut:]]) == visible(straight[cut:])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(histories)
 def test_a_programs_fault_condemns_no_gpu(history: list[Tick]) -> None:
     for found in run(inputs_of(history)):
@@ -161,7 +161,7 @@ def test_a_programs_fault_condemns_no_gpu(history: list[Tick]) -> None:
                 assert finding.category is Category.APPLICATION
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(histories)
 def test_the_same_step_again_opens_and_clears_nothing(history: list[Tick]) -> None:
     engine = RuleEngine(RULES)

@@ -19,7 +19,7 @@ def value(found: list[Finding]) -> float:
     return found[0].value or 0.0 if found else 0.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=50))
 def test_increase_over_a_window_is_the_sum_of_the_steps_in_it(steps: list[int]) -> None:
     run = Run(rule(f'all = [{{ kind = "rate", metric = "gpu_pcie_replay_total", over = "{WINDOW}m", above = 0 }}]'))
@@ -33,7 +33,7 @@ def test_increase_over_a_window_is_the_sum_of_the_steps_in_it(steps: list[int]) 
         assert least <= value(run.last.active) <= most
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=16, max_size=50))
 def test_mean_over_a_window_lies_between_the_means_of_its_neighbours(values: list[float]) -> None:
     condition = f'{{ kind = "threshold", metric = "gpu_utilization_ratio", over = "{WINDOW}m", at_least = 0 }}'

@@ -38,7 +38,7 @@ def _break(world: World, name: str, host: str, action: ActionKind) -> None:
 
 
 @given(_hosts, _hosts, _hosts, st.sampled_from(["GPU-1", "MIG-1"]), st.sampled_from(ON_HOSTS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_action_runs_on_the_host_of_the_whole_gpu_or_not_at_all(
     parent_host: str, child_host: str, said_host: str, name: str, action: ActionKind
 ) -> None:

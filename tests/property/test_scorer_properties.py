@@ -79,7 +79,7 @@ def fitted(name: str) -> Scorer:
 
 
 @pytest.mark.parametrize("name", ["hazard", "boosting", "isolation", "reconstruction", "rules"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(values=st.lists(WILD, min_size=6, max_size=6))
 def test_any_row_gets_a_probability_for_each_horizon(name: str, values: list[float]) -> None:
     row = LATER.take(np.array([3]))
@@ -89,7 +89,7 @@ def test_any_row_gets_a_probability_for_each_horizon(name: str, values: list[flo
     assert (np.diff(score) >= 0).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(shift_days=st.integers(-3000, 3000))
 def test_the_date_of_a_history_does_not_matter(shift_days: int) -> None:
     shift = shift_days * DAY

@@ -37,7 +37,7 @@ def covers(matcher: Matcher, gpu: Gpu) -> bool:
     return getattr(gpu, matcher.kind.value) == matcher.name
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(fleets, st.data(), matchers, levels, levels)
 def test_hidden_if_and_only_if_wholly_inside(
     fleet: list[Gpu], data: st.DataObject, matcher: Matcher, level: AlertLevel, known: AlertLevel

@@ -23,7 +23,7 @@ INJECT = st.tuples(st.just("inject"), st.sampled_from(sorted(fault_kinds())), GP
 APPLY = st.tuples(st.just("apply"), st.sampled_from(sorted(set(ActionKind) - {"scale_out", "scale_in"})), GPU)
 STEP = st.tuples(st.just("step"), st.sampled_from([SECOND, MINUTE, 10 * MINUTE, 5 * HOUR]), GPU)
 STORY = st.lists(st.one_of(INJECT, APPLY, STEP, STEP), min_size=1, max_size=12)
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tell(simulated: SimulatedFleet, story: list[tuple[str, object, int]]) -> list[Batch]:
@@ -86,7 +86,7 @@ def test_the_same_seed_and_story_give_identical_batches(seed: int, story: list[t
     assert one.faults == other.faults
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(sorted(fault_kinds())), gpu=st.integers(0, 7))
 def test_a_fault_changes_nothing_on_other_hosts(seed: int, kind: str, gpu: int) -> None:
     calm, struck = make(seed, 0.0), make(seed, 0.0)

@@ -131,5 +131,5 @@ class SlurmMachine(RuleBasedStateMachine):
         assert len(told) <= len(ACTIONS) + self.lost
 
 
-SlurmMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+SlurmMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 TestSlurmMachine = SlurmMachine.TestCase

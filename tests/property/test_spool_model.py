@@ -23,7 +23,7 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(steps=STEPS, bound=st.integers(20, 2_000))
 def test_the_spool_is_a_bounded_list(steps: list[tuple[str, object]], bound: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -58,14 +58,14 @@ def close(one: Account, other: Account) -> None:
             assert getattr(usage, field.name) == pytest.approx(getattr(other.groups[name], field.name))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(rows, max_size=40), st.integers(1, CELLS - 1))
 def test_periods_add_up(found: list, cut: int) -> None:
     table, everyone = columns(found), {one.uuid for one in GPUS}
     close(joined([made(table, everyone, 0, cut), made(table, everyone, cut)]), made(table, everyone))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(rows, max_size=40))
 def test_every_gpu_hour_is_in_exactly_one_use(found: list) -> None:
     everyone = {one.uuid for one in GPUS}
@@ -77,7 +77,7 @@ def test_every_gpu_hour_is_in_exactly_one_use(found: list) -> None:
     assert usage.idle_kwh <= usage.kwh + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(rows, min_size=1, max_size=30))
 def test_a_reading_without_power_adds_no_energy_and_is_unmetered(found: list) -> None:
     bare = [(number, at, (*row[:3], None, row[4], None)) for number, at, row in found]
@@ -86,7 +86,7 @@ def test_a_reading_without_power_adds_no_energy_and_is_unmetered(found: list) ->
     assert usage.unmetered == pytest.approx(usage.gpu_hours)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(1, 700), st.lists(st.floats(0, 1e9), min_size=1, max_size=4))
 def test_a_counter_tells_its_energy_whatever_the_power_readings_say(watts: float, powers: list[float]) -> None:
     at = [n * CELL_MS // 5 for n in range(len(powers) + 1)]
@@ -105,7 +105,7 @@ def test_a_counter_that_starts_anew_gives_way_to_the_power() -> None:
     assert usage.kwh == pytest.approx(400 * CELL_MS / 1000 / 3.6e6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(usages, max_size=6), st.lists(usages, max_size=6))
 def test_usage_adds_like_numbers(some: list[Usage], others: list[Usage]) -> None:
     both, apart = total([*some, *others]), total(some) + total(others)
@@ -114,7 +114,7 @@ def test_usage_adds_like_numbers(some: list[Usage], others: list[Usage]) -> None
     assert both.gpu_hours == pytest.approx(sum(one.gpu_hours for one in [*some, *others]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(usages, usages, st.floats(0, 50), st.floats(1, 3), st.floats(0, 2))
 def test_money_is_linear_in_use_and_leaves_out_what_has_no_price(
     one: Usage, other: Usage, price: float, pue: float, kwh: float

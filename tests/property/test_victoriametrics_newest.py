@@ -74,7 +74,7 @@ def newest_of_json(some: Iterable[Sample], wanted: set[str] | None) -> dict[str,
     return {reading.gpu.uuid: reading for reading in rows.readings({})}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(some=samples, wanted=st.none() | st.sets(st.sampled_from(["GPU-1", "MIG-1", "GPU-2"])))
 def test_the_newest_readings_are_those_of_the_export_in_json(some: list[Sample], wanted: set[str] | None) -> None:
     found = newest_readings(as_csv(some), wanted)
@@ -87,7 +87,7 @@ def test_the_newest_readings_are_those_of_the_export_in_json(some: list[Sample],
 ROW = as_csv([((("__name__", "gpu_power_watts"), ("gpu_uuid", "GPU-1")), T0, 300.0)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([ROW, ROW[:-1], ROW[5:], b'"', b",", b"\n"]), max_size=5))
 def test_no_text_raises(pieces: list[bytes]) -> None:
     found = newest_readings(b"".join(pieces), None)

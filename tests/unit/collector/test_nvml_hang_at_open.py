@@ -66,7 +66,7 @@ def eventually(source: NvmlSource, condition: Callable[[Batch], bool]) -> list[B
     raise AssertionError("no such reading")
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.sets(st.integers(0, 2)))
 def test_whatever_gpus_hang_while_they_are_opened_each_has_a_reading_and_the_others_have_values(hung: set[int]) -> None:
     library = RecordedNvml(devices("h100-healthy"))
@@ -195,7 +195,7 @@ def test_a_restarted_driver_whose_gpu_hangs_uses_no_handle_of_before(library: Re
     source.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.one_of(st.integers(MOST_GPUS + 1, 1 << 64), st.integers(max_value=-1), st.sampled_from([1 << 31, 0xFFFFFFFF]))
 )

@@ -58,7 +58,7 @@ def areas(trace: go.Scatter) -> list[list[tuple[str, float]]]:
     return [shape for shape in shapes if shape]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from("..x"), min_size=1, max_size=60).map("".join), st.integers(1, 5))
 def test_the_band_keeps_between_its_edges_whatever_is_missing(known: str, every: int) -> None:
     """`x` is a bucket without a value; of the others, some alone have one: a metric that is read slowly."""

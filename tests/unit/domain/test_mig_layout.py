@@ -34,7 +34,7 @@ def real(draw: st.DrawFn) -> tuple[list[Placement], MigTemplate]:
     return layout, template
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(real())
 def test_the_layout_that_is_found_has_the_same_instances_and_can_take_the_same(
     known: tuple[list[Placement], MigTemplate],

@@ -49,7 +49,7 @@ def numbers(path: Path, wanted: Wanted | None = None, before: int | None = None,
 
 
 @given(limit=st.integers(1, 25), people=st.booleans(), kind=st.sampled_from(["", "pause", "approval", "login"]))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_pages_together_are_the_journal_once(path: Path, limit: int, people: bool, kind: str) -> None:
     wanted = Wanted(kinds=(kind,) if kind else (), people=people)
     seen: list[int] = []
