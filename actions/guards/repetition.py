@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from tocsin.actions.guards.base import Applies, Deny, Hold, guard
-from tocsin.actions.model.catalogue import DISRUPTIVE, is_disruptive
+from tocsin.actions.model.catalogue import ACTIONS, DISRUPTIVE, Scope, is_disruptive
 from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
 from tocsin.actions.model.view import FleetView
@@ -31,9 +31,22 @@ def _throttled_with_its_job(decision: Decision, view: FleetView) -> Decision | N
     return None
 
 
+def _opposite(decision: Decision, view: FleetView) -> Hold | None:
+    """A hold where the same host is being taken out that this would give back, or the other way round."""
+    hosts = hosts_of(decision.subject, view)
+    for other in view.controls.effects.values():
+        out, back = ACTIONS[other.action], ACTIONS[decision.action]
+        ways = (out.inverse is decision.action and out.scope, back.inverse is other.action and back.scope)
+        runs = view.controls.busy.get(base_key(other.subject)) == other.action
+        if Scope.HOST in ways and runs and not hosts.isdisjoint(hosts_of(other.subject, view)):
+            return Hold(f"{other.action} runs on the host")
+    return None
+
+
 @guard("not_done", 50, Applies.EVERYTHING)
 def not_done(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | None:
-    """Has nothing run under this key, and does nothing else run on the subject now. Heat waits for no fixed cap."""
+    """Has nothing run under this key, does nothing else run on the subject now, nor the opposite on its host. Heat
+    waits for no fixed cap."""
     started_ms = view.controls.started.get(decision.key)
     if started_ms is not None:
         return Deny(f"already started at {to_iso(started_ms)}")
@@ -47,7 +60,7 @@ def not_done(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | 
     if heat and key in view.controls.capping:
         return None
     other = view.controls.busy.get(key)
-    return Hold(f"{other} runs on the subject") if other is not None else None
+    return Hold(f"{other} runs on the subject") if other is not None else _opposite(decision, view)
 
 
 @guard("cooldown", 70, Applies.ACTIONS)

@@ -305,16 +305,14 @@ class Ledger:
     def _outcome(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
         outcome = OUTCOME.validate_python(payload["outcome"])
-        # Before the entry is looked up: an effect may outlive the listing of its decision.
-        if not payload["in_effect"]:
-            self._effects.pop(payload["key"], None)
-            self._doubtful.discard(payload["key"])
+        restored = record is not None and outcome.status is OutcomeStatus.RESTORED
+        over = self._undone_by(record.decision) if record is not None and restored else []
+        # Also of an entry that is not known any more: an effect may outlive the listing of its decision.
+        for key in (*over, *([] if payload["in_effect"] else [payload["key"]])):
+            self._effects.pop(key, None)
+            self._doubtful.discard(key)
         if record is None:
             return
-        if outcome.status is OutcomeStatus.RESTORED:
-            for key in self._undone_by(record.decision):
-                del self._effects[key]
-                self._doubtful.discard(key)
         action = record.decision.action
         self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
         slot = slot_of(record.decision)
@@ -334,9 +332,11 @@ class Ledger:
         self._end(record, _STATE_OF[outcome.status], payload | {"reason": outcome.detail})
 
     def _undone_by(self, recovery: Decision) -> list[str]:
-        """Keys of the effects that `recovery` is to undo."""
+        """Keys of the effects that `recovery` is to undo: what began after it is not given back by it."""
         found: list[str] = []
         for key, effect in self._effects.items():
+            if key == recovery.key:
+                break
             spec = ACTIONS[effect.action]
             host = spec.scope is Scope.HOST and effect.subject.host and effect.subject.host == recovery.subject.host
             same = base_key(effect.subject) == base_key(recovery.subject)

@@ -38,6 +38,8 @@ KINDS = [
     ActionKind.THROTTLE,
     ActionKind.NOTIFY,
 ]
+BACK, AHEAD = 2 * HOUR + 7, 2 * HOUR + 11
+"""Steps of the wall clock: odd, so that no instant meets the end of a rest that was set before, to the millisecond."""
 uuids = st.sampled_from(UUIDS)
 KILLED = ExecutionResult(False, "killed", certain=False)
 
@@ -138,7 +140,7 @@ class ActionMachine(RuleBasedStateMachine):
         for _ in range(4):
             self.step(15_000)
 
-    @rule(by=st.sampled_from([-2 * HOUR, -MINUTE, MINUTE, 2 * HOUR]))
+    @rule(by=st.sampled_from([-BACK, -MINUTE - 17, MINUTE + 13, AHEAD]))
     def clock_steps(self, by: int) -> None:
         self.world.clock.set(self.world.clock.now_ms() + by)
 
@@ -383,7 +385,7 @@ turns = st.one_of(
     st.tuples(st.just("toggle"), uuids, st.sampled_from(["stale", "sick", "elsewhere"])),
     st.tuples(st.just("heal_all")),
     st.tuples(st.just("executor_changes"), st.just(True), st.just(True), st.sampled_from([True, False, None])),
-    st.tuples(st.just("clock_steps"), st.sampled_from([-2 * HOUR, 2 * HOUR])),
+    st.tuples(st.just("clock_steps"), st.sampled_from([-BACK, AHEAD])),
     st.tuples(st.just("executor_takes_long"), st.booleans()),
     st.tuples(st.just("release"), uuids, st.booleans()),
     st.tuples(st.just("maintenance_begins_or_ends"), uuids),
@@ -427,7 +429,18 @@ OUT_BY_OTHERS: list[tuple[Any, ...]] = [
 """A cordon is undone, nobody sees that it worked, and others take out another GPU of the node that is cordoned anew."""
 
 
+GIVEN_BACK_AND_TAKEN: list[tuple[Any, ...]] = [
+    ("outbreak", ["GPU-0-1", "GPU-0-1"], ActionKind.CORDON),
+    ("maintenance_begins_or_ends", "GPU-0-0"),
+    ("heal_all",),
+    *[("outbreak", ["GPU-0-0", "GPU-0-0"], ActionKind.CORDON)] * 2,
+    ("outbreak", ["GPU-0-0", "GPU-1-0"], ActionKind.CORDON),
+]
+"""Once maintenance ends, a node is to be given back for one of its GPUs and cordoned for another."""
+
+
 @hypothesis_settings(max_examples=150)
+@example(concurrent=2, ratio=0.25, host=2, rack=2, left=0.0, sequence=GIVEN_BACK_AND_TAKEN)
 @example(concurrent=1, ratio=0.25, host=1, rack=1, left=0.0, sequence=OUT_BY_OTHERS)
 @example(concurrent=1, ratio=0.25, host=1, rack=1, left=0.75, sequence=UNDONE_IN_VAIN)
 @example(concurrent=2, ratio=0.25, host=1, rack=1, left=0.0, sequence=OUT_ALREADY)

@@ -246,3 +246,20 @@ def test_a_mig_instance_is_guarded_with_its_parent_and_by_its_own_label() -> Non
     assert [view.whole(uuid).gpu.uuid for uuid in ("MIG-1", "GPU-0-0")] == ["GPU-0-0", "GPU-0-0"]
     assert len(view.physical) == 1
     assert len(world.executor.done) == 1
+
+
+def test_a_host_that_is_given_back_is_not_taken_out_at_once() -> None:
+    world = World(settings(settle_seconds=60.0))
+    world.break_gpu("GPU-0-0")
+    for _ in range(8):
+        world.step(advance=15_000)
+    world.faults.clear()
+    while len(world.executor.done) < 2:
+        world.step(advance=15_000)
+    world.break_gpu("GPU-0-1")
+    world.step(advance=15_000)
+    waiting = next(one for one in world.loop.statuses() if one.decision.subject.name == "GPU-0-1" and one.verdicts[1:])
+    assert "uncordon runs on the host" in [verdict.reason for verdict in waiting.verdicts]
+    for _ in range(8):
+        world.step(advance=15_000)
+    assert len(world.executor.done) == 3
