@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import streamlit as st
 
+from tocsin.client.client import Client
+from tocsin.client.errors import NotFound
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
+from tocsin.client.models_changes import Changes
 from tocsin.dashboard import cards, heatmap, link, style
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
@@ -13,7 +18,7 @@ from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.heatmap import canvas
 from tocsin.dashboard.palette import SYMBOLS, Palette
-from tocsin.dashboard.text import Text, percent, watts
+from tocsin.dashboard.text import Text, percent, short_clock, watts
 
 
 def _states(summary: FleetSummary, text: Text) -> list[str]:
@@ -109,12 +114,34 @@ def _heading(summary: FleetSummary, text: Text) -> None:
             )
 
 
+def _changed(client: Client) -> Changes | None:
+    """The last hour; None where the brain is of a version that does not tell it."""
+    try:
+        return client.changes()
+    except NotFound:
+        return None
+
+
+def _changes(found: Changes, text: Text) -> str:
+    """The last hour in HTML, a line each, newest first."""
+    rows = [
+        f'<div class="tc-row"><span class="tc-when">{escape(short_clock(one.at, found.end))}</span>'
+        f'<span class="tc-what">{escape(text.said(one.text, one.text_zh))}</span></div>'
+        for one in found.items
+    ]
+    more = found.total - len(found.items)
+    if more or found.at_least:
+        rows.append(style.note(text("changes.least" if found.at_least else "attention.more", n=more)))
+    return style.title(text("changes")) + ("".join(rows) or style.note(text("changes.none")))
+
+
 @live()
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
         summary, fleet, found = client.summary(), MAPS.look(client), client.cards(cards.SHOWN)
+        changed = _changed(client)
         hand = Hand(client.me(), text)
         with st.container(key="figures"):
             st.html(_figures(summary, text))
@@ -125,6 +152,9 @@ def render() -> None:
             left, right = st.columns([5, 4], gap="medium")
         with left:
             _map(fleet, text, palette)
+            if changed is not None:
+                with st.container(key="changes"):
+                    st.html(_changes(changed, text))
         with right:
             _heading(summary, text)
             show_news(text)

@@ -88,3 +88,18 @@ def test_peers_come_from_the_store(brain: Brain, clock: ManualClock) -> None:
     middle = [value for value in band.middle["gpu_temperature_celsius"] if value is not None]
     assert middle == pytest.approx([52.0] * len(middle))
     assert len(middle) >= 9
+
+
+def test_what_changed_is_read_from_the_journal_and_the_owners(brain: Brain, clock: ManualClock) -> None:
+    service = BrainService(brain)
+    clock.advance(2 * HOUR)
+    read(brain, clock)
+    brain.actions.operator.pause("ann", "rack move")
+    found = service.changes(1, 12)
+    assert [one.text for one in found.items] == [
+        "ann paused all actions: rack move",
+        "Host node-1 is new",
+        "Host node-0 is new",
+    ]
+    assert [one.text for one in service.changes(4, 1).items] == ["ann paused all actions: rack move"]
+    assert service.changes(4, 1).total == 4

@@ -28,6 +28,7 @@ from tocsin.client import models
 from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_changes import Changes
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -169,6 +170,17 @@ def morning_report(
 ) -> MorningReport:
     """The morning report: what happened, what Tocsin did, what it got wrong, what waits, what to expect."""
     return service.morning_report(hours)
+
+
+@read_router.get("/changes", tags=["decisions"])
+def changes(
+    service: ServiceDep,
+    _who: Viewer,
+    hours: Annotated[int, Query(ge=1, le=24, description="How far back it looks.")] = 1,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most changes; the newest come first.")] = 12,
+) -> Changes:
+    """What changed lately, newest first: cards, actions with their ends, controls, silences, new hosts."""
+    return service.changes(hours, limit)
 
 
 @read_router.post(

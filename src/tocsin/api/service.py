@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_changes import Changes
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -163,6 +164,9 @@ class Service(Protocol):
 
     def morning_report(self, hours: int) -> MorningReport:
         """Five sentences on the last `hours`, and the figures that they are made of."""
+
+    def changes(self, hours: int, limit: int) -> Changes:
+        """The newest `limit` changes of the last `hours`."""
 
     def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
         """Which held decisions of the last 30 days a change would have let run. Raises InputError."""

@@ -18,7 +18,9 @@ from tocsin.plugins import EXTRAS
 
 TASKS: dict[str, tuple[str, ...]] = {
     "Start": ("demo", "brain", "agent", "dashboard"),
-    "Look at the fleet": ("cards", "card", "top", "status", "diagnose", "scoreboard", "report", "what-if", "plan"),
+    "Look at the fleet": (
+        "cards", "card", "top", "status", "changes", "diagnose", "scoreboard", "report", "what-if", "plan",
+    ),
     "Look at this node": ("scan", "xid"),
     "Decide and act": (
         "approve", "reject", "ack", "snooze", "snoozes", "maintenance", "pause", "resume", "breaker", "release", "act",
@@ -35,6 +37,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "act": ("act",),
     "backtest": ("backtest",),
     "cards": ("card", "cards"),
+    "changes": ("changes",),
     "completion": ("completion",),
     "control": ("approve", "breaker", "inject", "pause", "reject", "release", "resume"),
     "diagnose": ("diagnose",),

@@ -16,6 +16,7 @@ from tocsin.client.control import ManualAction, ManualActionOut
 from tocsin.client.errors import BadRequest, Busy, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_changes import Changes
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -280,6 +281,10 @@ class Client:
     def morning_report(self, hours: int = 24) -> MorningReport:
         """Five sentences on the last `hours`, 1 to 168."""
         return self._get(MorningReport, "/v1/report", {"hours": hours})
+
+    def changes(self, hours: int = 1, limit: int = 12) -> Changes:
+        """The newest `limit` changes of the last `hours`, 1 to 24."""
+        return self._get(Changes, "/v1/changes", {"hours": hours, "limit": limit})
 
     def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
         """Which held decisions of the last 30 days a change would have let run; it changes nothing."""

@@ -49,10 +49,29 @@ def read_page(path: Path, before: int | None, limit: int, wanted: Wanted) -> Pag
 
     Raises InputError where `path` is no journal, and ArchiveMissing where entries of the page are not there.
     """
-    with closing(connect(path, write=False)) as db:
-        head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
+    head = _head(path)
     top = min(head + 1, before if before is not None else head + 1)
     floor = max(1, top - MOST_LOOKED_AT)
+    found = _found(path, top, floor, limit, wanted)
+    last = found[-1].seq if len(found) == limit else floor
+    return Page(found, last if last > 1 else None, head, _sentences(path, found, top))
+
+
+def newest(path: Path, limit: int, wanted: Wanted) -> list[Entry]:
+    """The newest `limit` entries that fit, of at most `MOST_LOOKED_AT` looked at, newest first.
+
+    Raises InputError where `path` is no journal, and ArchiveMissing.
+    """
+    top = _head(path) + 1
+    return _found(path, top, max(1, top - MOST_LOOKED_AT), limit, wanted)
+
+
+def _head(path: Path) -> int:
+    with closing(connect(path, write=False)) as db:
+        return int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
+
+
+def _found(path: Path, top: int, floor: int, limit: int, wanted: Wanted) -> list[Entry]:
     where, values = _where(wanted)
     query = f"SELECT {COLUMNS} FROM entry WHERE seq < ? AND seq >= ?{where} ORDER BY seq DESC LIMIT ?"
     found: list[Entry] = []
@@ -60,8 +79,7 @@ def read_page(path: Path, before: int | None, limit: int, wanted: Wanted) -> Pag
         found += [from_row(row) for row in db.execute(query, (below, above, *values, limit - len(found)))]
         if len(found) == limit:
             break
-    last = found[-1].seq if len(found) == limit else floor
-    return Page(found, last if last > 1 else None, head, _sentences(path, found, top))
+    return found
 
 
 def _backwards(path: Path, top: int, floor: int) -> Iterator[tuple[sqlite3.Connection, int, int]]:
@@ -85,10 +103,8 @@ def number_before(path: Path, at_ms: int) -> int:
 
     Raises InputError where `path` is no journal, and ArchiveMissing.
     """
-    with closing(connect(path, write=False)) as db:
-        head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
     query = "SELECT seq FROM entry WHERE seq >= ? AND seq < ? AND at_ms < ? ORDER BY seq DESC LIMIT 1"
-    for db, above, below in _backwards(path, head + 1, 1):
+    for db, above, below in _backwards(path, _head(path) + 1, 1):
         row = db.execute(query, (above, below, at_ms)).fetchone()
         if row is not None:
             return int(row[0])

@@ -220,6 +220,31 @@ _STAGES: Mapping[DecisionState, Words] = {
 }
 
 
+_ACTIONS_ZH: Mapping[str, str] = {
+    ActionKind.NOTIFY: "通知",
+    ActionKind.THROTTLE: "限速",
+    ActionKind.RESTORE: "恢复限制",
+    ActionKind.PLACE_ELSEWHERE: "另行调度",
+    ActionKind.DEFRAGMENT: "整理碎片",
+    ActionKind.SCALE_OUT: "扩容",
+    ActionKind.SCALE_IN: "缩容",
+    ActionKind.CHECKPOINT: "保存检查点",
+    ActionKind.MIGRATE: "迁移",
+    ActionKind.CORDON: "封锁",
+    ActionKind.UNCORDON: "解除封锁",
+    ActionKind.DRAIN: "排空",
+    ActionKind.RESET_GPU: "复位",
+    ActionKind.REBOOT_NODE: "重启",
+    ActionKind.RMA_TICKET: "提交返修工单",
+}
+
+
+def action_words(action: str) -> Words:
+    """An action in words; one that is unknown here by its own name."""
+    english = action.replace("_", " ")
+    return english, _ACTIONS_ZH.get(action, english)
+
+
 def named(action: ActionKind) -> str:
     """An action in words."""
     return str(action).replace("_", " ")

@@ -81,6 +81,9 @@ class LiveOrders(Protocol):
 class LiveOwners(Protocol):
     """Which host speaks for a GPU."""
 
+    def joined(self, start_ms: int) -> Mapping[str, int]:
+        """Hosts that nobody knew before `start_ms`, with the instant of their first GPU."""
+
     def forget(self, gpus: Iterable[Gpu]) -> None:
         """Who reports one of these next owns it."""
 

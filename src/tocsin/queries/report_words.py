@@ -61,12 +61,17 @@ _TABLE: Mapping[str, Words] = {
 
 
 def say(key: str, **values: Any) -> Words:
-    """The words of `key`, filled in; a value that is a pair is English and Chinese itself.
+    """The words of `key`, filled in as `filled` has it."""
+    return filled(_TABLE[key], **values)
+
+
+def filled(words: Words, **values: Any) -> Words:
+    """`words` with `values` in their places; a value that is a pair is English and Chinese itself.
 
     Where there are two English forms, the first is for an `n` of 1.
     """
     made = []
-    for place, form in enumerate(_TABLE[key]):
+    for place, form in enumerate(words):
         one, _, many = form.partition("|")
         own = {name: value[place] if isinstance(value, tuple) else value for name, value in values.items()}
         made.append((one if not many or values.get("n") == 1 else many).format(**own))

@@ -17,6 +17,7 @@ from tocsin.client import control, models
 from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_changes import Changes
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -42,6 +43,7 @@ from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
 from tocsin.queries.cards import CardInputs, MadeCard, forecast_levels, make_cards
+from tocsin.queries.changes import changes_now
 from tocsin.queries.cost import CostQueries
 from tocsin.queries.cost_hours import CostHours
 from tocsin.queries.evidence import Asked, evidence
@@ -119,6 +121,7 @@ class BrainService:
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
         self._reports = Cache[str, PagerReport](wall.monotonic, by_effort, most=1)
         self._morning = Cache[int, MorningReport](wall.monotonic, by_effort, most=4)
+        self._changes = Cache[tuple[int, int], Changes](wall.monotonic, by_effort, most=4)
         self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
         hours = CostHours(brain.store, brain.clock, wall)
         self._outlook = ForecastQueries(brain, self._tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
@@ -393,6 +396,9 @@ class BrainService:
             return report_now(self._brain, [one.card for one in self._made_cards()], hours)
 
         return self._morning.get(hours, made)
+
+    def changes(self, hours: int, limit: int) -> Changes:
+        return self._changes.get((hours, limit), lambda: changes_now(self._brain, hours, limit))
 
     def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
         # One at a time: it reads a month of the journal.

@@ -50,12 +50,13 @@ from tocsin.client.models import (
 )
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_changes import Change, ChangeKind, Changes
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport, ReportSentence, ReportTopic
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.config.access import ApiSettings
-from tocsin.domain.clock import DAY, HOUR, ManualClock, to_iso
+from tocsin.domain.clock import DAY, HOUR, MINUTE, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
@@ -401,6 +402,19 @@ class FakeService(FakeDecisions):
         sentences = [ReportSentence(topic=topic, text=en, text_zh=zh) for topic, (en, zh) in said.items()]
         start = to_iso(self.now_ms() - hours * HOUR)
         return MorningReport(start=start, end=to_iso(self.now_ms()), mode=Mode.PROPOSE, sentences=sentences)
+
+    def changes(self, hours: int, limit: int) -> Changes:
+        told = [
+            (4, ChangeKind.ACTION, "drain gpu-node-03 GPU 2: done", "排空 gpu-node-03 GPU 2：已完成"),
+            (9, ChangeKind.CARD, "gpu-node-03 GPU 2: too hot", "gpu-node-03 GPU 2：温度过高"),
+            *((10 + n, ChangeKind.NODE, f"Host new-{n} is new", f"新主机 new-{n}") for n in range(12)),
+        ]
+        made = [
+            Change(at=to_iso(self.now_ms() - minutes * MINUTE), kind=kind, text=english, text_zh=chinese)
+            for minutes, kind, english, chinese in told
+        ]
+        start = to_iso(self.now_ms() - hours * HOUR)
+        return Changes(start=start, end=to_iso(self.now_ms()), total=len(made), items=made[:limit])
 
     def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
         start = to_iso(self.now_ms() - 30 * DAY)

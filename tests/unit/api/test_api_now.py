@@ -117,3 +117,10 @@ def test_cards_have_the_worst_first_and_are_found_by_their_id(client: Client, ht
         client.card("0" * 16)
     assert http.get("/v1/cards", params={"state": "gone"}).status_code == 422
     assert http.get("/v1/cards/" + "x" * 65).status_code == 422
+
+
+def test_what_changed_is_bounded_by_hours_and_lines(client: Client, http: TestClient) -> None:
+    found = client.changes()
+    assert (found.total, len(found.items)) == (14, 12)
+    assert http.get("/v1/changes?hours=25").status_code == 422
+    assert http.get("/v1/changes?limit=201").status_code == 422

@@ -95,6 +95,16 @@ class Ownership:
             new_site = self._first_ms is not None and since < self._first_ms + self.newcomer_ms
             return new_site or now_ms - since >= self.newcomer_ms
 
+    def joined(self, start_ms: int) -> dict[str, int]:
+        """Hosts that nobody knew before `start_ms`, with the instant of their first GPU.
+
+        Those that came with the site's first start are left out.
+        """
+        with self._lock:
+            settled_ms = start_ms if self._first_ms is None else max(start_ms, self._first_ms + self.newcomer_ms)
+            first = {host: min(self._since[uuid] for uuid in gpus) for host, gpus in self._gpus.items() if gpus}
+            return {host: at_ms for host, at_ms in first.items() if at_ms >= settled_ms}
+
     def forget(self, gpus: Iterable[Gpu]) -> None:
         """These GPUs are remembered no longer: who reports one next owns it."""
         with self._lock:
