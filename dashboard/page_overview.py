@@ -132,7 +132,10 @@ def _changes(found: Changes, text: Text) -> str:
     more = found.total - len(found.items)
     if more or found.at_least:
         rows.append(style.note(text("changes.least" if found.at_least else "attention.more", n=more)))
-    return style.title(text("changes")) + ("".join(rows) or style.note(text("changes.none")))
+    lines = "".join(rows) or style.note(text("changes.none"))
+    # It scrolls: the keyboard must reach it.
+    region = f'<div class="tc-changes" tabindex="0" role="region" aria-label="{escape(text("changes"))}">{lines}</div>'
+    return style.title(text("changes")) + region
 
 
 @live()
@@ -153,8 +156,7 @@ def render() -> None:
         with left:
             _map(fleet, text, palette)
             if changed is not None:
-                with st.container(key="changes"):
-                    st.html(_changes(changed, text))
+                st.html(_changes(changed, text))
         with right:
             _heading(summary, text)
             show_news(text)
