@@ -1,5 +1,5 @@
 // Draws the fleet on a canvas: one cell a GPU. Arrow keys move, N goes to the next GPU in trouble, Enter opens.
-const RACK = 15;
+const GROUP = 15;
 const HOST = 14;
 const GAP = 6;
 const SMALL = 9;
@@ -9,10 +9,10 @@ function geometry(data, width, height, context) {
   context.font = "11px sans-serif";
   const fits = (names) => names.every((name) => context.measureText(name).width + 6 <= cell);
   const named = data.hosts.length > 64 ? null : [data.hosts, data.short].find(fits) ?? null;
-  const racks = data.labels.some((label) => label[2]);
-  const head = (racks ? RACK : 0) + (named ? HOST : 0);
+  const groups = data.labels.some((label) => label[2]);
+  const head = (groups ? GROUP : 0) + (named ? HOST : 0);
   const row = (height - data.bands * head - (data.bands - 1) * GAP) / (data.bands * data.rows);
-  return { cell, row: Math.max(2, Math.min(row, cell * 1.6)), head, named, racks };
+  return { cell, row: Math.max(2, Math.min(row, cell * 1.6)), head, named, groups };
 }
 
 function place(data, g, n) {
@@ -92,19 +92,19 @@ function labels(data, context, g, width) {
   context.textAlign = "left";
   context.fillStyle = data.muted;
   context.font = "11px sans-serif";
-  if (g.racks) {
-    for (const [x, band, name] of rackLabels(data, g, context, width)) context.fillText(name, x, band * step + RACK / 2);
+  if (g.groups) {
+    for (const [x, band, name] of groupLabels(data, g, context, width)) context.fillText(name, x, band * step + GROUP / 2);
   }
   if (g.named) {
     g.named.forEach((name, node) => {
-      const y = data.band[node] * step + (g.racks ? RACK : 0) + HOST / 2 - 1;
+      const y = data.band[node] * step + (g.groups ? GROUP : 0) + HOST / 2 - 1;
       context.fillText(name, data.column[node] * g.cell, y);
     });
   }
 }
 
-// Each rack by its name; where one does not fit above its rack, the first and last of each band.
-function rackLabels(data, g, context, width) {
+// Each group by its name; where one does not fit above its group, the first and last of each band.
+function groupLabels(data, g, context, width) {
   const room = data.labels.map(([column, band], n) => {
     const next = data.labels[n + 1];
     return (next && next[1] === band ? next[0] * g.cell : width) - column * g.cell - 4;
@@ -138,7 +138,7 @@ function index(data) {
 function describe(data, n) {
   const node = data.node[n];
   const name = data.index[n] === null ? `${data.hosts[node]} · ${data.slot[n]}` : `${data.hosts[node]} · GPU ${data.index[n]}`;
-  const lines = [`${name}${data.racks[node] ? ` · ${data.racks[node]}` : ""}`];
+  const lines = [`${name}${data.groups[node] ? ` · ${data.groups[node]}` : ""}`];
   lines.push(`${data.symbols[data.state[n]]} ${data.names[data.state[n]]}`);
   const known = [];
   if (data.temperature[n] >= 0) known.push(`${data.temperature[n]} °C`);
@@ -209,7 +209,7 @@ export default function (component) {
   };
   const open = (n) => {
     const d = state.data;
-    if (n >= 0) setTriggerValue("opened", { host: d.hosts[d.node[n]], slot: d.slot[n] });
+    if (n >= 0) setTriggerValue("opened", { host: d.hosts[d.node[n]], group: d.groups[d.node[n]], slot: d.slot[n] });
   };
   const under = (event) => nearest(state.data, state.g, event.offsetX, event.offsetY);
   canvas.onmousemove = (event) => {

@@ -1,7 +1,11 @@
-"""The fleet as a map: racks side by side in bands, a node a column, a GPU a cell. `fleet_map.js` draws it."""
+"""The fleet as a map: groups, such as racks, side by side in bands, a node a column, a GPU a cell.
+
+`fleet_map.js` draws it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -32,10 +36,19 @@ def _component() -> Callable[..., Any]:
     )
 
 
-def canvas(data: dict[str, Any], key: str) -> tuple[str, int] | None:
-    """Draw `data` (see `heatmap.drawing`); host and place of the GPU that was just opened, None where none was."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The cell that was just opened: its node by host and group, and its place there."""
+
+    host: str
+    group: str
+    slot: int
+
+
+def canvas(data: dict[str, Any], key: str) -> Opened | None:
+    """Draw `data` (see `heatmap.drawing`); the GPU that was just opened, None where none was."""
     opened = _component()(key=key, data=data, on_opened_change=lambda: None).get("opened")
-    return (str(opened["host"]), int(opened["slot"])) if opened else None
+    return Opened(str(opened["host"]), str(opened["group"]), int(opened["slot"])) if opened else None
 
 
 ROWS = 8
@@ -104,7 +117,7 @@ MEASURES: dict[str, Measure | None] = {
 
 @dataclass(frozen=True, slots=True)
 class HeatmapLayout:
-    """Where each node is drawn: the column and the band that it starts in. `labels` are column, band and rack."""
+    """Where each node is drawn: the column and the band that it starts in. `labels` are column, band and group."""
 
     column: tuple[int, ...]
     band: tuple[int, ...]
@@ -113,27 +126,27 @@ class HeatmapLayout:
     labels: tuple[tuple[int, int, str], ...]
 
 
-def _pack(widths: Sequence[int], racks: Sequence[str], most: int) -> HeatmapLayout:
-    """Nodes from left to right in bands of `most` columns; a rack that fits into one band is not broken."""
+def _pack(widths: Sequence[int], groups: Sequence[str], most: int) -> HeatmapLayout:
+    """Nodes from left to right in bands of `most` columns; a group that fits into one band is not broken."""
     sizes: list[tuple[int, int, str]] = []
-    for place, (width, rack) in enumerate(zip(widths, racks, strict=True)):
-        if sizes and sizes[-1][2] == rack:
-            sizes[-1] = (sizes[-1][0], sizes[-1][1] + width, rack)
+    for place, (width, group) in enumerate(zip(widths, groups, strict=True)):
+        if sizes and sizes[-1][2] == group:
+            sizes[-1] = (sizes[-1][0], sizes[-1][1] + width, group)
         else:
-            sizes.append((place, width, rack))
-    starts = {place: (size, rack) for place, size, rack in sizes}
+            sizes.append((place, width, group))
+    starts = {place: (size, group) for place, size, group in sizes}
     column, band, labels = [], [], []
     at = row = 0
     for place, width in enumerate(widths):
         if place in starts:
             at += 1 if at else 0
-            size, rack = starts[place]
+            size, group = starts[place]
             if at and at + min(size, most) > most:
                 at, row = 0, row + 1
-            labels.append((at, row, rack))
+            labels.append((at, row, group))
         if at and at + width > most:
             at, row = 0, row + 1
-            labels.append((0, row, racks[place]))
+            labels.append((0, row, groups[place]))
         column.append(at)
         band.append(row)
         at += width
@@ -142,12 +155,12 @@ def _pack(widths: Sequence[int], racks: Sequence[str], most: int) -> HeatmapLayo
 
 
 @lru_cache(maxsize=8)
-def arrange(widths: tuple[int, ...], racks: tuple[str, ...], rows: int) -> HeatmapLayout:
-    """The packing of nodes `widths` columns wide, in `racks`, that makes cells of `rows` in a column largest."""
-    total = sum(widths) + len(set(racks))
+def arrange(widths: tuple[int, ...], groups: tuple[str, ...], rows: int) -> HeatmapLayout:
+    """The packing of nodes `widths` columns wide, in `groups`, that makes cells of `rows` in a column largest."""
+    total = sum(widths) + len(set(groups))
     best: tuple[float, float, HeatmapLayout] | None = None
     for bands in range(1, 41):
-        layout = _pack(widths, racks, max([*widths, -(-total // bands)]))
+        layout = _pack(widths, groups, max([*widths, -(-total // bands)]))
         wide, high = SHAPE / layout.columns, (1.0 / layout.bands - BETWEEN) / rows
         found = (min(wide, high), wide * high, layout)
         if best is None or found[:2] > best[:2]:
@@ -160,28 +173,72 @@ def arrange(widths: tuple[int, ...], racks: tuple[str, ...], rows: int) -> Heatm
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The GPUs that are drawn: places in the columns of the map, and of each the node's place and its own there."""
+    """The GPUs that are drawn: places in the columns of the map, and of each the node's place and its own there.
+
+    A node is a host, or the part of one that is in a group; `hosts`, `groups` and `sizes` are by node.
+    """
 
     gpus: list[int]
     hosts: list[int]
+    groups: list[str]
     node: list[int]
     slot: list[int]
     sizes: list[int]
 
 
-def choose(fleet: FleetMap, pools: Sequence[str] = (), find: str = "") -> Chosen:
-    """GPUs of `pools` (none: all) whose host, rack or UUID has `find` in it."""
+RACK = "rack"
+LABEL = "label:"
+"""What the key of a label follows in the name of a grouping."""
+
+
+def groupings(fleet: FleetMap) -> list[str]:
+    """What the map can be grouped by; the rack first, also where none is known."""
+    jobs = ["job"] if fleet.jobs else []
+    return [RACK, *jobs, "model", "pool", *(f"{LABEL}{key}" for key in fleet.labels)]
+
+
+def _groups(fleet: FleetMap, by: str) -> list[str]:
+    """The group of each GPU; empty where it has none."""
+    if by == "job":
+        return ["" if place is None else fleet.jobs[place] for place in fleet.job]
+    if by == "model":
+        return [fleet.models[place] for place in fleet.model]
+    label = fleet.labels.get(by.removeprefix(LABEL)) if by.startswith(LABEL) else None
+    of_host = [label.values[place] for place in label.of] if label is not None else fleet.racks
+    if by == "pool":
+        of_host = fleet.pools
+    return [of_host[host] for host in fleet.host]
+
+
+def _in_order(names: Sequence[str]) -> list[int]:
+    """Places of `names`, those of one name together: numbers in names by their value, what has no name last."""
+    rank = {name: place for place, name in enumerate(sorted(set(names), key=_by_number))}
+    return sorted(range(len(names)), key=lambda place: rank[names[place]])
+
+
+def _by_number(name: str) -> tuple[bool, list[Any]]:
+    # Every second part is a number: not read as one, for it may be longer than Python reads.
+    parts = re.split(r"([0-9]+)", name)
+    return not name, [(len(bare := part.lstrip("0")), bare) if n % 2 else part for n, part in enumerate(parts)]
+
+
+def choose(fleet: FleetMap, pools: Sequence[str] = (), find: str = "", by: str = RACK) -> Chosen:
+    """GPUs of `pools` (none: all) whose host, rack or UUID has `find` in it, grouped `by` one of `groupings`."""
     wanted = find.strip().lower()
     allowed = [not pools or pool in pools for pool in fleet.pools]
     named = [wanted in f"{host} {rack}".lower() for host, rack in zip(fleet.hosts, fleet.racks, strict=True)]
-    chosen = Chosen([], [], [], [], [])
-    places: dict[int, int] = {}
-    for gpu, host in enumerate(fleet.host):
+    chosen = Chosen([], [], [], [], [], [])
+    places: dict[tuple[str, int], int] = {}
+    groups = _groups(fleet, by)
+    # The map itself is by rack.
+    for gpu in range(len(groups)) if by == RACK else _in_order(groups):
+        host = fleet.host[gpu]
         if not allowed[host] or not (named[host] or wanted in fleet.uuid[gpu].lower()):
             continue
-        node = places.setdefault(host, len(places))
+        node = places.setdefault((groups[gpu], host), len(places))
         if node == len(chosen.hosts):
             chosen.hosts.append(host)
+            chosen.groups.append(groups[gpu])
             chosen.sizes.append(0)
         chosen.gpus.append(gpu)
         chosen.node.append(node)
@@ -198,8 +255,8 @@ def drawing(fleet: FleetMap, chosen: Chosen, choice: str, text: Text, palette: P
     """What `fleet_map.js` needs: places, shades, words and colours. It goes to browsers, so it is short."""
     measure = MEASURES[choice]
     rows = min(ROWS, max(chosen.sizes, default=1))
-    racks = tuple(fleet.racks[host] for host in chosen.hosts)
-    layout = arrange(tuple(-(-size // rows) for size in chosen.sizes), racks, rows)
+    groups = tuple(chosen.groups)
+    layout = arrange(tuple(-(-size // rows) for size in chosen.sizes), groups, rows)
     states = [fleet.state[gpu] for gpu in chosen.gpus]
     names = [fleet.hosts[host] for host in chosen.hosts]
     shared = _shared(names)
@@ -214,7 +271,7 @@ def drawing(fleet: FleetMap, chosen: Chosen, choice: str, text: Text, palette: P
         | {
             "hosts": names,
             "short": [name[shared:] for name in names],
-            "racks": racks,
+            "groups": groups,
             "column": layout.column,
             "band": layout.band,
             "columns": layout.columns,

@@ -84,6 +84,19 @@ def pick(
     return choice or default
 
 
+def pick_one(name: str, label: str, options: Sequence[str], default: str, words: Callable[[Any], str] = str) -> str:
+    """As `pick`, for many choices: a list that opens."""
+    st.session_state[name] = read(name, default, options)
+    choice: str = st.selectbox(
+        label,
+        list(options),
+        key=name,
+        format_func=words,
+        on_change=lambda: write(name, st.session_state[name], default),
+    )
+    return choice
+
+
 def pick_many(
     name: str, label: str, options: Sequence[str], words: Callable[[Any], str] = str, default: Sequence[str] = ()
 ) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 
 import streamlit as st
@@ -50,8 +51,8 @@ def _figures(summary: FleetSummary, text: Text) -> str:
     )
 
 
-def _choices(fleet: FleetMap, text: Text) -> tuple[str, list[str], str]:
-    """Colour, pools and what is looked for, from the URL and the widgets above the map."""
+def _choices(fleet: FleetMap, text: Text) -> tuple[str, list[str], str, str]:
+    """Colour, pools, what is looked for and the grouping, from the URL and the widgets above the map."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.html(style.title(text("fleet")), width="content")
         colour = link.pick(
@@ -60,10 +61,17 @@ def _choices(fleet: FleetMap, text: Text) -> tuple[str, list[str], str]:
         pools: list[str] = []
         names = sorted(set(fleet.pools))
         with st.popover(text("fleet.filter"), icon=":material/filter_alt:"):
+            by = link.pick_one("by", text("fleet.by"), heatmap.groupings(fleet), heatmap.RACK, partial(_grouping, text))
             if len(names) > 1:
                 pools = link.pick_many("pool", text("fleet.pools"), names)
             find = _find(text)
-    return colour, pools, find
+    return colour, pools, find, by
+
+
+def _grouping(text: Text, by: str) -> str:
+    if by.startswith(heatmap.LABEL):
+        return text("fleet.by.label", label=by.removeprefix(heatmap.LABEL))
+    return text(f"fleet.by.{by}")
 
 
 def _find(text: Text) -> str:
@@ -79,18 +87,15 @@ def _legend(choice: str, text: Text, palette: Palette) -> str:
     return style.scale(measure.shades(palette), f"{measure.low:.0f}", f"{measure.high:.0f} {measure.unit}")
 
 
-def _open(fleet: FleetMap, opened: tuple[str, int]) -> None:
-    host, slot = opened
-    if host in fleet.hosts:
-        place = fleet.hosts.index(host)
-        here = [gpu for gpu, other in enumerate(fleet.host) if other == place]
-        if slot < len(here):
-            st.switch_page(link.GPU_PAGE, query_params=link.target(gpu=fleet.uuid[here[slot]]))
+def _open(fleet: FleetMap, chosen: heatmap.Chosen, opened: heatmap.Opened) -> None:
+    for gpu, node, slot in zip(chosen.gpus, chosen.node, chosen.slot, strict=True):
+        if opened == heatmap.Opened(fleet.hosts[chosen.hosts[node]], chosen.groups[node], slot):
+            st.switch_page(link.GPU_PAGE, query_params=link.target(gpu=fleet.uuid[gpu]))
 
 
 def _map(fleet: FleetMap, text: Text, palette: Palette) -> None:
-    colour, pools, find = _choices(fleet, text)
-    chosen = heatmap.choose(fleet, pools, find)
+    colour, pools, find, by = _choices(fleet, text)
+    chosen = heatmap.choose(fleet, pools, find, by)
     if not chosen.gpus:
         st.info(text("fleet.nothing"))
         return
@@ -99,7 +104,7 @@ def _map(fleet: FleetMap, text: Text, palette: Palette) -> None:
     st.html(_legend(colour, text, palette))
     st.caption(text("fleet.hint"))
     if opened is not None:
-        _open(fleet, opened)
+        _open(fleet, chosen, opened)
 
 
 def _heading(summary: FleetSummary, text: Text) -> None:

@@ -49,6 +49,13 @@ SEVERITY_STATES = {
 """What a finding makes of its subject."""
 
 
+class HostLabel(Wire):
+    """One label of hosts: `of` has for each host the position of its value in `values`; empty where it has none."""
+
+    values: list[str] = Field(default_factory=list)
+    of: list[Count] = Field(default_factory=list)
+
+
 class FleetMap(Wire):
     """Every GPU in columns, by rack, host and index: a row costs a few bytes where `GpuSummary` costs hundreds.
 
@@ -76,6 +83,11 @@ class FleetMap(Wire):
     """Watts."""
     risk: list[Ratio | None] = Field(default_factory=list)
     """The highest probability among the predictions that warn of it."""
+    jobs: list[str] = Field(default_factory=list)
+    job: list[Count | None] = Field(default_factory=list)
+    """Position in `jobs` of the work on the GPU, None where there is none or nobody knows; empty before version 0.2."""
+    labels: dict[str, HostLabel] = Field(default_factory=dict)
+    """Labels by which the fleet can be told apart, at most 16."""
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Self:
@@ -87,6 +99,13 @@ class FleetMap(Wire):
             raise ValueError("columns of hosts differ in length")
         if max(self.host, default=-1) >= len(self.hosts) or max(self.model, default=-1) >= len(self.models):
             raise ValueError("a position lies outside its list")
+        if self.job and len(self.job) != len(self.uuid):
+            raise ValueError("columns of GPUs differ in length")
+        if max((place for place in self.job if place is not None), default=-1) >= len(self.jobs):
+            raise ValueError("a position lies outside its list")
+        for label in self.labels.values():
+            if len(label.of) != len(self.hosts) or max(label.of, default=-1) >= len(label.values):
+                raise ValueError("a label does not fit the hosts")
         return self
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tocsin.actions.model.cost import Stake, prices
-from tocsin.actions.model.ranks import work_on
-from tocsin.actions.planning.facts import NodeState
 from tocsin.client.models import SEVERITY_STATES, Attention, AttentionItem, GpuState
 from tocsin.config.settings import CostSettings
 from tocsin.domain.alert_level import AlertLevel
@@ -32,7 +30,6 @@ def gpu_hours_at_risk(gpus: int, probability: float, hardware: bool, cost: CostS
 
 def attention(
     snapshot: FleetMapSnapshot,
-    nodes: Mapping[str, NodeState],
     incidents: Sequence[Incident],
     predictions: Iterable[Prediction],
     cost: CostSettings,
@@ -41,12 +38,12 @@ def attention(
 ) -> Attention:
     """The `limit` worst things of the fleet: open incidents, GPUs that are silent without one, and what is expected.
 
-    `nodes` are by host, as their managers show them. A GPU-hour costs the `price` of the subject's model.
+    A GPU-hour costs the `price` of the subject's model.
 
     What is lost or critical comes first, then what is a warning or is expected, then what is merely silent or a hint;
     among these what costs most to wait for, then the most probable, then the soonest.
     """
-    ranking = Ranking(snapshot, nodes, cost, price)
+    ranking = Ranking(snapshot, cost, price)
     items = [*ranking.incidents(incidents), *ranking.silent(), *ranking.expected(predictions)]
     items.sort(key=_rank)
     return Attention(total=len(items), items=items[:limit])
@@ -65,19 +62,15 @@ def _rank(item: AttentionItem) -> tuple[int, float, float, str, str]:
 class Ranking:
     """The items over one snapshot, each subject listed once, and what they are ranked by."""
 
-    def __init__(
-        self, snapshot: FleetMapSnapshot, nodes: Mapping[str, NodeState], cost: CostSettings, price: Prices
-    ) -> None:
+    def __init__(self, snapshot: FleetMapSnapshot, cost: CostSettings, price: Prices) -> None:
         self._snapshot = snapshot
         self._cost = cost
         self._price = price
         self._listed: set[str] = set()
         self._readings = {reading.gpu.uuid: reading for reading in snapshot.readings}
         self._by_host = grouped((reading.gpu.host, reading) for reading in snapshot.readings)
-        self.jobs = {
-            r.gpu.uuid: work_on(r.gpu.host, r.owners, nodes.get(r.gpu.host)).job for r in snapshot.readings if r.owners
-        }
-        self._ranks = Counter(job for job in self.jobs.values() if job)
+        self.jobs = snapshot.jobs
+        self._ranks = Counter(self.jobs.values())
 
     def incidents(self, incidents: Iterable[Incident]) -> list[AttentionItem]:
         """One item for the incidents whose roots have one subject, about the worst of them."""

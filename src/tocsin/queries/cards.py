@@ -11,7 +11,6 @@ from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.goals import in_words
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.silences import Cause, cause_of
-from tocsin.actions.planning.facts import NodeState
 from tocsin.client.models import GpuState
 from tocsin.client.models_cards import Card, CardAction, CardEvidence, CardState, CardTouches
 from tocsin.config.settings import CostSettings
@@ -60,14 +59,13 @@ _WAITING_STATES = (DecisionState.HELD, DecisionState.APPROVED)
 
 @dataclass(frozen=True)
 class CardInputs:
-    """What cards are made of, as of `snapshot.now_ms`; `nodes` are by host, `levels` as of `forecast_levels`, `signs`
+    """What cards are made of, as of `snapshot.now_ms`; `levels` are as of `forecast_levels`, `signs`
     the rules that foretell failures.
 
     What was last seen more than `fresh_ms` ago is no longer seen.
     """
 
     snapshot: FleetMapSnapshot
-    nodes: Mapping[str, NodeState]
     incidents: Sequence[Incident]
     statuses: Sequence[DecisionStatus]
     predictions: Sequence[Prediction]
@@ -146,7 +144,7 @@ class _Maker:
         given = self.inputs
         self._now = given.snapshot.now_ms
         self._names = Names(given.snapshot.readings)
-        self._ranking = Ranking(given.snapshot, given.nodes, given.cost, given.price)
+        self._ranking = Ranking(given.snapshot, given.cost, given.price)
         actions = [one for one in given.statuses if one.decision.action is not ActionKind.NOTIFY]
         self._waiting = [one for one in actions if one.waits_for_person]
         self._by_incident = grouped((one.decision.incident, one) for one in actions)

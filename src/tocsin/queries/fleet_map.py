@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tocsin.client.models import FleetMap, GpuState
+from tocsin.actions.model.ranks import work_on
+from tocsin.actions.planning.facts import NodeState
+from tocsin.client.models import FleetMap, GpuState, HostLabel
 from tocsin.domain.clock import SECOND
 from tocsin.domain.finding import Finding, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -18,13 +20,16 @@ from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import gpu_state
 
 T = TypeVar("T", Finding, Prediction)
+MOST_LABELS = 16
+MOST_VALUES = 64
+"""Values of a label by which a map is still told apart; one of more, such as a host's own name, is not sent."""
 _Version = tuple[int, int, int, int]
 """Readings taken in, predictions made, evaluations finished, and the second of the clock."""
 
 
 @dataclass(frozen=True)
 class FleetMapSnapshot:
-    """The fleet at one instant. `readings` are by rack, host and index; findings and predictions by GPU."""
+    """The fleet at one instant. `readings` are by rack, host and index; findings, predictions and jobs by GPU."""
 
     now_ms: int
     readings: Sequence[Reading]
@@ -33,6 +38,7 @@ class FleetMapSnapshot:
     warnings: Mapping[str, Sequence[Prediction]]
     map: FleetMap
     counts: Mapping[GpuState, int] = field(default_factory=dict)
+    jobs: Mapping[str, str] = field(default_factory=dict)
 
 
 class FleetMapSource:
@@ -53,7 +59,8 @@ class FleetMapSource:
         brain = self._brain
         fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         predictions = brain.forecasts.current(now_ms)
-        made = snapshot_of(brain.memory.latest(), brain.active, predictions, now_ms, fresh_ms)
+        nodes = brain.managers.nodes()
+        made = snapshot_of(brain.memory.latest(), brain.active, predictions, now_ms, fresh_ms, nodes)
         if self._map is not None and made.map == self._map:
             # The very object of before tells readers that nothing has changed.
             made = replace(made, map=self._map)
@@ -67,13 +74,21 @@ def snapshot_of(
     predictions: Iterable[Prediction],
     now_ms: int,
     fresh_ms: int,
+    nodes: Mapping[str, NodeState] | None = None,
 ) -> FleetMapSnapshot:
-    """The snapshot of a fleet at `now_ms`; readings older than `fresh_ms` are stale."""
+    """The snapshot of a fleet at `now_ms`; readings older than `fresh_ms` are stale. `nodes` are by host, as their
+    managers show them."""
     ordered = sorted(readings, key=_place)
     found, warned = _by_gpu(findings), _by_gpu(p for p in predictions if is_warning(p))
     states = {r.gpu.uuid: gpu_state(r, found.get(r.gpu.uuid, ()), now_ms, fresh_ms) for r in ordered}
-    made = _columns(ordered, states, warned)
-    return FleetMapSnapshot(now_ms, ordered, states, found, warned, made, Counter(states.values()))
+    jobs = _jobs(ordered, nodes or {})
+    made = _columns(ordered, states, warned, jobs)
+    return FleetMapSnapshot(now_ms, ordered, states, found, warned, made, Counter(states.values()), jobs)
+
+
+def _jobs(readings: Iterable[Reading], nodes: Mapping[str, NodeState]) -> dict[str, str]:
+    found = ((r.gpu.uuid, work_on(r.gpu.host, r.owners, nodes.get(r.gpu.host)).job) for r in readings if r.owners)
+    return {uuid: job for uuid, job in found if job}
 
 
 def is_warning(prediction: Prediction) -> bool:
@@ -103,15 +118,21 @@ def _ratio(value: float | None) -> float | None:
 
 
 def _columns(
-    ordered: Sequence[Reading], states: Mapping[str, GpuState], warned: Mapping[str, Sequence[Prediction]]
+    ordered: Sequence[Reading],
+    states: Mapping[str, GpuState],
+    warned: Mapping[str, Sequence[Prediction]],
+    of_gpu: Mapping[str, str],
 ) -> FleetMap:
     hosts: dict[tuple[str, str], int] = {}
     models: dict[str, int] = {}
     pools: list[str] = []
+    labels: list[Mapping[str, str]] = []
+    jobs = {job: place for place, job in enumerate(sorted(set(of_gpu.values())))}
     ranks = {state: state.rank for state in GpuState}
     for reading in ordered:
         if hosts.setdefault((reading.gpu.rack, reading.gpu.host), len(hosts)) == len(pools):
             pools.append(reading.gpu.pool)
+            labels.append(reading.gpu.labels)
         models.setdefault(reading.gpu.model, len(models))
     values = [reading.values for reading in ordered]
     risks = (max((p.probability or 0.0 for p in warned.get(r.gpu.uuid, ())), default=None) for r in ordered)
@@ -131,4 +152,23 @@ def _columns(
         memory=[_ratio(each.get("gpu_memory_used_ratio")) for each in values],
         power=[_rounded(each.get("gpu_power_watts"), 0) for each in values],
         risk=[_ratio(risk) for risk in risks],
+        jobs=list(jobs),
+        job=[None if (job := of_gpu.get(reading.gpu.uuid)) is None else jobs[job] for reading in ordered],
+        labels=_labels(labels),
     )
+
+
+def _labels(of_hosts: Sequence[Mapping[str, str]]) -> dict[str, HostLabel]:
+    """The labels by which hosts differ, those that most hosts have first where there are too many."""
+    values: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for labels in of_hosts:
+        for key, value in labels.items():
+            values[key][value] += 1
+    told = [key for key, seen in values.items() if 1 < len(seen) + (seen.total() < len(of_hosts)) <= MOST_VALUES]
+    told = sorted(sorted(told, key=lambda key: (-values[key].total(), key))[:MOST_LABELS])
+    found: dict[str, HostLabel] = {}
+    for key in told:
+        places = {value: place for place, value in enumerate(sorted({labels.get(key, "") for labels in of_hosts}))}
+        of = [places[labels.get(key, "")] for labels in of_hosts]
+        found[key] = HostLabel.model_construct(values=list(places), of=of)
+    return found

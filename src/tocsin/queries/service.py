@@ -181,9 +181,9 @@ class BrainService:
 
     def attention(self, limit: int) -> models.Attention:
         brain, snapshot = self._brain, self._fleet_map.look()
-        settings, nodes = brain.settings, brain.managers.nodes()
+        settings = brain.settings
         predictions, prices = brain.forecasts.current(snapshot.now_ms), settings.prices.prices()
-        found = attention.attention(snapshot, nodes, brain.incidents, predictions, settings.actions.cost, prices, limit)
+        found = attention.attention(snapshot, brain.incidents, predictions, settings.actions.cost, prices, limit)
         return found.model_copy(update={"waiting": views.waiting(brain.statuses())})
 
     def cards(self, limit: int, state: CardState | None = None, *, hidden: bool = False) -> Cards:
@@ -213,7 +213,6 @@ class BrainService:
         brain, snapshot = self._brain, self._fleet_map.look()
         inputs = CardInputs(
             snapshot,
-            brain.managers.nodes(),
             brain.incidents,
             brain.statuses(),
             brain.forecasts.current(snapshot.now_ms),

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tocsin.client.client import Client
 from tocsin.client.models import FleetMap
@@ -81,6 +82,43 @@ def test_filters_leave_the_gpus_that_fit(small: FleetMap, pools: list[str], find
     chosen = heatmap.choose(small, pools, find)
     assert len(chosen.gpus) == count
     assert sum(chosen.sizes) == count
+
+
+def grouped() -> FleetMap:
+    """Three hosts of two GPUs: a job on parts of two of them, and a label on two."""
+    return FleetMap(
+        hosts=["n1", "n2", "n3"], racks=["r1", "r1", "r2"], pools=["b", "a", "b"], models=["H100", "A100"],
+        uuid=[f"GPU-{n}" for n in range(6)], host=[0, 0, 1, 1, 2, 2], model=[0, 0, 1, 1, 0, 0],
+        index=[0, 1] * 3, state=[0] * 6, temperature=[None] * 6, utilization=[None] * 6, memory=[None] * 6,
+        power=[None] * 6, risk=[None] * 6, jobs=["job-2", "job-10"], job=[1, 0, 0, None, None, 1],
+        labels={"zone": {"values": ["", "east"], "of": [0, 1, 1]}},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("by", "order", "groups"),
+    [
+        ("rack", [0, 1, 2, 3, 4, 5], ["r1", "r1", "r2"]),
+        ("pool", [2, 3, 0, 1, 4, 5], ["a", "b", "b"]),
+        ("model", [2, 3, 0, 1, 4, 5], ["A100", "H100", "H100"]),
+        ("job", [1, 2, 0, 5, 3, 4], ["job-2", "job-2", "job-10", "job-10", "", ""]),
+        ("label:zone", [2, 3, 4, 5, 0, 1], ["east", "east", ""]),
+        ("label:gone", [0, 1, 2, 3, 4, 5], ["r1", "r1", "r2"]),
+    ],
+)
+def test_gpus_stand_with_those_of_their_group(by: str, order: list[int], groups: list[str]) -> None:
+    chosen = heatmap.choose(grouped(), by=by)
+    assert (chosen.gpus, chosen.groups) == (order, groups)
+    assert sum(chosen.sizes) == 6
+    made = heatmap.drawing(grouped(), chosen, "state", Text("en"), LIGHT, "a map")
+    assert made["groups"] == tuple(groups)
+    assert heatmap.groupings(grouped()) == ["rack", "job", "model", "pool", "label:zone"]
+
+
+@pytest.mark.parametrize("wrong", [{"job": [0]}, {"job": [2] * 6}, {"labels": {"zone": {"values": [], "of": [0] * 3}}}])
+def test_a_map_whose_columns_disagree_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match=r"differ|outside|fit"):
+        FleetMap.model_validate(grouped().model_dump() | wrong)
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])

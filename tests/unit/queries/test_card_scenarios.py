@@ -80,7 +80,6 @@ class Scene:
         snapshot = snapshot_of(self.newest.values(), found, (), at_ms, FRESH_MS)
         inputs = CardInputs(
             snapshot,
-            {},
             incidents,
             (),
             (),

@@ -54,7 +54,7 @@ def cards(
 ) -> list[Card]:
     members = [m for one in incidents for m in one.members]
     inputs = CardInputs(
-        snapshot_of(readings, members, (), now_ms, DAY), {}, incidents, statuses, (), {}, (), CardLife(),
+        snapshot_of(readings, members, (), now_ms, DAY), incidents, statuses, (), {}, (), CardLife(),
         Controls(silences=silences), CostSettings(), Prices(), 5 * MINUTE,
     )  # fmt: skip
     return [one.card for one in make_cards(inputs)]

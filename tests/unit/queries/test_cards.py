@@ -72,7 +72,6 @@ def cards(
     snapshot = snapshot_of(readings, [m for one in incidents for m in one.members], ahead, now_ms, DAY)
     inputs = CardInputs(
         snapshot,
-        {},
         incidents,
         statuses,
         ahead,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tocsin.client.models import Attention, GpuState, PeerGroup
+from tocsin.client.models import Attention, FleetMap, GpuState, PeerGroup
 from tocsin.config.settings import CostSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
@@ -15,7 +15,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import attention, gpu_hours_at_risk
-from tocsin.queries.fleet_map import FleetMapSnapshot, snapshot_of
+from tocsin.queries.fleet_map import MOST_LABELS, MOST_VALUES, FleetMapSnapshot, snapshot_of
 from tocsin.queries.views import MOST_PEERS, MOST_PEERS_LONG, group_of, peer_band
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu, reading
@@ -69,10 +69,45 @@ def listed(
     limit: int = 50,
 ) -> Attention:
     incidents = [incident(one) for one in findings or []]
-    return attention(snapshot(readings, findings, ahead), {}, incidents, ahead or [], COST, price, limit)
+    return attention(snapshot(readings, findings, ahead), incidents, ahead or [], COST, price, limit)
 
 
 # ---------------------------------------------------------------------- the snapshot
+
+
+def test_the_map_has_jobs_and_the_labels_that_tell_hosts_apart() -> None:
+    def labelled(n: int, **labels: str) -> Reading:
+        one = node(n)
+        return replace(one, gpu=replace(one.gpu, labels=labels))
+
+    readings = [
+        at_work(labelled(0, zone="b", name="x"), "7"),
+        labelled(4, name="y"),
+        at_work(labelled(8, zone="a", name="z"), "7"),
+    ]
+    made = snapshot([*readings, labelled(12, zone="a", os="linux", name="z2")]).map
+    assert (made.jobs, made.job) == (["slurm 7"], [0, None, 0, None])
+    assert {key: (one.values, one.of) for key, one in made.labels.items()} == {
+        "name": (["x", "y", "z", "z2"], [0, 1, 2, 3]),
+        "os": (["", "linux"], [0, 0, 0, 1]),
+        "zone": (["", "a", "b"], [2, 0, 1, 1]),
+    }
+    FleetMap.model_validate(made.model_dump())
+
+
+def test_a_label_that_tells_nothing_or_each_host_is_left_out_and_so_are_too_many() -> None:
+    def fleet(**labels: str) -> list[Reading]:
+        ones = [node(4 * n) for n in range(MOST_VALUES + 1)]
+        return [
+            replace(
+                one, gpu=replace(one.gpu, labels={key: value.format(n=n, even=n % 2) for key, value in labels.items()})
+            )
+            for n, one in enumerate(ones)
+        ]
+
+    assert set(snapshot(fleet(own="{n}", same="x", two="{even}")).map.labels) == {"two"}
+    many = {f"k{n:02d}": "{even}" for n in range(MOST_LABELS + 4)}
+    assert list(snapshot(fleet(**many)).map.labels) == sorted(many)[:MOST_LABELS]
 
 
 def test_the_snapshot_is_by_rack_host_and_index() -> None:
@@ -151,7 +186,7 @@ def test_a_host_is_at_risk_with_all_its_jobs() -> None:
     readings = [at_work(node(n), "1" if n < 2 else "2") for n in range(8)]
     host = Subject(SubjectKind.HOST, "node-0", "node-0", "training")
     down = replace(finding(readings[0], Severity.CRITICAL), subject=host)
-    found = attention(snapshot(readings, [down]), {}, [incident(down)], [], COST, FREE, 5)
+    found = attention(snapshot(readings, [down]), [incident(down)], [], COST, FREE, 5)
     assert found.items[0].gpus == 8
 
 
@@ -186,7 +221,7 @@ def test_what_is_expected_of_a_gpu_in_trouble_stands_with_its_trouble() -> None:
 def test_members_of_an_incident_are_not_told_of_again() -> None:
     readings = [replace(node(n), at_ms=T0 - HOUR) for n in range(3)]
     burst = [finding(one, Severity.CRITICAL) for one in readings]
-    found = attention(snapshot(readings, burst), {}, [incident(*burst)], [], COST, FREE, 5)
+    found = attention(snapshot(readings, burst), [incident(*burst)], [], COST, FREE, 5)
     assert [(item.subjects, item.since) for item in found.items] == [(3, to_iso(T0 - HOUR))]
 
 
