@@ -18,7 +18,7 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 REHEARSALS ?= build/rehearsals
-.PHONY: help demo setup setup-servers lint quick unit walk attack kills chaos wheel-test aws-test test bench docs prior backtest \
+.PHONY: help demo setup setup-servers lint quick unit walk attack kills chaos wheel-test aws-test test release bench docs prior backtest \
 	rehearsal rehearsals grafana clean
 
 help:  ## List the targets
@@ -76,6 +76,9 @@ test:  ## Everything; what needs one processor runs beside what needs another
 	@$(MAKE) --no-print-directory setup
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint aws-test wheel-test
 	@$(MAKE) --no-print-directory unit
+
+release: setup  ## Build the release of this commit into dist/tocsin-VERSION: sdist, wheel, manifests, SBOM, notes, checksums
+	@bash .ci/release.sh $(CURDIR)/$(BIN)/python
 
 bench: setup  ## Print every measured figure in one table, and write it into docs/performance.md
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance.md

@@ -1,3 +1,3 @@
 """Tocsin: the early-warning bell of a GPU fleet."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
