@@ -35,6 +35,7 @@ from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Subje
 from tocsin.domain.grouping import grouped
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.rules.symptoms import is_standing
 
 _CONSEQUENCE = {
     Mode.OBSERVE: "observe mode: it is only recorded",
@@ -74,10 +75,10 @@ def decide(
     """The decisions that the present state asks for, most urgent first.
 
     Each incident that is more than a note gives one notification, and one action where its root cause calls for
-    one: however many members it has; where that is a throttle, each GPU that is hot gets its own. Once its root cause
-    has cleared it gives neither another notification nor another action for what is left of it, but where a GPU itself
-    says that it owes a repair. A subject gets one disruptive decision at most, that of the gravest incident. The same
-    state gives the same keys, also after a restart.
+    one: however many members it has; where that is a throttle, each GPU that is hot gets its own, and of what stands
+    each finding that holds. Once its root cause has cleared it gives neither another notification nor another action
+    for what is left of it, but where a GPU itself says that it owes a repair. A subject gets one disruptive decision at
+    most, that of the gravest incident. The same state gives the same keys, also after a restart.
     """
     expected = grouped(
         (base_key(prediction.subject), prediction)
@@ -86,6 +87,9 @@ def decide(
     )
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):
+        if is_standing(incident.root):
+            wanted += _about_standing(incident, expected, view, policy, can)
+            continue
         choice = choose(incident, view, can)
         prediction = _matching(incident.root, expected)
         meant = None
@@ -101,6 +105,27 @@ def decide(
         if incident.cause_cleared:
             wanted += _owed_repairs(incident, view, policy, can)
     return _one_disruptive_each(wanted, view.controls.finished)
+
+
+def _about_standing(
+    incident: Incident, expected: Mapping[str, Sequence[Prediction]], view: FleetView, policy: Policy, can: Can
+) -> list[Decision]:
+    """An action for each finding of an incident that stands, as if it were alone, and one notification for all.
+
+    They share no cause: what is done about one GPU does nothing for the others.
+    """
+    made: list[Decision] = []
+    of_root, prediction = None, _matching(incident.root, expected)
+    for found in _holding(incident):
+        own = replace(incident, root=found, members=(found,), cleared=(), sentence=found.sentence)
+        choice, coming = choose(own, view, can), _matching(found, expected)
+        if choice.action is not ActionKind.NOTIFY:
+            meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
+            made += [*_replacements(own, meant, view, policy), meant]
+            of_root = meant if found.id == incident.id else of_root
+    if incident.alert_level is not AlertLevel.NOTE:
+        made.insert(0, _notice(incident, of_root, prediction, view, policy))
+    return made
 
 
 def _other_throttles(incident: Incident, choice: Choice, view: FleetView, policy: Policy) -> list[Decision]:

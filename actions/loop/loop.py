@@ -209,8 +209,15 @@ class ActionLoop:
         self._counts: Counter[str] = Counter()
         self._execution.settle_interrupted()
 
-    def step(self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]) -> StepReport:
-        """One turn over the state `view`; `incidents` and `predictions` are the present ones."""
+    def step(
+        self,
+        view: FleetView,
+        incidents: Sequence[Incident],
+        predictions: Sequence[Prediction],
+        resting: Collection[str] = (),
+    ) -> StepReport:
+        """One turn over the state `view`; `incidents` and `predictions` are the present ones. Of those that rest, by
+        their ids, nothing is done and nobody is told that they are over."""
         now_ms = self._clock.now_ms()
         self._execution.advance(self._current(view))
         self._execution.verify_settled(self._current(view))
@@ -229,7 +236,7 @@ class ActionLoop:
         self._escalate(view)
         settling = now_ms < view.started_ms + self.policy.boot_grace_ms
         # An incident is named after its root: while it goes on so does what was told of it, whatever of it has cleared.
-        live = None if settling else {*view.findings, *(one.id for one in incidents)}
+        live = None if settling else {*view.findings, *(one.id for one in incidents), *resting}
         notified = self._notifications.deliver(now_ms, live) if view.active else ()
         concluded = self._execution.concluded()
         self._count(created=created, executed=executed, concluded=concluded, notified=notified, ended=ended)

@@ -9,9 +9,10 @@ from random import Random
 
 import pytest
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.entry import Entry
-from tocsin.domain.finding import Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.journal.journal import Journal
 from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.xid import xid
@@ -28,6 +29,12 @@ def found(code: int, number: int, at_ms: int) -> Finding:
     category = Category.APPLICATION if code == 45 else Category.HARDWARE
     said = ("gpu_xid_last_code", float(code))
     return Finding(f"xid_{spec.xid_class}", subject, Severity.CRITICAL, category, spec.action, at_ms, at_ms, "s", *said)
+
+
+def full(number: int, at_ms: int) -> Finding:
+    subject = Subject(SubjectKind.GPU, f"GPU-{number}", f"node-{number // 4}", f"pool-{number % 4}")
+    rule, kind = "memory_full", (Category.MEMORY, ActionKind.NOTIFY)
+    return Finding(rule, subject, Severity.WARNING, *kind, at_ms, at_ms, "s", level=AlertLevel.NOTE)
 
 
 class Part:
@@ -50,27 +57,34 @@ def through_json(state: object) -> object:
     return json.loads(json.dumps(state, allow_nan=False))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_start_from_any_entry_goes_on_with_the_same_incidents(tmp_path: Path, seed: int) -> None:
     chance, clock = Random(seed), ManualClock(T0)
     with closing(Journal.open(tmp_path / "journal.db", clock)) as journal:
         book, recorder = OpenIncidents(), Recorder(journal)
         live: list[Finding] = []
         after_restarts: list[bool] = []
+        rested: list[bool] = []
         for _ in range(STEPS):
             clock.advance(MINUTE)
             now = clock.now_ms()
             live = [one for one in live if chance.random() < 0.8]
             new = [found(chance.choice(CODES), chance.randrange(8), now - MINUTE) for _ in range(chance.randrange(5))]
+            new += [full(chance.randrange(4), now - MINUTE) for _ in range(chance.randrange(2))]
+            known = {(one.rule, one.subject.key) for one in live}
+            new = [one for one in new if one.rule != "memory_full" or (one.rule, one.subject.key) not in known]
             # Of one rule and subject there is one finding at a time.
             live = list({(one.rule, one.subject.key): one for one in [*new, *live]}.values())
-            recorder.record(live, book.step(live, (), NO_TOPOLOGY, now))
+            made = book.step(live, (), NO_TOPOLOGY, now)
+            recorder.record(live, made, resting=book.resting)
+            rested.append(bool(book.resting))
             started = OpenIncidents(Recorder(journal).held(), now)
             clock.advance(MINUTE)
             again, goes_on = (one.step(live, (), NO_TOPOLOGY, clock.now_ms()) for one in (started, book))
             assert as_named(again) == as_named(goes_on)
             after_restarts.append(any(one.cause_cleared for one in again))
         assert any(after_restarts), "causes did clear before their effects"
+        assert any(rested), "what stands was over for a while"
         entries = list(journal.entries())
         whole = through_json(recorder.state())
         assert through_json(Recorder(journal).state()) == whole

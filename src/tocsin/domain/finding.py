@@ -111,6 +111,11 @@ class Evidence:
     value: float | None = None
 
 
+def finding_id(rule: str, subject: str, started_ms: int) -> str:
+    """The id of the finding of `rule` about the subject with that key, since `started_ms`."""
+    return hashlib.sha256(f"{rule}|{subject}|{started_ms}".encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A rule's condition holds for a subject since `started_ms`, last seen at `last_ms`.
@@ -152,8 +157,7 @@ class Finding:
     @property
     def id(self) -> str:
         """Stable 16-digit name: same rule, subject and start, same finding, also after a restart."""
-        text = f"{self.rule}|{self.subject.key}|{self.started_ms}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return finding_id(self.rule, self.subject.key, self.started_ms)
 
     @property
     def is_hardware_fault(self) -> bool:

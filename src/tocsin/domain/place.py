@@ -26,6 +26,8 @@ class PlaceKind(StrEnum):
     RAIL = "rail"
     """GPUs whose network ports lead to one rail of switches."""
     JOB = "job"
+    POOL = "pool"
+    """GPUs that serve one purpose: where load and memory in use are told of, no place that a fault sits in."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

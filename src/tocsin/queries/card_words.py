@@ -81,6 +81,7 @@ _PLACES: Mapping[PlaceKind, Words] = {
     PlaceKind.SWITCH: ("switch", "交换机"),
     PlaceKind.RAIL: ("rail", "轨道"),
     PlaceKind.JOB: ("job", "作业"),
+    PlaceKind.POOL: ("pool", "资源池"),
 }
 _NOBODY_ACTS: Mapping[Symptom, str] = {
     Symptom.POWER: "Nothing can be done from here: look at its power supplies and feed.",

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tocsin.domain.finding import Finding, SubjectKind
+from tocsin.domain.finding import Finding, Subject, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.rules.engine import RACK_EVIDENCE
 from tocsin.rules.episodes import BURST_EVIDENCE, QUIET_MS
-from tocsin.rules.symptoms import Symptom, code_of, root_order, symptom_of
+from tocsin.rules.symptoms import Symptom, code_of, is_standing, root_order, symptom_of
 from tocsin.topology.topology import Topology
 
 OWN = frozenset(Symptom) - {
@@ -149,12 +149,16 @@ def own_groups(symptoms: Symptoms, instants: Mapping[str, Sequence[int]]) -> lis
 
     Silence and NVLink errors of either end are groups by themselves: what they belong to is told by other GPUs. A
     program that crashed again and again before a fault of another kind is a group by itself, however its XIDs bridge.
+    What stands, such as memory in use, is one group for each rule and pool, however far apart in time.
     """
     keyed: dict[Hashable, list[int]] = defaultdict(list)
+    standing: dict[Hashable, list[int]] = defaultdict(list)
     for i, finding in enumerate(symptoms.ordered):
         kind, subject = symptoms.kind[i], finding.subject
         name = symptoms.gpu[i] or subject.name
-        if kind in OWN and kind not in _TOLD_BY_OTHERS:
+        if is_standing(finding):
+            standing[finding.rule, subject.kind, _shared(subject)].append(i)
+        elif kind in OWN and kind not in _TOLD_BY_OTHERS:
             keyed[subject.kind, name].append(i)
         elif kind in _BY_ITSELF:
             keyed[subject.kind, subject.name, kind, finding.category].append(i)
@@ -165,7 +169,20 @@ def own_groups(symptoms: Symptoms, instants: Mapping[str, Sequence[int]]) -> lis
         bridges = instants.get(symptoms.ordered[positions[0]].subject.name, ())
         for chain in _chains(symptoms.ordered, positions, bridges):
             groups += [group_of(symptoms, part) for part in _crashes_apart(symptoms, chain)]
-    return groups
+    return groups + [_standing_group(symptoms, positions) for positions in standing.values()]
+
+
+def _shared(subject: Subject) -> str:
+    """The name of what standing findings of one rule share: the pool of a GPU, else the subject itself."""
+    return subject.pool if subject.kind is SubjectKind.GPU else subject.name
+
+
+def _standing_group(symptoms: Symptoms, positions: list[int]) -> CauseGroup:
+    group = group_of(symptoms, positions)
+    subject = symptoms.ordered[positions[0]].subject
+    if subject.kind is SubjectKind.GPU:
+        group.place = Place(PlaceKind.POOL, subject.pool)
+    return group
 
 
 def _crashes_apart(symptoms: Symptoms, chain: list[int]) -> list[list[int]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import DAY
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
@@ -20,7 +21,7 @@ from tocsin.rules.cause_groups import OWN, CauseGroup, Symptoms, own_groups
 from tocsin.rules.consequences import attach
 from tocsin.rules.episodes import QUIET_MS
 from tocsin.rules.shared_causes import LASTING, collapse_upward
-from tocsin.rules.symptoms import Symptom, cause_rank, code_of, is_verdict, root_order, symptom_of
+from tocsin.rules.symptoms import Symptom, cause_rank, code_of, is_standing, is_verdict, root_order, symptom_of
 from tocsin.rules.units import show_duration
 from tocsin.rules.xid_explain import sequences
 from tocsin.topology.topology import NO_TOPOLOGY, Topology
@@ -38,7 +39,7 @@ def collapse(
     host, rack, zone, link or job. What follows from a cause elsewhere, such as echoes on the NVLinks, goes to the cause
     that explains it best, within one NVLink domain; where none is known a host is its own. A silent or frozen GPU and
     the driver's verdict join the fault before them however long ago it was. Forecasts, load, memory and fragmentation
-    stand alone.
+    stand alone; what of them is a note on GPUs is one incident for each rule and pool.
 
     The root is the finding nearest to the cause among those that show the cause itself and started within QUIET_MS of
     the first; where the driver has given a verdict on the root's GPU, that is the root's action. The order of the
@@ -95,8 +96,11 @@ def incident_of(
     members = [decided if finding is found else finding for finding in members]
     last = max(finding.last_ms for finding in members)
     over = [symptoms.ordered[i] for i in positions if i in cleared]
-    sentence = _sentence(decided, members, group, len(group.members))
-    if any(finding is found for finding in over):
+    if is_standing(found):
+        sentence = _standing_sentence([one for one in members if one not in over] or [decided], group.place)
+    else:
+        sentence = _sentence(decided, members, group, len(group.members))
+    if not is_standing(found) and any(finding is found for finding in over):
         left = len(members) - len(over)
         sentence += f" It has cleared; {left} of what it explains {'has' if left == 1 else 'have'} not."
     somewhere = found.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
@@ -204,11 +208,24 @@ def _sentence(root: Finding, members: Sequence[Finding], group: CauseGroup, show
     return f"{head}{root.sentence} {explained}{tail}"
 
 
+def _standing_sentence(holding: Sequence[Finding], place: Place) -> str:
+    """What `holding`, the oldest first, say of `place`."""
+    if len(holding) == 1:
+        return holding[0].sentence
+    hosts = len({finding.subject.host for finding in holding})
+    where = _named(place) if place.name else "Without a pool"
+    of = f"{len(holding)} GPUs of {hosts} host{'s' if hosts != 1 else ''}"
+    return f"{where}: {of} show the same. Longest: {holding[0].sentence}"
+
+
 def _named(place: Place, *, start: bool = True) -> str:
     words = place.kind.replace("_", " ").replace("nvlink", "NVLink")
     return f"{words[:1].upper() + words[1:] if start else words} {place.name}"
 
 
+REST_MS = DAY
+"""How long what stands must be over for its incident to be past: load, memory in use and fragmentation cross their
+levels many times a day, and are told of once."""
 _NEW_CAUSES = OWN - {Symptom.PROGRAM}
 
 Key = tuple[str, str, int]
@@ -223,7 +240,8 @@ def key_of(finding: Finding) -> Key:
 class HeldIncident:
     """An incident as it was left: its members as they were last seen, the root first among equals by `root`.
 
-    `over_ms` has, of members that hold no more, the instant of the last evaluation that saw them.
+    `over_ms` has, of members that hold no more, the instant of the last evaluation that saw them; `rests_ms`, of one of
+    which nothing holds, that of the last that saw any: None while something does.
     """
 
     root: Key
@@ -231,11 +249,21 @@ class HeldIncident:
     place: Place | None
     opened_ms: int
     over_ms: dict[Key, int] = field(default_factory=dict)
+    rests_ms: int | None = None
 
     @property
     def alive(self) -> bool:
         """Whether anything of it still holds."""
         return len(self.over_ms) < len(self.members)
+
+    @property
+    def standing(self) -> bool:
+        """Whether it is about what comes and goes and breaks nothing."""
+        return is_standing(self.members[self.root])
+
+    def rests(self, now_ms: int) -> bool:
+        """Whether it is over, and what of it holds again by now is the same as before."""
+        return self.rests_ms is not None and self.standing and now_ms - self.rests_ms <= REST_MS
 
     def look(self, live: Mapping[Key, Finding], seen_ms: int) -> None:
         """Take note of what holds now; what does not was last seen at `seen_ms`."""
@@ -245,10 +273,19 @@ class HeldIncident:
                 self.over_ms.pop(key, None)
             else:
                 self.over_ms.setdefault(key, seen_ms)
+        if self.alive:
+            self.rests_ms = None
+        elif self.rests_ms is None:
+            self.rests_ms = seen_ms
         self._forget_repeats()
 
     def _forget_repeats(self) -> None:
-        """Of what comes and goes under a cause that stays, keep the newest: else there were more with every day."""
+        """Of what comes and goes under a cause that stays, keep the newest, and nothing of what stands: else there were
+        more with every day."""
+        if self.standing:
+            for key in [key for key in self.over_ms if key != self.root]:
+                del self.members[key], self.over_ms[key]
+            return
         newest: dict[tuple[str, str], int] = {}
         for rule, subject, start_ms in self.members:
             newest[rule, subject] = max(start_ms, newest.get((rule, subject), start_ms))
@@ -291,25 +328,34 @@ class OpenIncidents:
 
         An open incident keeps its root and its members until all of them are over; two may still become one, and a
         cause that is nearer may still turn up. A page about a new fault never joins an incident whose cause is over.
+        What stands rests for REST_MS once nothing of it holds: it is left out, and the same incident if it comes back.
         With `keep_gone` what nothing holds of is remembered: just after a start not everything has been seen again.
         """
         live = {key_of(one): one for one in findings}
         for one in self._held:
             one.look(live, self._seen_ms)
-        alive = [one for one in self._held if one.alive]
-        gone = [one for one in self._held if not one.alive] if keep_gone else []
+        alive = [one for one in self._held if one.alive or one.rests(now_ms)]
+        gone = [one for one in self._held if not one.alive and not one.rests(now_ms)] if keep_gone else []
         pool = {key: found for one in alive for key, found in one.members.items() if key in one.over_ms} | live
         made = _collapsed(list(pool.values()), events, topology, alive, pool.keys() - live.keys())
         over_ms = {key: at_ms for one in alive for key, at_ms in one.over_ms.items()}
-        self._held = [_held(one, over_ms) for one in made] + gone
+        rests_ms = {one.root: one.rests_ms for one in alive}
+        self._held = [_held(one, over_ms, rests_ms) for one in made] + gone
         self._seen_ms = now_ms
-        return worst_first(made)
+        return worst_first(one for one in made if len(one.cleared) < len(one.members))
+
+    @property
+    def resting(self) -> frozenset[str]:
+        """The ids of the incidents that rest."""
+        held = (one for one in self._held if one.rests(self._seen_ms))
+        return frozenset(one.members[one.root].id for one in held)
 
 
-def _held(incident: Incident, over_ms: Mapping[Key, int]) -> HeldIncident:
-    members = {key_of(one): one for one in incident.members}
+def _held(incident: Incident, over_ms: Mapping[Key, int], rests_ms: Mapping[Key, int | None]) -> HeldIncident:
+    root, members = key_of(incident.root), {key_of(one): one for one in incident.members}
     mine = {key: over_ms[key] for key in members if key in over_ms}
-    return HeldIncident(key_of(incident.root), members, incident.place, incident.opened_ms, mine)
+    rests = rests_ms.get(root) if len(mine) == len(members) else None
+    return HeldIncident(root, members, incident.place, incident.opened_ms, mine, rests)
 
 
 def _collapsed(
@@ -320,7 +366,7 @@ def _collapsed(
     cleared: Collection[Key],
 ) -> list[Incident]:
     symptoms, groups = causes(findings, events, topology)
-    if not any(len(one.members) > 1 for one in held):
+    if not any(len(one.members) > 1 or one.over_ms for one in held):
         return [incident_of(symptoms, group) for group in groups]
     cohesion = _Cohesion(symptoms, groups, held)
     apart = cohesion.part_new_faults()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from tocsin.domain.finding import Category, Finding, Severity
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.finding import Category, Finding, Severity, SubjectKind
 from tocsin.rules.conditions.xid_class import XID_METRIC
 from tocsin.rules.sxid import SxidSpec, shipped_sxids
 from tocsin.rules.xid import APPLICATION_CLASSES, xid
@@ -122,6 +123,15 @@ def symptom_of(finding: Finding) -> Symptom:
     if is_verdict(finding):
         return Symptom.VERDICT
     return _of_category(finding)
+
+
+def is_standing(finding: Finding) -> bool:
+    """Whether it is a state that comes and goes and breaks nothing, now or as a forecast has it: load, fragmentation of
+    a pool or the fleet, and memory in use or free memory in pieces on GPUs where that is a note."""
+    if finding.told or finding.category not in _STANDING_ALONE:
+        return False
+    noted = finding.subject.kind is SubjectKind.GPU and finding.alert_level is AlertLevel.NOTE
+    return noted or finding.subject.kind in (SubjectKind.POOL, SubjectKind.FLEET)
 
 
 def _of_xid(code: int, severity: Severity) -> Symptom:

@@ -19,7 +19,9 @@ MOST_ROWS = 200_000
 SUBJECTS = {"host": PlaceKind.HOST, "gpu": PlaceKind.GPU}
 """Columns that say what a row is about; each row fills one of them."""
 PLACES = {
-    kind.value: kind for kind in PlaceKind if kind not in (PlaceKind.GPU, PlaceKind.HOST, PlaceKind.LINK, PlaceKind.JOB)
+    kind.value: kind
+    for kind in PlaceKind
+    if kind not in (PlaceKind.GPU, PlaceKind.HOST, PlaceKind.LINK, PlaceKind.JOB, PlaceKind.POOL)
 }
 """Columns that name places; an empty cell says nothing."""
 LINKS = "links"

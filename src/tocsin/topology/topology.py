@@ -19,7 +19,8 @@ from tocsin.topology.claims import (
 )
 from tocsin.topology.labels import claims_of_gpu
 
-_WIDER = tuple(kind for kind in PlaceKind if kind not in (PlaceKind.GPU, PlaceKind.LINK, PlaceKind.HOST, PlaceKind.JOB))
+_NO_CLAIMS = (PlaceKind.GPU, PlaceKind.LINK, PlaceKind.HOST, PlaceKind.JOB, PlaceKind.POOL)
+_WIDER = tuple(kind for kind in PlaceKind if kind not in _NO_CLAIMS)
 _OF_HOSTS = frozenset(
     {PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.POWER_ZONE, PlaceKind.COOLING_ZONE, PlaceKind.SWITCH}
 )

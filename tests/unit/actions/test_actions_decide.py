@@ -12,6 +12,7 @@ from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import action_sentence
 from tocsin.actions.model.view import FleetView, GpuView
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.decision import Decision, Mode, NotifyParameters
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
@@ -107,6 +108,21 @@ def test_every_hot_gpu_of_one_cause_gets_its_throttle() -> None:
     assert [each.findings[0] for each in throttled] == [each.id for each in hot]
     assert {each.incident for each in decisions} == {one.id}
     assert sum(each.action is ActionKind.NOTIFY for each in decisions) == 1
+
+
+def test_what_stands_is_told_of_once_and_each_gpu_has_its_own_action() -> None:
+    subjects = [subject_of(one) for one in fleet(1, 4).values()]
+    full = [
+        replace(finding(one, action=ActionKind.SCALE_OUT, category=Category.MEMORY), level=AlertLevel.NOTE)
+        for one in subjects
+    ]
+    own = [decide([incident(one)], [], VIEW, Policy(settings())) for one in full]
+    assert all(len(made) == 1 for made in own), "a note tells nobody"
+    together = decide([incident(*full)], [], VIEW, Policy(settings()))
+    assert [one.key for one in together] == [made[0].key for made in own]
+    assert {one.incident for one in together} == {full[0].id}
+    cleared = replace(incident(*full), cleared=tuple(one.id for one in full[:3]))
+    assert [one.key for one in decide([cleared], [], VIEW, Policy(settings()))] == [own[3][0].key]
 
 
 def test_information_does_not_notify() -> None:

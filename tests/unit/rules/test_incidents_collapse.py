@@ -255,7 +255,7 @@ def test_load_and_memory_stand_alone() -> None:
     run.step(17, {"memory_used_ratio": 0.95, "utilization_ratio": 0.1}, events=[at(48, gpu(), 17 * 60)])
     places = {incident.root.rule: incident.place for incident in collapse(run.last.active)}
     assert places["pool_underused"] is None
-    assert places["memory_full"] == Place(PlaceKind.GPU, gpu().uuid)
+    assert places["memory_full"] == Place(PlaceKind.POOL, gpu().pool)
     assert sorted(places) == [
         "memory_full",
         "pool_underused",

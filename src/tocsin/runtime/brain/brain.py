@@ -395,13 +395,14 @@ class Brain:
                 *alone(planned),
             ]
             cleared = [] if settling else self.recorder.continued(evaluation.cleared)
-            opened = self.recorder.record(self.active, self.incidents, keep_gone=settling)
+            resting = self._open.resting
+            opened = self.recorder.record(self.active, self.incidents, keep_gone=settling, resting=resting)
             self._foretelling.opened(opened)
             for finding in opened:
                 self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
             self._save([*opened, *cleared])
             view = self._view(now, snapshot.readings, nodes, blind, workloads)
-            self._count(self.actions.step(view, self.incidents, predictions))
+            self._count(self.actions.step(view, self.incidents, predictions, resting))
             self._checkpoint()
         self.evaluations += 1
         self.evaluated_at = self.clock.monotonic()

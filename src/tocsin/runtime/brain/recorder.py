@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from tocsin.domain.entry import Entry, EntryKind
-from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.finding import Finding, Incident, finding_id
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.journal.journal import Draft, Journal
 from tocsin.queries.card_life import CardLife, record_payload
-from tocsin.rules.incidents import HeldIncident, key_of
+from tocsin.rules.incidents import REST_MS, HeldIncident, key_of
 
 _FINDING = TypeAdapter(Finding)
 RECORDER_PART = "recorder"
@@ -31,7 +31,8 @@ class OpenRecord:
     """What the journal has of the incidents that are open: their members, also those that have cleared meanwhile.
 
     A fold of its entries: `findings` by id are all that are open, and the cleared ones of open incidents; `over_ms`
-    says when these cleared; `members` has the ids of each incident, and `places` its place.
+    says when these cleared; `members` has the ids of each incident, and `places` its place. `resting` says when closed
+    incidents ended that are the same if they come back; of these the root is kept.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class OpenRecord:
         self.over_ms: dict[str, int] = {}
         self.members: dict[str, dict[str, None]] = {}
         self.places: dict[str, str] = {}
+        self.resting: dict[str, int] = {}
         self._incident: dict[str, str] = {}
 
     def cleared(self, name: str, at_ms: int) -> bool:
@@ -60,6 +62,7 @@ class OpenRecord:
         Entries of older versions do not name its members.
         """
         self.places[incident] = str(payload.get("place", ""))
+        self.resting.pop(incident, None)
         known = self.members.setdefault(incident, {})
         left = [name for name in payload.get("left", ()) if known.pop(name, name) is None]
         for name in payload.get("joined", ()):
@@ -67,10 +70,24 @@ class OpenRecord:
             self._incident[name] = incident
         return self._forget(incident, left)
 
-    def closed(self, incident: str) -> list[str]:
-        """An incident is over, or part of another; returns the cleared findings that are forgotten."""
-        self.places.pop(incident, None)
-        return self._forget(incident, self.members.pop(incident, {}))
+    def closed(self, incident: str, at_ms: int, *, rests: bool) -> list[str]:
+        """An incident is over, and `rests` or is past or part of another; returns the cleared findings that are
+        forgotten, with those of incidents that have rested out."""
+        past = [name for name, since_ms in self.resting.items() if at_ms - since_ms > REST_MS]
+        if rests:
+            self.resting[incident] = at_ms
+            left = [name for name in self.members.get(incident, {}) if name != incident]
+            self.members[incident] = {incident: None}
+            return [*self._forget(incident, left), *self._end(past)]
+        return self._end([incident, *past])
+
+    def _end(self, incidents: Iterable[str]) -> list[str]:
+        forgotten = []
+        for incident in incidents:
+            self.resting.pop(incident, None)
+            self.places.pop(incident, None)
+            forgotten += self._forget(incident, self.members.pop(incident, {}))
+        return forgotten
 
     def _forget(self, incident: str, names: Iterable[str]) -> list[str]:
         mine = [name for name in names if self._incident.get(name) == incident]
@@ -82,17 +99,19 @@ class OpenRecord:
         return forgotten
 
     def held(self) -> Iterator[HeldIncident]:
-        """The incidents of several findings, as they were left; one whose root is not on record is left out."""
+        """The incidents of several findings, and those that rest, as they were left; one whose root is not on record is
+        left out."""
         for incident, names in self.members.items():
             found = [self.findings[name] for name in names if name in self.findings]
             root = next((one for one in found if one.id == incident), None)
-            if root is None or len(found) < 2:
+            if root is None or (len(found) < 2 and incident not in self.resting):
                 continue
             kind, _, where = self.places[incident].partition(":")
             place = Place(PlaceKind(kind), where) if where and kind in set(PlaceKind) else None
             over_ms = {key_of(one): self.over_ms[one.id] for one in found if one.id in self.over_ms}
             opened_ms = min(one.started_ms for one in found)
-            yield HeldIncident(key_of(root), {key_of(one): one for one in found}, place, opened_ms, over_ms)
+            members, rests_ms = {key_of(one): one for one in found}, self.resting.get(incident)
+            yield HeldIncident(key_of(root), members, place, opened_ms, over_ms, rests_ms)
 
     def as_json(self) -> dict[str, Any]:
         """For a checkpoint of the journal."""
@@ -101,6 +120,8 @@ class OpenRecord:
             "over": self.over_ms,
             "members": {name: list(ids) for name, ids in self.members.items()},
             "places": self.places,
+            "resting": self.resting,
+            "of": self._incident,
         }
 
     @classmethod
@@ -111,6 +132,9 @@ class OpenRecord:
         for name, ids in state["members"].items():
             made.changed(name, {"joined": ids, "place": state["places"].get(name, "")})
         made.over_ms = dict(state["over"])
+        # Checkpoints of older versions have neither. A finding that moves is for a while among the members of two.
+        made.resting = dict(state.get("resting", {}))
+        made._incident.update(state.get("of", {}))
         return made
 
 
@@ -146,8 +170,8 @@ class Recorder:
         """What is open, as JSON, for a checkpoint of the journal; to be asked by the thread that records."""
         return {
             "findings": sorted(self._findings),
-            "since": [(rule, subject, at_ms) for (rule, subject), at_ms in self._since.items()],
-            "names": [(name, rule, subject) for name, (rule, subject) in self._names.items()],
+            "since": sorted((rule, subject, at_ms) for (rule, subject), at_ms in self._since.items()),
+            "names": sorted((name, rule, subject) for name, (rule, subject) in self._names.items()),
             "incidents": self._incidents,
             "open": self._record.as_json(),
             "cards": self.cards.state(),
@@ -177,14 +201,17 @@ class Recorder:
             self._findings.discard(name)
             if not self._record.cleared(name, entry.at_ms):
                 raised.pop(name, None)
-            self._since.pop(self._names.pop(name, ("", "")), None)
+            rule, subject = self._names.pop(name, ("", ""))
+            # One that follows on it may have opened before it cleared.
+            if finding_id(rule, subject, self._since.get((rule, subject), 0)) == name:
+                del self._since[rule, subject]
         elif entry.kind in (EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED):
             self._incidents[name] = int(str(entry.payload.get("members", 1)))
             for one in self._record.changed(name, entry.payload):
                 raised.pop(one, None)
         elif entry.kind == EntryKind.INCIDENT_CLOSED:
             self._incidents.pop(name, None)
-            for one in self._record.closed(name):
+            for one in self._record.closed(name, entry.at_ms, rests=bool(entry.payload.get("rests"))):
                 raised.pop(one, None)
 
     def _open(self, finding: Finding) -> None:
@@ -204,10 +231,16 @@ class Recorder:
         ]
 
     def record(
-        self, active: Sequence[Finding], incidents: Sequence[Incident], *, keep_gone: bool = False
+        self,
+        active: Sequence[Finding],
+        incidents: Sequence[Incident],
+        *,
+        keep_gone: bool = False,
+        resting: Collection[str] = (),
     ) -> list[Finding]:
         """Journal the difference to the last call; returns the findings that are new.
 
+        Incidents that end and are among `resting` keep their names for when they come back.
         With `keep_gone` nothing is closed yet: just after a start the rules may not have seen everything again.
         """
         opened = [finding for finding in active if finding.id not in self._findings]
@@ -215,7 +248,7 @@ class Recorder:
         now = {finding.id for finding in active}
         gone = set() if keep_gone else self._findings - now
         batch += [(EntryKind.FINDING_CLEARED, {"id": name}, False) for name in sorted(gone)]
-        entries, new_incidents = self._incident_entries(incidents, keep_gone)
+        entries, new_incidents = self._incident_entries(incidents, keep_gone, resting)
         added = self._journal.append_many([*batch, *entries])
         # Only now: what could not be journalled is tried again with the next evaluation.
         self._findings = (self._findings | now) - gone
@@ -241,9 +274,11 @@ class Recorder:
             self._record.changed(name, entry.payload)
         elif entry.kind == EntryKind.INCIDENT_CLOSED:
             self._incidents.pop(name, None)
-            self._record.closed(name)
+            self._record.closed(name, entry.at_ms, rests=bool(entry.payload.get("rests")))
 
-    def _incident_entries(self, incidents: Sequence[Incident], keep_gone: bool) -> tuple[list[Draft], int]:
+    def _incident_entries(
+        self, incidents: Sequence[Incident], keep_gone: bool, resting: Collection[str]
+    ) -> tuple[list[Draft], int]:
         entries: list[Draft] = []
         opened = 0
         for incident in incidents:
@@ -260,7 +295,9 @@ class Recorder:
             entries.append((kind, payload, incident.root.simulated))
         gone = set() if keep_gone else set(self._incidents) - {incident.id for incident in incidents}
         by_member = {member.id: incident.id for incident in incidents for member in incident.members}
-        entries += [(EntryKind.INCIDENT_CLOSED, self._closed_payload(name, by_member), False) for name in sorted(gone)]
+        for name in sorted(gone):
+            closed = {"id": name, "rests": True} if name in resting else self._closed_payload(name, by_member)
+            entries.append((EntryKind.INCIDENT_CLOSED, closed, False))
         return entries, opened
 
     def _closed_payload(self, name: str, by_member: Mapping[str, str]) -> dict[str, object]:

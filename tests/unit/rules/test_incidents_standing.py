@@ -1,0 +1,100 @@
+"""What comes and goes and breaks nothing is one incident for each rule and pool, and told of once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.place import Place, PlaceKind
+from tocsin.rules.incidents import REST_MS, OpenIncidents, collapse
+from tocsin.topology.topology import NO_TOPOLOGY
+from tocsin_testing.builders import T0
+
+
+def full(n: int, minute: float = 0, pool: str = "train", level: AlertLevel = AlertLevel.NOTE) -> Finding:
+    subject = Subject(SubjectKind.GPU, f"GPU-{n}", f"node-{n // 4}", pool)
+    said = f"node-{n // 4} GPU-{n}: memory is at 95%."
+    at_ms = T0 + round(minute * MINUTE)
+    memory = (Severity.WARNING, Category.MEMORY, ActionKind.NOTIFY)
+    return Finding("memory_full", subject, *memory, at_ms, at_ms, said, level=level)
+
+
+def fragmented(minute: float = 0) -> Finding:
+    at_ms, subject = T0 + round(minute * MINUTE), Subject(SubjectKind.FLEET, "fleet")
+    kind = (Severity.WARNING, Category.FRAGMENTATION, ActionKind.DEFRAGMENT)
+    return Finding("fleet_fragmented", subject, *kind, at_ms, at_ms, "The fleet is in pieces.")
+
+
+def test_full_memory_of_a_pool_is_one_incident_however_far_apart() -> None:
+    found = [full(n, 60 * n) for n in range(6)]
+    (incident,) = collapse(found, ())
+    assert (incident.id, incident.place) == (found[0].id, Place(PlaceKind.POOL, "train"))
+    assert incident.sentence == (
+        "Pool train: 6 GPUs of 2 hosts show the same. Longest: node-0 GPU-0: memory is at 95%."
+    )
+    assert len(collapse([*found, full(6, pool="serve")], ())) == 2
+
+
+def test_what_is_more_than_a_note_stands_alone() -> None:
+    found = [full(n, level=AlertLevel.WARNING) for n in range(3)]
+    assert [one.sentence for one in collapse(found, ())] == [one.sentence for one in found]
+
+
+def test_one_gpu_speaks_for_itself() -> None:
+    (incident,) = collapse([full(3)], ())
+    assert incident.sentence == "node-0 GPU-3: memory is at 95%."
+
+
+class Life:
+    """Open incidents, stepped once a minute."""
+
+    def __init__(self) -> None:
+        self.open = OpenIncidents()
+
+    def at(self, minute: float, *findings: Finding) -> list[Incident]:
+        return self.open.step(findings, (), NO_TOPOLOGY, T0 + round(minute * MINUTE))
+
+
+def test_what_is_back_within_a_day_is_the_same() -> None:
+    life = Life()
+    (first,) = life.at(0, fragmented())
+    assert life.open.resting == frozenset()
+    assert life.at(1) == []
+    assert life.open.resting == {first.id}
+    for minute in range(60, 1380, 60):
+        (again,) = life.at(minute, fragmented(minute))
+        assert (again.id, again.opened_ms, life.open.resting) == (first.id, first.opened_ms, frozenset())
+        assert life.at(minute + 1) == []
+
+
+@pytest.mark.parametrize(("after", "same"), [(REST_MS, True), (REST_MS + HOUR, False)])
+def test_after_a_day_of_rest_it_is_new(after: int, same: bool) -> None:
+    life = Life()
+    (first,) = life.at(0, fragmented())
+    life.at(1)
+    minute = after / MINUTE
+    life.at(minute)
+    assert bool(life.open.resting) is same
+    (again,) = life.at(minute, fragmented(minute))
+    assert (again.id == first.id) is same
+
+
+def test_another_gpu_of_the_pool_goes_on_where_the_first_ended() -> None:
+    life = Life()
+    (first,) = life.at(0, full(0))
+    assert [one.id for one in life.at(1, full(1, 1))] == [first.id]
+    life.at(2)
+    (again,) = life.at(60, full(2, 60))
+    assert again.id == first.id
+    assert [one.subject.name for one in again.members] == ["GPU-0", "GPU-2"]
+    assert again.cleared == (first.id,)
+    assert again.sentence == "node-0 GPU-2: memory is at 95%."
+
+
+def test_other_faults_do_not_rest() -> None:
+    life = Life()
+    life.at(0, full(0, level=AlertLevel.WARNING))
+    assert life.at(1) == []
+    assert life.open.resting == frozenset()
