@@ -164,7 +164,7 @@ class BrainService:
             last_reading_age_s=None if newest is None else max(0.0, (now - newest) / SECOND),
             utilization_ratio=views.mean(snapshot.map.utilization),
             memory_used_ratio=views.mean(snapshot.map.memory),
-            power_watts=sum(watts or 0.0 for watts in snapshot.map.power) if seen else None,
+            power_watts=sum(one.values.get("gpu_power_watts", 0.0) for one in seen) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             levels=dict(Counter(incident.alert_level for incident in brain.incidents)),
             muted=[one.line for one in brain.forecasts.kinds(now) if one.muted],
