@@ -117,6 +117,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(demo, server.url, client, [sample for family in families for sample in family.samples])
     finally:
         server.stop()
+        demo.running.stop()
 
 
 def found(pattern: str, text: str) -> int:

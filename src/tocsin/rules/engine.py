@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -278,7 +279,7 @@ class Renderer:
             action=self._action(first),
             started_ms=started,
             last_ms=last,
-            sentence=table.alert.format_map(_Unknown(words)),
+            sentence=_alert(table.alert, first).format_map(_Unknown(words)),
             metric=first.metric,
             value=_number(first.value),
             threshold=_number(first.threshold),
@@ -339,6 +340,7 @@ class Renderer:
             "part": subject.detail,
             "value": show_value(first.value, unit),
             "threshold": show_value(first.threshold, unit),
+            "clear": show_value(first.clear, unit),
             "duration": show_duration(last_ms - started_ms),
             # A sentence is kept and read later: an instant stays true.
             "since": to_minute(started_ms),
@@ -371,8 +373,24 @@ class _Unknown(dict[str, str]):
         return "unknown"
 
 
+_BEYOND = re.compile(r"\b(above|below|at its limit of) \{threshold\}")
+
+
+def _alert(template: str, report: Report) -> str:
+    """The template of the sentence; where the value is back on the safe side of the threshold it says so."""
+    if report.clear is None or report.threshold is None:
+        return template
+    clears = f"clears {'below' if report.clear < report.threshold else 'above'} {{clear}}"
+    if _BEYOND.search(template):
+        return _BEYOND.sub(rf"was \1 {{threshold}}, {clears}", template, count=1)
+    if "level {threshold}" in template:
+        return template.replace("level {threshold}", f"level {{threshold}}, {clears}", 1)
+    return f"{template} It {clears}."
+
+
 def _first(reports: list[Report]) -> Report:
-    return next((report for report in reports if report.value is not None), reports[0] if reports else Report())
+    measured = [report for report in reports if report.value is not None]
+    return next((report for report in measured if report.clear is None), next(iter(measured or reports), Report()))
 
 
 def _number(value: float | None) -> float | None:
@@ -385,6 +403,8 @@ def _measured(report: Report, at_ms: int) -> Evidence:
     text = show_value(report.value, unit)
     if report.threshold is not None and not math.isnan(report.threshold):
         text += f", level {show_value(report.threshold, unit)}"
+    if report.clear is not None:
+        text += f", clears at {show_value(report.clear, unit)}"
     return Evidence(report.metric, text, at_ms, _number(report.value))
 
 

@@ -187,5 +187,15 @@ class Comparer:
         return known
 
     def level(self, row: int) -> float:
-        level = self._level.v
-        return float(level[row]) if isinstance(level, np.ndarray) else level
+        return _at(self._level, row)
+
+    def eased(self, value: float, row: int) -> float | None:
+        """The level at which an open finding clears, where `value` is no longer beyond the level itself; else None."""
+        if self._clear is None or np.isnan(value) or self._operation(value, self.level(row)):
+            return None
+        return _at(self._clear, row)
+
+
+def _at(level: BoundLevel, row: int) -> float:
+    values = level.v
+    return float(values[row]) if isinstance(values, np.ndarray) else values

@@ -39,6 +39,39 @@ def test_a_sentence_names_the_instant_of_the_start_which_stays_true() -> None:
     assert early.sentence == late.sentence == f"node-1 GPU 0: 86 °C since {to_minute(instant(0))}"
 
 
+@pytest.mark.parametrize(
+    ("alert", "hot", "cooler"),
+    [
+        ("{value}, above {threshold}.", "86 °C, above 85 °C.", "82 °C, was above 85 °C, clears below 80 °C."),
+        ("{value}, level {threshold}.", "86 °C, level 85 °C.", "82 °C, level 85 °C, clears below 80 °C."),
+        ("{value}: hot.", "86 °C: hot.", "82 °C: hot. It clears below 80 °C."),
+    ],
+)
+def test_a_value_that_is_back_below_the_level_and_has_not_cleared_is_told_as_such(
+    alert: str, hot: str, cooler: str
+) -> None:
+    run = Run(rule(HOT, alert=alert))
+    run.step(0, {"temperature_celsius": 86})
+    assert run.opened[0].sentence == hot
+    run.step(1, {"temperature_celsius": 82})
+    (eased,) = run.last.active
+    assert eased.sentence == cooler
+    assert eased.evidence[0].text == "82 °C, level 85 °C, clears at 80 °C"
+    run.step(2, {"temperature_celsius": 79})
+    assert run.active == []
+
+
+def test_what_still_holds_goes_before_what_is_about_to_clear() -> None:
+    power = '{ kind = "threshold", metric = "gpu_power_watts", below = 100, clear = 120 }'
+    run = Run(rule(HOT.replace("all = [", f"any = [{power}, "), alert="{value}, {rule}"))
+    run.step(0, {"temperature_celsius": 86, "power_watts": 90})
+    assert run.opened[0].sentence == "90 W, r"
+    run.step(1, {"temperature_celsius": 86, "power_watts": 110})
+    assert run.last.active[0].sentence == "86 °C, r"
+    run.step(2, {"temperature_celsius": 82, "power_watts": 110})
+    assert run.last.active[0].sentence == "110 W, r It clears above 120 W."
+
+
 def test_no_shipped_sentence_says_how_long_it_has_been() -> None:
     assert [one.name for one in load_rules(None) if "{duration}" in one.table.alert] == []
 

@@ -54,7 +54,8 @@ def metric_ref(text: str, where: str) -> MetricRef:
 class Report:
     """What a probe says of one row, for the finding: the numbers, what supports them, and words for the sentence.
 
-    `action` is what the catalogue calls for, for probes about XIDs.
+    `action` is what the catalogue calls for, for probes about XIDs. `clear` is the level at which the finding clears
+    where the value is back on the safe side of `threshold` and not of that; else None.
     """
 
     metric: str = ""
@@ -63,6 +64,7 @@ class Report:
     evidence: tuple[Evidence, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
     action: ActionKind | None = None
+    clear: float | None = None
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,9 @@ class PeerProbe(Probe):
         at = int(self._frame.gpus.at.v[row])
         evidence = (Evidence("peers", f"median of {peers} peers at equal load {shown}", at, median),)
         value = float(self._column.v[row])
-        threshold = median + self._comparer.level(row)
-        return Report(spec.name, value, threshold, evidence, {"peers": str(peers), "median": shown})
+        threshold, clear = median + self._comparer.level(row), self._comparer.eased(value - median, row)
+        words = {"peers": str(peers), "median": shown}
+        return Report(spec.name, value, threshold, evidence, words, clear=None if clear is None else median + clear)
 
 
 def _groups(*codes: Ints) -> Ints:

@@ -195,7 +195,8 @@ class RateProbe(Probe):
         value = float(self._change.v[row])
         window = self._condition.per or self._condition.over
         words = {"over": show_duration(window), "per_second": f"{value * SECOND / window:.3g}"}
-        return Report(self._condition.metric, value, self._comparer.level(row), words=words)
+        level, clear = self._comparer.level(row), self._comparer.eased(value, row)
+        return Report(self._condition.metric, value, level, words=words, clear=clear)
 
 
 Rate.words = frozenset({"over", "per_second"})

@@ -121,7 +121,8 @@ class ThresholdProbe(Probe):
         return self._comparer.known(values) if self._absent is None else np.ones(values.shape, dtype=np.bool_)
 
     def report(self, row: int) -> Report:
-        return Report(self._metric, float(self._source.v[row]), self._comparer.level(row))
+        value, comparer = float(self._source.v[row]), self._comparer
+        return Report(self._metric, value, comparer.level(row), clear=comparer.eased(value, row))
 
 
 class StateProbe(Probe):
