@@ -256,6 +256,8 @@ def drawing(fleet: FleetMap, chosen: Chosen, choice: str, text: Text, palette: P
     measure = MEASURES[choice]
     rows = min(ROWS, max(chosen.sizes, default=1))
     groups = tuple(chosen.groups)
+    # Where some have a group, the others stand apart.
+    unnamed = text("fleet.by.none") if any(groups) else ""
     layout = arrange(tuple(-(-size // rows) for size in chosen.sizes), groups, rows)
     states = [fleet.state[gpu] for gpu in chosen.gpus]
     names = [fleet.hosts[host] for host in chosen.hosts]
@@ -277,7 +279,7 @@ def drawing(fleet: FleetMap, chosen: Chosen, choice: str, text: Text, palette: P
             "columns": layout.columns,
             "bands": layout.bands,
             "rows": rows,
-            "labels": layout.labels,
+            "labels": [(column, band, name or unnamed) for column, band, name in layout.labels],
             "node": chosen.node,
             "slot": chosen.slot,
             "index": [fleet.index[gpu] for gpu in chosen.gpus],

@@ -32,7 +32,7 @@ def test_a_small_fleet_is_one_band_with_a_gap_between_racks(small: FleetMap) -> 
     made = drawn(small)
     assert (made["columns"], made["bands"], made["rows"]) == (9, 1, 8)
     assert made["column"] == (0, 1, 2, 3, 5, 6, 7, 8)
-    assert made["labels"] == ((0, 0, "rack-1"), (5, 0, "rack-2"))
+    assert made["labels"] == [(0, 0, "rack-1"), (5, 0, "rack-2")]
     assert made["short"] == [f"{host:02d}" for host in range(1, 9)]
 
 
@@ -112,6 +112,8 @@ def test_gpus_stand_with_those_of_their_group(by: str, order: list[int], groups:
     assert sum(chosen.sizes) == 6
     made = heatmap.drawing(grouped(), chosen, "state", Text("en"), LIGHT, "a map")
     assert made["groups"] == tuple(groups)
+    assert isinstance(made["labels"], list)
+    assert [name for _, _, name in made["labels"]] == [name or "none" for name in dict.fromkeys(groups)]
     assert heatmap.groupings(grouped()) == ["rack", "job", "model", "pool", "label:zone"]
 
 
