@@ -130,3 +130,26 @@ def test_what_people_silence_in_a_running_brain(demo: Demo) -> None:
     again = open_brain(demo.settings, demo.clock, propose=True, fleet=demo.fleet, pools=demo.fleet.pools)
     assert [one.id for one in BrainService(again.brain).silences.listed(SilenceKind.MAINTENANCE)] == [planned.id]
     again.stop()
+
+
+def test_a_card_is_found_by_its_id_until_what_was_done_is_proven_and_all_of_it_is_over(demo: Demo) -> None:
+    """What a lost GPU leaves behind, such as a narrow PCIe link, outlives its reboot: it is the same card."""
+    demo.step()
+    gpu = demo.service.inject("fallen_off_bus", "9", "ann").gpu
+    known, seen = "", []
+    for _ in range(3 * STEPS):
+        demo.step()
+        card = about(demo, gpu) if not known else demo.service.card(known)
+        action = None if card is None else card.action
+        if card is not None and action is not None and action.kind is ActionKind.REBOOT_NODE and action.can_approve:
+            demo.brain.actions.operator.approve(action.decision, "ann")
+            known = card.id
+        if known and card is not None:
+            seen += [card.state] if card.state not in seen[-1:] else []
+            assert len([one for one in demo.service.cards(100).items if one.subject.name == gpu]) <= 1
+        if seen[-1:] == [CardState.RESOLVED]:
+            break
+    demo.running.stop()
+    assert [one for one in seen if one is not CardState.ACTING] == [
+        CardState.OPEN, CardState.VERIFYING, CardState.OPEN, CardState.RESOLVED
+    ]  # fmt: skip

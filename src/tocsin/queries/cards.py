@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
@@ -227,7 +228,10 @@ class _Maker:
         trouble: CardCause,
     ) -> MadeCard:
         root = worst.root
-        decisions = [status for one in (worst, *others) for status in own[one.id]]
+        # What is left of a place that had a graver cause: what is still done about that one is the card's as well.
+        earlier = self._earlier.get(where_of(trouble), ())
+        told = [status for one in (worst, *others) for status in own[one.id]]
+        decisions = list({one.decision.id: one for one in (*told, *self._running(earlier))}.values())
         lead = self._lead(decisions, root.subject)
         warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
         health = self._ranking.state(root)
@@ -252,9 +256,13 @@ class _Maker:
                     "simulated": root.simulated,
                 }
             ),
-            frozenset(one.id for one in (worst, *others)),
+            frozenset([one.id for one in (worst, *others)] + [one.id for one in earlier]),
             tuple(cause_of(one) for one in (worst, *others)),
         )
+
+    def _running(self, causes: Iterable[CauseRecord]) -> list[DecisionStatus]:
+        """What runs, or is looked at, of what was decided about causes that are over."""
+        return [each for one in causes for each in self._by_incident.get(one.id, ()) if each.state in _RUNS]
 
     def _lead(self, decisions: Sequence[DecisionStatus], subject: Subject) -> DecisionStatus | None:
         """The decision that the card is about: what runs before what waits for a yes, before what is held."""
@@ -482,7 +490,10 @@ class _Maker:
     # ------------------------------------------------------------------ what is over
 
     def resolved(self) -> Iterator[MadeCard]:
-        """Causes that ended within the last day at places without an open card: one card for each place."""
+        """Causes that ended within the last day at places without an open card: one card for each place.
+
+        It is resolved once nothing runs any more of what was decided about them.
+        """
         for where, found in self._earlier.items():
             told = [one for one in found if one.level is not AlertLevel.NOTE]
             fresh = [one for one in told if self._now - one.ended_ms <= REMEMBERED_MS]
@@ -493,26 +504,26 @@ class _Maker:
 
     def _of_record(self, worst: CauseRecord, found: Sequence[CauseRecord]) -> MadeCard:
         decisions = [status for one in found for status in self._by_incident.get(one.id, ())]
+        lead = self._lead(self._running(found), worst.subject)
         card = self._card(
-            worst.id, worst.trouble, None, self._said(None, decisions), health=GpuState.OK, level=worst.level
+            worst.id, worst.trouble, lead, self._said(lead, decisions), health=GpuState.OK, level=worst.level
         )
         ended_ms = max(one.ended_ms for one in found)
-        then, then_zh = self._after({one.id for one in found})
         hosts = dict.fromkeys(host for one in found for host in one.hosts)
         touches = CardTouches(
             gpus=max(one.gpus for one in found), hosts=len(hosts), host_names=list(hosts)[:NAMES_SHOWN]
         )
-        update = {
-            "state": CardState.RESOLVED,
+        update: dict[str, Any] = {
             "since": to_iso(min(one.opened_ms for one in found)),
-            "resolved": to_iso(ended_ms),
-            "proof": self._proof(decisions, ended_ms),
-            "next": then,
-            "next_zh": then_zh,
             "obstacle": "",
             "touches": touches,
             "simulated": worst.simulated,
         }
+        if lead is None:
+            then, then_zh = self._after({one.id for one in found})
+            proof = self._proof(decisions, ended_ms)
+            update |= {"resolved": to_iso(ended_ms), "proof": proof, "next": then, "next_zh": then_zh}
+            update["state"] = CardState.RESOLVED
         return MadeCard(card.model_copy(update=update), frozenset(one.id for one in found))
 
     def _proof(self, decisions: Sequence[DecisionStatus], ended_ms: int) -> str:
