@@ -38,7 +38,7 @@ def head(card: Card, now: str, text: Text) -> str:
     ]
     if cost := cost_text(card, text):
         stands.append(f"{escape(text('attention.cost'))} <b>{escape(cost)}</b>")
-    then = text.said(card.next, card.next_zh) if card.action is not None or not card.obstacle else card.obstacle
+    then = _then(card, text)
     sure = "" if card.probability is None else chance(card.probability)
     ahead = f'<span class="tc-forecast">↗ {escape(sure)}</span> ' if sure else ""
     return (
@@ -46,6 +46,14 @@ def head(card: Card, now: str, text: Text) -> str:
         f'<div class="tc-meta">{" · ".join(part for part in stands if part)}</div>'
         f'<div class="tc-clamp" title="{escape(then, quote=True)}">{ahead}{escape(then)}</div></div>'
     )
+
+
+def _then(card: Card, text: Text) -> str:
+    """What happens next, else why nothing can be done; guards speak English, in Chinese they are named."""
+    if card.action is not None or not card.obstacle:
+        return text.said(card.next, card.next_zh)
+    guard = f"（{text.name('guard', card.obstacle_guard)}）。" if card.obstacle_guard else ""
+    return text.said(card.obstacle, card.obstacle_zh and f"{card.obstacle_zh}{guard}")
 
 
 def _state(card: Card, now: str, text: Text) -> str:
@@ -63,9 +71,10 @@ def _again(card: Card, now: str, text: Text) -> str:
 def details(card: Card, text: Text) -> str:
     """The rest in HTML: what it touches, how sure it is, what the action is and costs, and what it all rests on."""
     touched, action = card.touches, card.action
+    sure = text.said(card.confidence, card.confidence_zh)
     counts = text("card.counts", gpus=touched.gpus, hosts=touched.hosts, jobs=touched.jobs)
     names = ", ".join([*touched.gpu_names, *touched.job_names, *touched.owner_names])
-    lines = [style.facts([(text("card.touches"), counts), (text("card.confidence"), card.confidence)])]
+    lines = [style.facts([(text("card.touches"), counts), (text("card.confidence"), sure)])]
     if names:
         lines.append(style.note(names))
     if action is not None:

@@ -98,6 +98,7 @@ class Card(Wire):
     touches: CardTouches = Field(default_factory=CardTouches)
     confidence: str = ""
     """How sure it is, in words."""
+    confidence_zh: str = ""
     probability: Ratio | None = None
     """The same as a number, where there is one."""
     next: str = ""
@@ -106,6 +107,10 @@ class Card(Wire):
     action: CardAction | None = None
     """The best action that can run; null where there is none, which `obstacle` explains."""
     obstacle: str = ""
+    obstacle_zh: str = ""
+    """The same in Chinese, without what the guard says."""
+    obstacle_guard: str = ""
+    """The guard that holds the action; empty where none does."""
     waiting_gpu_hours: Amount | None = None
     """Expected GPU-hours lost if nobody acts; null where no chance of a loss is known."""
     waiting_money: Amount | None = None
@@ -121,6 +126,7 @@ class Card(Wire):
     resolved: Instant | None = None
     proof: str = ""
     """What showed that it is over."""
+    proof_zh: str = ""
     evidence: list[CardEvidence] = Field(default_factory=list)
     simulated: bool = False
 

@@ -83,16 +83,33 @@ _PLACES: Mapping[PlaceKind, Words] = {
     PlaceKind.JOB: ("job", "作业"),
     PlaceKind.POOL: ("pool", "资源池"),
 }
-_NOBODY_ACTS: Mapping[Symptom, str] = {
-    Symptom.POWER: "Nothing can be done from here: look at its power supplies and feed.",
-    Symptom.HEAT: "Nothing can be done from here: look at its cooling.",
-    Symptom.DARK: "Nothing can be done from here: see whether it is up, its network and its agent.",
-    Symptom.STALE: "Nothing can be done from here: look at its driver, exporter and agent.",
-    Symptom.PROGRAM: "Nothing to do to the GPU: look at the program.",
-    Symptom.CLEANUP: "Nothing to do to the GPU: look at the program.",
-    Symptom.NVLINK_SIDE: "Nothing can be done from here: look at its NVLinks, cables and switches.",
-    Symptom.NVLINK_ECHO: "Nothing can be done from here: look at its NVLinks, cables and switches.",
-    Symptom.SWITCH: "Nothing can be done from here: look at its NVSwitches and the fabric manager.",
+_PROGRAM: Words = ("Nothing to do to the GPU: look at the program.", "无需对 GPU 操作：请检查程序。")
+_LINKS: Words = (
+    "Nothing can be done from here: look at its NVLinks, cables and switches.",
+    "无法从这里处理：请检查其 NVLink、线缆和交换机。",
+)
+_NOBODY_ACTS: Mapping[Symptom, Words] = {
+    Symptom.POWER: (
+        "Nothing can be done from here: look at its power supplies and feed.",
+        "无法从这里处理：请检查其电源与供电。",
+    ),
+    Symptom.HEAT: ("Nothing can be done from here: look at its cooling.", "无法从这里处理：请检查其散热。"),
+    Symptom.DARK: (
+        "Nothing can be done from here: see whether it is up, its network and its agent.",
+        "无法从这里处理：请检查其是否运行、网络与 agent。",
+    ),
+    Symptom.STALE: (
+        "Nothing can be done from here: look at its driver, exporter and agent.",
+        "无法从这里处理：请检查其驱动、exporter 与 agent。",
+    ),
+    Symptom.PROGRAM: _PROGRAM,
+    Symptom.CLEANUP: _PROGRAM,
+    Symptom.NVLINK_SIDE: _LINKS,
+    Symptom.NVLINK_ECHO: _LINKS,
+    Symptom.SWITCH: (
+        "Nothing can be done from here: look at its NVSwitches and the fabric manager.",
+        "无法从这里处理：请检查其 NVSwitch 与 fabric manager。",
+    ),
 }
 _UUID = re.compile(r"\b(?:gpu:)?((?:GPU|MIG)-[0-9A-Za-z-]+)")
 _TWICE = re.compile(r"\b(\S+)( GPU \d+) on \1\b")
@@ -255,27 +272,29 @@ def next_of(status: DecisionStatus | None, now_ms: int, expires_ms: int | None) 
     """What happens next, and when: by the decision that the card is about, None where it has none."""
     if status is None:
         return "nothing: watch only", "无动作，仅观察"
-    action = named(status.decision.action)
+    action = action_words(status.decision.action)
     if status.waits_for_person and expires_ms is not None:
         until = clock(expires_ms, now_ms)
         return f"waits for your approval until {until}", f"等待批准，截止 {until}"
     if (stage := _STAGES.get(status.state)) is not None:
-        english, chinese = (one.format(action=action, at=clock(status.updated_ms, now_ms)) for one in stage)
+        at = clock(status.updated_ms, now_ms)
+        english, chinese = (one.format(action=done, at=at) for one, done in zip(stage, action, strict=True))
         return english, chinese
     return _next_of_held(status, action, now_ms)
 
 
-def _next_of_held(status: DecisionStatus, action: str, now_ms: int) -> Words:
+def _next_of_held(status: DecisionStatus, action: Words, now_ms: int) -> Words:
+    english, chinese = action
     holds = [verdict for verdict in status.verdicts if verdict.ruling is Ruling.HOLD]
     if status.state is not DecisionState.HELD:
         return "nothing: watch only", "无动作，仅观察"
     if not holds:
-        return f"{action} starts within a minute", f"{action} 将在一分钟内开始"
+        return f"{english} starts within a minute", f"{chinese} 将在一分钟内开始"
     ends = [verdict.until_ms for verdict in holds]
     if None not in ends:
         at = clock(max(end for end in ends if end is not None), now_ms)
-        return f"{action} is tried again at {at}", f"{action} 将于 {at} 重试"
-    return f"{action} is held; it is looked at again with every evaluation", f"{action} 暂缓，每次评估都会重新检查"
+        return f"{english} is tried again at {at}", f"{chinese} 将于 {at} 重试"
+    return f"{english} is held; it is looked at again with every evaluation", f"{chinese} 暂缓，每次评估都会重新检查"
 
 
 def against(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -283,30 +302,37 @@ def against(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [one for one in verdicts if one.ruling is not Ruling.ALLOW and one.guard != APPROVAL]
 
 
-def obstacle_of(status: DecisionStatus, names: Names) -> str:
-    """Why a decision that is wanted cannot run now; empty where it can."""
-    action = named(status.decision.action)
+_ENDED: Mapping[DecisionState, Words] = {
+    DecisionState.REJECTED: ("was rejected", "已被拒绝"),
+    DecisionState.EXPIRED: ("ran out of time", "已过期"),
+    DecisionState.FAILED: ("failed", "失败"),
+    DecisionState.GOAL_NOT_REACHED: ("ran and did not help", "已执行，但没有效果"),
+    DecisionState.DONE: ("was done, and the cause is still there", "已完成，但原因仍在"),
+}
+
+
+def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
+    """Why a decision that is wanted cannot run now, and the guard that holds it; both empty where it can.
+
+    What the guard says is in English alone: the Chinese leaves it to the guard's name.
+    """
+    action, action_zh = action_words(status.decision.action)
     stopped = against(status.verdicts)
     if stopped and status.state in (DecisionState.HELD, DecisionState.APPROVED):
         reason = names.plain(stopped[0].reason or stopped[0].guard)
-        return f"{action} cannot start now: {reason}."
-    ended = {
-        DecisionState.REJECTED: "was rejected",
-        DecisionState.EXPIRED: "ran out of time",
-        DecisionState.FAILED: "failed",
-        DecisionState.GOAL_NOT_REACHED: "ran and did not help",
-        DecisionState.DONE: "was done, and the cause is still there",
-    }.get(status.state)
+        return (f"{action} cannot start now: {reason}.", f"{action_zh} 目前不能开始"), stopped[0].guard
+    ended = _ENDED.get(status.state)
     if ended is None:
-        return ""
+        return ("", ""), ""
     said = "" if status.outcome is None else status.outcome.next_step
     why = status.reason if status.state in (DecisionState.REJECTED, DecisionState.EXPIRED, DecisionState.FAILED) else ""
     words = "; ".join(names.plain(part).rstrip(".") for part in (why, said) if part)
-    return f"{action} {ended}{f': {words}' if words else ''}."
+    return (f"{action} {ended[0]}{f': {words}' if words else ''}.", f"{action_zh} {ended[1]}。"), ""
 
 
-def no_action(trouble: CardCause) -> str:
+def no_action(trouble: CardCause) -> Words:
     """Why a cause has no action at all."""
     if trouble.symptom is Symptom.FORECAST:
-        return "Nothing has failed yet: watch only."
-    return _NOBODY_ACTS.get(trouble.symptom, "No action is known for this: a person should look.")
+        return "Nothing has failed yet: watch only.", "尚无故障：仅观察。"
+    unknown = ("No action is known for this: a person should look.", "没有已知的动作：请人工检查。")
+    return _NOBODY_ACTS.get(trouble.symptom, unknown)

@@ -31,6 +31,7 @@ from tocsin.queries.card_words import (
     CardCause,
     Names,
     Words,
+    action_words,
     against,
     clock,
     expected_cause,
@@ -235,7 +236,7 @@ class _Maker:
         lead = self._lead(decisions, root.subject)
         warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
         health = self._ranking.state(root)
-        words, chance = _confidence(worst)
+        (words, words_zh), chance = _confidence(worst)
         reopened = self.inputs.life.came_again.get(worst.id)
         hours = self._ranking.expected_loss(self._ranking.at_stake(root.subject), root, warned, health)
         evidence = [*self._findings((worst, *others)), *self._said(lead, decisions), *self._before(trouble)]
@@ -248,6 +249,7 @@ class _Maker:
                     "state": _state(lead, reopened),
                     "touches": self._touches((worst, *others)),
                     "confidence": words,
+                    "confidence_zh": words_zh,
                     "probability": chance,
                     "waiting_gpu_hours": hours,
                     "waiting_money": money,
@@ -288,6 +290,8 @@ class _Maker:
         english, chinese = head or headline(trouble, self._names)
         then, then_zh = next_of(lead, self._now, expires_ms)
         runs = lead is not None and _standing(lead) < _BLOCKED
+        why, guard = (no_action(trouble), "") if lead is None else obstacle_of(lead, self._names)
+        (obstacle, obstacle_zh), guard = (("", ""), "") if runs else (why, guard)
         subject = trouble.subject
         return Card(
             id=name,
@@ -302,7 +306,9 @@ class _Maker:
             next=then,
             next_zh=then_zh,
             action=self._action(lead, expires_ms) if lead is not None and runs else None,
-            obstacle="" if runs else no_action(trouble) if lead is None else obstacle_of(lead, self._names),
+            obstacle=obstacle,
+            obstacle_zh=obstacle_zh,
+            obstacle_guard=guard,
             evidence=list(evidence),
         )
 
@@ -430,6 +436,7 @@ class _Maker:
             "since": to_iso(since_ms),
             "touches": self._touched({one.gpu.uuid: one for one in members}, hosts, {}),
             "confidence": "measured: no reading comes",
+            "confidence_zh": "已测得：没有读数",
             "simulated": members[0].gpu.simulated,
         }
         subjects = tuple(Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool) for one in members)
@@ -456,7 +463,8 @@ class _Maker:
             made = card.model_copy(
                 update={
                     "touches": self._touched(on, dict.fromkeys(one.gpu.host for one in on.values()), {}),
-                    "confidence": "a forecast: nothing has happened yet",
+                    "confidence": _FORETOLD[0],
+                    "confidence_zh": _FORETOLD[1],
                     "probability": soonest.probability,
                     "waiting_gpu_hours": self._ranking.expected_loss(gpus, None, soonest, GpuState.OK),
                     "simulated": soonest.simulated,
@@ -478,11 +486,15 @@ class _Maker:
             assert lead is not None
             decision = lead.decision
             where, where_zh = self._names.subject(subject)
-            head = (f"{where}: {named(decision.action)} is due", f"{where_zh}: 待执行 {named(decision.action)}")
+            head = (
+                f"{where}: {named(decision.action)} is due",
+                f"{where_zh}：待执行 {action_words(decision.action)[1]}",
+            )
             trouble = CardCause(Symptom.ALONE, decision.category, decision.severity, decision.action, "", subject, None)
             told = self._said(lead, found)
             card = self._card(decision.id, trouble, lead, told, health=GpuState.OK, level=AlertLevel.WARNING, head=head)
-            update = {"since": to_iso(decision.at_ms), "simulated": decision.simulated, "confidence": "planned"}
+            update = {"since": to_iso(decision.at_ms), "simulated": decision.simulated}
+            update |= {"confidence": "planned", "confidence_zh": "计划内"}
             cause = Cause(decision.id, AlertLevel.WARNING, (subject,))
             ids = frozenset({decision.id, decision.incident} - {""})
             yield MadeCard(card.model_copy(update=update), ids, (cause,))
@@ -516,17 +528,20 @@ class _Maker:
         update: dict[str, Any] = {
             "since": to_iso(min(one.opened_ms for one in found)),
             "obstacle": "",
+            "obstacle_zh": "",
+            "obstacle_guard": "",
             "touches": touches,
             "simulated": worst.simulated,
         }
         if lead is None:
             then, then_zh = self._after({one.id for one in found})
-            proof = self._proof(decisions, ended_ms)
-            update |= {"resolved": to_iso(ended_ms), "proof": proof, "next": then, "next_zh": then_zh}
+            proof, proof_zh = self._proof(decisions, ended_ms)
+            update |= {"resolved": to_iso(ended_ms), "proof": proof, "proof_zh": proof_zh}
+            update |= {"next": then, "next_zh": then_zh}
             update["state"] = CardState.RESOLVED
         return MadeCard(card.model_copy(update=update), frozenset(one.id for one in found))
 
-    def _proof(self, decisions: Sequence[DecisionStatus], ended_ms: int) -> str:
+    def _proof(self, decisions: Sequence[DecisionStatus], ended_ms: int) -> Words:
         """The measured figure of the action that worked, else that nothing is found any more."""
         worked = [
             one
@@ -537,16 +552,19 @@ class _Maker:
         ]
         newest = max(worked, key=lambda one: one.updated_ms, default=None)
         if newest is None or newest.outcome is None or newest.decision.goal is None:
-            return f"what was found had cleared at {clock(ended_ms, self._now)}"
-        return f"{named(newest.decision.action)} worked: {in_words(newest.decision.goal, newest.outcome.measured)}"
+            at = clock(ended_ms, self._now)
+            return f"what was found had cleared at {at}", f"发现的问题已于 {at} 消失"
+        action, action_zh = action_words(newest.decision.action)
+        figures = in_words(newest.decision.goal, newest.outcome.measured)
+        return f"{action} worked: {figures}", f"{action_zh} 有效：{figures}"
 
     def _after(self, incidents: set[str]) -> Words:
         """What is still in effect of what was done about a cause that is over."""
         for effect in self.inputs.controls.effects.values():
             if effect.incident in incidents and ACTIONS[effect.action].inverse is not None:
-                action = named(effect.action)
+                action, action_zh = action_words(effect.action)
                 said = f"{action} stays in effect until it is given back: tocsin undo {effect.id}"
-                return said, f"{action} 仍然生效，撤销：tocsin undo {effect.id}"
+                return said, f"{action_zh} 仍然生效，撤销：tocsin undo {effect.id}"
         return "nothing more is to be done", "无需再处理"
 
 
@@ -622,13 +640,16 @@ def _state(lead: DecisionStatus | None, reopened_ms: int | None) -> CardState:
     return CardState.OPEN if reopened_ms is None else CardState.REOPENED
 
 
-def _confidence(incident: Incident) -> tuple[str, float | None]:
+_FORETOLD: Words = ("a forecast: nothing has happened yet", "预测：尚未发生")
+
+
+def _confidence(incident: Incident) -> tuple[Words, float | None]:
     """How sure it is; what has happened has no probability, whatever is forecast beside it."""
     root = incident.root
     if not root.expected:
-        return ("reported by the driver" if root.told else "measured"), None
+        return (("reported by the driver", "驱动报告") if root.told else ("measured", "已测得")), None
     chance = next((item.value for item in root.evidence if item.name.startswith(PREDICTION_EVIDENCE)), None)
-    return "a forecast: nothing has happened yet", chance
+    return _FORETOLD, chance
 
 
 def _worth(decision: Decision) -> tuple[float | None, float | None]:

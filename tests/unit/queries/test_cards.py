@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models import GpuState
@@ -19,8 +21,10 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.card_life import CardLife, record_payload
+from tocsin.queries.card_words import CardCause, no_action
 from tocsin.queries.cards import CardInputs, make_cards
 from tocsin.queries.fleet_map import snapshot_of
+from tocsin.rules.symptoms import Symptom
 from tocsin_testing.builders import T0, gpu, reading
 
 SIGNS = {"sign"}
@@ -107,10 +111,33 @@ def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
     card = cards([hot], [one], [decided(one, ActionKind.DRAIN, FULL, APPROVAL)])[0]
     assert card.action is None
     assert card.obstacle == "drain cannot start now: 3 under action already, at most 3 at once."
+    assert (card.obstacle_zh, card.obstacle_guard) == ("排空 目前不能开始", "max_concurrent")
     assert [item.name for item in card.evidence if item.kind == "guard"] == ["max_concurrent", "approval"]
     nothing = cards([hot], [one])[0]
     assert (nothing.action, nothing.next) == (None, "nothing: watch only")
     assert "look at its cooling" in nothing.obstacle
+    assert (nothing.obstacle_zh, nothing.obstacle_guard) == ("无法从这里处理：请检查其散热。", "")
+
+
+@pytest.mark.parametrize("state", list(DecisionState))
+def test_what_a_card_says_by_itself_it_says_in_chinese_as_well(state: DecisionState) -> None:
+    hot = node(0)
+    one = incident(finding(hot))
+    for verdicts in ((), (FULL,), (APPROVAL,)):
+        card = cards([hot], [one], [decided(one, ActionKind.DRAIN, *verdicts, state=state)])[0]
+        for name in ("headline", "next", "obstacle", "confidence"):
+            english, chinese = getattr(card, name), getattr(card, f"{name}_zh")
+            assert bool(english) == bool(chinese)
+            assert not english or any("\u4e00" <= sign <= "\u9fff" for sign in chinese), (name, chinese)
+            assert "drain" not in chinese
+
+
+@pytest.mark.parametrize("symptom", list(Symptom))
+def test_why_nothing_is_done_is_said_in_both_languages(symptom: Symptom) -> None:
+    trouble = CardCause(symptom, None, Severity.WARNING, ActionKind.NOTIFY, "", Subject(SubjectKind.FLEET, "fleet"))
+    english, chinese = no_action(trouble)
+    assert english.endswith(".")
+    assert chinese.endswith("。")
 
 
 def test_the_decision_that_runs_leads_and_the_others_are_evidence() -> None:
