@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from tocsin.actions.guards.limits import needs_person, shortfall
 from tocsin.actions.guards.place import obstacle
-from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.model.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
 from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
 from tocsin.actions.model.goals import goal_of
 from tocsin.actions.model.ladder import climbed, evidence_of
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.ranks import own_ranks, ranks_of
 from tocsin.actions.model.scope import base_key
-from tocsin.actions.model.sentences import action_sentence, eta_clause, joined, named
+from tocsin.actions.model.sentences import action_sentence, deed, eta_clause, joined
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR
@@ -444,4 +444,4 @@ def notice_sentence(
     if proposed is ActionKind.NOTIFY:
         return joined(cause, eta)
     then = f"it cannot start now: {stuck}" if stuck else _CONSEQUENCE[mode] + (f": {unearned}" if unearned else "")
-    return joined(cause, eta, f"intended: {ACTIONS[proposed].verb.lower()} {named(subject)}, {then}")
+    return joined(cause, eta, f"intended: {deed(proposed, subject, cause)}, {then}")

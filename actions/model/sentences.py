@@ -51,16 +51,34 @@ def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
 def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "") -> str:
     """What is to be done to what, why, by when, and why this. `cause` may begin with the name of `subject`."""
     said = cause.strip().rstrip(".")
-    # It is the host that is drained or rebooted, whichever of its GPUs is the cause.
-    if ACTIONS[action].scope is Scope.HOST and subject.host and said.startswith(f"{subject.host} GPU "):
+    if _is_of_host(action, subject, said):
         subject = Subject(SubjectKind.HOST, subject.host)
         said = said.removeprefix(f"{subject.name} ")
     return joined(f"{ACTIONS[action].verb} {_named_once(subject, said)}", eta, why)
 
 
+def deed(action: ActionKind, subject: Subject, cause: str) -> str:
+    """The action and what it is done to, as people call it; `cause` may begin with the name of `subject`."""
+    if _is_of_host(action, subject, cause):
+        what = named(Subject(SubjectKind.HOST, subject.host))
+    else:
+        what = cause.partition(":")[0] if _is_named(subject, cause) else named(subject)
+    return f"{ACTIONS[action].verb.lower()} {what}"
+
+
+def _is_of_host(action: ActionKind, subject: Subject, cause: str) -> bool:
+    """Whether it is the host that is drained or rebooted, whichever of its GPUs is the cause."""
+    return ACTIONS[action].scope is Scope.HOST and _is_named(subject, cause)
+
+
+def _is_named(subject: Subject, cause: str) -> bool:
+    """Whether `cause` names a GPU by host and index, as people do."""
+    return bool(subject.host) and cause.startswith(f"{subject.host} GPU ")
+
+
 def _named_once(subject: Subject, cause: str) -> str:
-    """Subject and cause; a cause that names its GPU by host and index, as people do, needs no UUID before it."""
-    if subject.kind is SubjectKind.GPU and subject.host and cause.startswith(f"{subject.host} GPU "):
+    """Subject and cause; a cause that names its GPU by host and index needs no UUID before it."""
+    if subject.kind is SubjectKind.GPU and _is_named(subject, cause):
         return cause
     for name in (named(subject), subject.name):
         cause = cause.removeprefix(f"{name}: ")

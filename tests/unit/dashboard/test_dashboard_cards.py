@@ -41,6 +41,18 @@ def test_why_nothing_can_be_done_stands_in_the_place_of_what_is_next() -> None:
     assert "watch only" not in shown
 
 
+def test_in_chinese_the_guard_is_named_and_its_english_is_left_out() -> None:
+    held = card(
+        obstacle="drain cannot start now: 3 under action already.", obstacle_zh="排空 目前不能开始",
+        obstacle_guard="max_concurrent", confidence="measured", confidence_zh="已测得",
+    )  # fmt: skip
+    shown = cards.head(held, NOW, ZH) + cards.details(held, ZH)
+    assert f"排空 目前不能开始（{ZH.name('guard', 'max_concurrent')}）。" in shown
+    assert "已测得" in shown
+    assert "under action" not in shown
+    assert "measured" not in shown
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
