@@ -68,11 +68,13 @@ def dashboard(api: str, folder: Path, token: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def opened(browser: Browser, url: str, theme: str = "light", **context: Any) -> Iterator[Page]:
+def opened(
+    browser: Browser, url: str, theme: str = "light", size: tuple[int, int] = (WIDTH, HEIGHT), **context: Any
+) -> Iterator[Page]:
     """A page in a fresh profile; at the end nothing must have gone to the console or to another host."""
     base = "/".join(url.split("/")[:3])
     profile = browser.new_context(
-        viewport={"width": WIDTH, "height": HEIGHT},
+        viewport={"width": size[0], "height": size[1]},
         color_scheme=theme,  # type: ignore[arg-type]
         locale="en-GB",
         **context,
