@@ -13,6 +13,17 @@ from tocsin.domain.clock import DAY, SECOND, to_iso
 from tocsin.domain.decision import Decision, ThrottleKind, ranks_in
 from tocsin.domain.finding import ActionKind, SubjectKind
 
+_OPPOSITES_ON_HOSTS = {
+    action: {
+        other
+        for other, spec in ACTIONS.items()
+        if (spec.inverse is action and spec.scope is Scope.HOST)
+        or (ACTIONS[action].inverse is other and ACTIONS[action].scope is Scope.HOST)
+    }
+    for action in ActionKind
+}
+"""What takes a host out that an action would give back, or the other way round."""
+
 
 def _starts(decision: Decision, view: FleetView) -> tuple[int, ...]:
     return view.controls.attempts.get(slot_of(decision), ())
@@ -33,12 +44,13 @@ def _throttled_with_its_job(decision: Decision, view: FleetView) -> Decision | N
 
 def _opposite(decision: Decision, view: FleetView) -> Hold | None:
     """A hold where the same host is being taken out that this would give back, or the other way round."""
+    opposites = _OPPOSITES_ON_HOSTS[decision.action]
+    if not opposites:
+        return None
     hosts = hosts_of(decision.subject, view)
     for other in view.controls.effects.values():
-        out, back = ACTIONS[other.action], ACTIONS[decision.action]
-        ways = (out.inverse is decision.action and out.scope, back.inverse is other.action and back.scope)
-        runs = view.controls.busy.get(base_key(other.subject)) == other.action
-        if Scope.HOST in ways and runs and not hosts.isdisjoint(hosts_of(other.subject, view)):
+        runs = other.action in opposites and view.controls.busy.get(base_key(other.subject)) == other.action
+        if runs and not hosts.isdisjoint(hosts_of(other.subject, view)):
             return Hold(f"{other.action} runs on the host")
     return None
 

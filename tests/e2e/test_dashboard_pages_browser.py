@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import tocsin.dashboard
-from tocsin.api.app import create_app
-from tocsin.api.server import ApiServer
-from tocsin.config.access import ApiSettings
-from tocsin.config.settings import Settings
 from tocsin.dashboard.app import FIRST, PAGES
 from tocsin.dashboard.text import Text
-from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE, ManualClock
-from tocsin.queries.service import BrainService
-from tocsin.runtime.brain.assembly import open_brain
-from tocsin_testing.browsing import barriers, dashboard, idle, opened, overflow
-from tocsin_testing.builders import T0, gpu, reading
-from tocsin_testing.fake_service import FakeService
+from tocsin_testing.browsing import Worlds, barriers, idle, opened, overflow
 
 pytestmark = [pytest.mark.browser, pytest.mark.server]
 
@@ -59,59 +47,6 @@ def docstrings(file: str) -> list[str]:
     return [str(value).splitlines()[0] for value in values]
 
 
-class Switch:
-    """A service that another stands for: `now`."""
-
-    def __init__(self, services: dict[str, Any]) -> None:
-        self.services = services
-        self.now = next(iter(services.values()))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.now, name)
-
-
-def _young(clock: ManualClock, running: Any) -> None:
-    for _ in range(5):
-        clock.advance(MINUTE)
-        seen = [
-            reading(gpu(n, host="node-1"), clock.now_ms(), temperature_celsius=50.0 + n, utilization_ratio=0.5)
-            for n in range(8)
-        ]
-        running.brain.accept(Batch(readings=seen))
-        running.brain.tick()
-
-
-def _failing(how: str) -> FakeService:
-    service = FakeService()
-    setattr(service, how, True)
-    return service
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Switch, str]]:
-    """What answers, and the address of a dashboard that asks it."""
-    clock, brains = ManualClock(T0), {}
-    for name in ("empty", "young"):
-        folder = tmp_path_factory.mktemp(name)
-        stored = {"store": {"path": folder / "store.db"}, "journal": {"path": folder / "journal.db"}}
-        settings = Settings.model_validate({**stored, "forecast": {"worker": False}})
-        brains[name] = open_brain(settings, clock, propose=True)
-    _young(clock, brains["young"])
-    services: dict[str, Any] = {name: BrainService(one.brain) for name, one in brains.items()}
-    services |= {"busy": _failing("busy"), "broken": _failing("broken")}
-    services |= {"small": FakeService(), "large": FakeService(hosts=1_250)}
-    switch = Switch(services)
-    server = ApiServer(create_app(switch, ApiSettings()), settings=ApiSettings())
-    server.start()
-    try:
-        with dashboard(server.url, tmp_path_factory.mktemp("dashboard")) as url:
-            yield switch, url
-    finally:
-        server.stop()
-        for one in brains.values():
-            one.stop()
-
-
 @pytest.mark.parametrize(("cases", "first"), [(CASES, tuple(PAGES)), (OTHERS, ()), (CASES, FLEETS)])
 def test_each_pair_of_factors_occurs(cases: list[tuple[str, ...]], first: tuple[str, ...]) -> None:
     factors = [("en", "zh"), ("light", "dark"), tuple(SCREENS)]
@@ -130,7 +65,7 @@ def test_each_state_is_seen_in_each_row_and_each_page_in_some_state() -> None:
 
 @pytest.mark.parametrize(("name", "state", "language", "theme", "screen"), [*CASES, *OTHERS])
 def test_the_page_keeps_what_every_page_promises(
-    world: tuple[Switch, str],
+    worlds: Worlds,
     browser: Browser,
     tmp_path: Path,
     name: str,
@@ -139,8 +74,7 @@ def test_the_page_keeps_what_every_page_promises(
     theme: str,
     screen: str,
 ) -> None:
-    switch, url = world
-    switch.now, text = switch.services[state], Text(language)
+    url, text = worlds.be(state).url, Text(language)
     path = "" if name == FIRST else name
     with opened(browser, f"{url}/{path}?lang={language}", theme, SCREENS[screen]) as page:
         expect(page.get_by_role("heading", level=1)).to_have_text(text(f"page.{name}"))

@@ -44,6 +44,22 @@ class Shown:
     service: FakeService
 
 
+class Worlds:
+    """One dashboard whose brain is whichever of `services` was asked for last."""
+
+    def __init__(self, services: Mapping[str, Any]) -> None:
+        self.url = ""
+        self._services = services
+        self._now = next(iter(services.values()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now, name)
+
+    def be(self, name: str) -> Shown:
+        self._now = self._services[name]
+        return Shown(self.url, self._now)
+
+
 def launch(playwright: Playwright) -> Browser:
     """Debian's Chromium: the build without windows, which costs a fifth less, else the whole of it, headless."""
     program = shutil.which("chromium-headless-shell") or needs.program("chromium", "chromium-headless-shell")
