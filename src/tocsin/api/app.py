@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 
 from tocsin import __version__
 from tocsin.api import errors
@@ -41,7 +40,8 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        # Taken as they are: routers that are included are built anew for each application, at its first request.
+        routes=[route for router in ROUTERS for route in router.routes],
     )
     app.state.service = service
     app.state.encoded_map = EncodedMap()
@@ -49,11 +49,4 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)
     app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
     errors.install(app)
-    for router in ROUTERS:
-        app.include_router(router)
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    suffix = "_influxdb" if route.path == "/api/v2/ping" else ""
-    return route.name + suffix

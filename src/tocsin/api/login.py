@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from tocsin.api.auth import Anyone
 from tocsin.api.buckets import Lockout
-from tocsin.api.dependencies import of_app, require_json
+from tocsin.api.dependencies import of_app, operation_id, require_json
 from tocsin.api.directory import Directory, NoRole
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.gate import too_many
@@ -124,7 +124,12 @@ class LoginService:
 
 Access = Annotated[LoginService, of_app("login_service")]
 
-login_router = APIRouter(prefix="/v1", tags=["access"], dependencies=[Depends(refuse_unknown_parameters)])
+login_router = APIRouter(
+    generate_unique_id_function=operation_id,
+    prefix="/v1",
+    tags=["access"],
+    dependencies=[Depends(refuse_unknown_parameters)],
+)
 
 
 @login_router.get("/login/methods", responses=documented(422, 429, 500, 503))

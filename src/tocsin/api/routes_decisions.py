@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
 from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_scope
-from tocsin.api.dependencies import DecisionId, Sequence64, ServiceDep, instant_of, require_json
+from tocsin.api.dependencies import DecisionId, Sequence64, ServiceDep, instant_of, operation_id, require_json
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
@@ -126,6 +126,7 @@ def _named(parameters: ActionParameters, gpus: Sequence[GpuSummary]) -> set[str]
 
 
 decisions_router = APIRouter(
+    generate_unique_id_function=operation_id,
     prefix="/v1",
     dependencies=[Depends(refuse_unknown_parameters)],
     responses=documented(401, 403, 422, 429, 500, 503),
@@ -241,6 +242,7 @@ def _require_to_settle(service: Service, who: Principal, decision_id: str) -> No
 
 
 control_router = APIRouter(
+    generate_unique_id_function=operation_id,
     prefix="/v1",
     dependencies=[Depends(require_json), Depends(refuse_unknown_parameters)],
     responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from tocsin import __version__
 from tocsin.api.auth import Viewer, Writer
-from tocsin.api.dependencies import ServiceDep, require_json
+from tocsin.api.dependencies import ServiceDep, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.ingest import Ingest, Upload
 from tocsin.api.principal import Principal
@@ -22,7 +22,7 @@ MAX_REJECTED = 1_000
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-ops_router = APIRouter()
+ops_router = APIRouter(generate_unique_id_function=operation_id)
 
 
 class Health(Wire):
@@ -130,6 +130,7 @@ async def write(
 
 
 orders_router = APIRouter(
+    generate_unique_id_function=operation_id,
     prefix="/v1/orders",
     tags=["orders"],
     dependencies=[Depends(refuse_unknown_parameters)],

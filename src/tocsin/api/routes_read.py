@@ -20,6 +20,7 @@ from tocsin.api.dependencies import (
     Uuid,
     check_metrics,
     of_app,
+    operation_id,
     require_json,
     span_of,
 )
@@ -42,6 +43,7 @@ from tocsin.domain.errors import Conflict
 from tocsin.domain.prediction import Prediction
 
 read_router = APIRouter(
+    generate_unique_id_function=operation_id,
     prefix="/v1",
     dependencies=[Depends(refuse_unknown_parameters)],
     responses=documented(401, 403, 422, 429, 500, 503),

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 
 from tocsin.api.auth import OPERATORS, Operator, Viewer, require_scope
-from tocsin.api.dependencies import CardId, ServiceDep, require_json
+from tocsin.api.dependencies import CardId, ServiceDep, operation_id, require_json
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
 from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
@@ -25,6 +25,7 @@ _SCOPES = {
 }
 
 silences_router = APIRouter(
+    generate_unique_id_function=operation_id,
     prefix="/v1",
     dependencies=[Depends(refuse_unknown_parameters)],
     responses=documented(401, 403, 422, 429, 500, 503),
