@@ -20,7 +20,7 @@ from tocsin_testing.fake_service import FakeService, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.server]
 
-CLICKS = int(os.environ.get("TOCSIN_CLICKS", "50"))
+CLICKS = int(os.environ.get("TOCSIN_CLICKS", "30"))
 SEED = int(os.environ.get("TOCSIN_CLICKS_SEED", "20261123"))
 CHOOSE = """(share) => {
     const kinds = 'button, a[href], summary, canvas, input, [role=tab], [role=radio], [role=option], [role=combobox]';

@@ -43,7 +43,7 @@ def test_ten_thousand_faults_are_each_answered_once() -> None:
         world.faults.clear()
         for i in range(PER_STEP):
             action, category = draw.choice(ACTIONS)
-            found = world.break_gpu(draw.choice(uuids), rule=f"fault-{number + i}", action=action, category=category)
+            found = world.break_gpu(draw.choice(uuids), rule=f"fault-{i}", action=action, category=category)
             wanted.add(found.id)
         for _ in range(2):
             world.step(advance=30 * SECOND)
