@@ -40,7 +40,7 @@ ASKED: Counter[str] = Counter()
 
 
 def who_asks(endpoint: str) -> tuple[str, ...]:
-    """Who sends a request: all of them the first of an endpoint, then who may have everything, and one of the others."""
+    """Who sends a request: all of them the first of an endpoint, then who may have everything and one other."""
     number = ASKED[endpoint]
     ASKED[endpoint] += 1
     return (Role.ADMIN, OTHERS[number % len(OTHERS)]) if number else (Role.ADMIN, *OTHERS)

@@ -39,7 +39,7 @@ def test_ten_thousand_faults_are_each_answered_once() -> None:
     draw = random.Random(7)
     uuids = sorted(world.gpus)
     wanted: set[str] = set()
-    for number in range(0, FAULTS, PER_STEP):
+    for _ in range(0, FAULTS, PER_STEP):
         world.faults.clear()
         for i in range(PER_STEP):
             action, category = draw.choice(ACTIONS)
