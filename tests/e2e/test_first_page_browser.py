@@ -60,13 +60,12 @@ class Demo:
             self.process.wait(timeout=0.2)
 
     def dashboard(self) -> str:
-        """The address that it prints, once something answers there."""
-        while True:
-            with suppress(OSError, IndexError):
-                found = self.begins("dashboard: http").split()[1]
-                if urlopen(f"{found}/_stcore/health", timeout=5.0).status == HTTPStatus.OK:
-                    return found
+        """The address that it prints, where something answers by then."""
+        while not self.begins("dashboard: http"):
             self.wait()
+        found = self.begins("dashboard: http").split()[1]
+        assert urlopen(f"{found}/_stcore/health", timeout=5.0).status == HTTPStatus.OK
+        return found
 
 
 @contextmanager

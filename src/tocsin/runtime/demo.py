@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx2
+
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.client.demo_file import announced
@@ -23,6 +25,7 @@ from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import SECOND, Clock, ManualClock, SystemClock
 from tocsin.domain.decision import Mode, Ruling
 from tocsin.domain.errors import Conflict
+from tocsin.http_client import http_client
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
@@ -215,10 +218,13 @@ def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator
         process = subprocess.Popen(
             ready.command, env=ready.environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
         )
+    over = threading.Event()
+    telling = threading.Thread(target=_tell, args=(process, ready.url, announce, over), name="tocsin-demo-dashboard")
+    telling.start()
     try:
-        announce(f"dashboard: {ready.url}")
         yield
     finally:
+        over.set()
         # The whole session, so that nothing that Streamlit started stays behind.
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -226,7 +232,20 @@ def _dashboard(settings: Settings, api_url: str, announce: Announce) -> Iterator
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        telling.join()
         ready.claim.release()
+
+
+def _tell(process: subprocess.Popen[bytes], url: str, announce: Announce, over: threading.Event) -> None:
+    """Announce the dashboard once it answers: an address that refuses a newcomer's first click is a bad begin."""
+    with http_client(2.0, base_url=url) as client:
+        while process.poll() is None and not over.wait(0.2):
+            with suppress(httpx2.HTTPError):
+                client.get("/_stcore/health").raise_for_status()
+                announce(f"dashboard: {url}")
+                return
+    if not over.is_set():
+        announce(f"the dashboard did not start: it ended with {process.returncode}")
 
 
 @contextmanager
