@@ -136,6 +136,22 @@ def owner_of(labels: LineLabels) -> Owner | None:
     return Owner(0, "", container, pod, namespace if pod else "", uid, job)
 
 
+class Entity(NamedTuple):
+    """What the labels of a line say, whatever its name; most lines of a GPU have the same."""
+
+    labels: LineLabels
+    gpu: Gpu | None
+    owner: Owner | None
+    host: str
+
+
+def entity_of(raw: Mapping[str, str]) -> Entity:
+    """The entity of the labels `raw`, in the spellings of dcgm-exporter."""
+    labels = LineLabels(raw)
+    gpu = gpu_of(labels)
+    return Entity(labels, gpu, owner_of(labels) if gpu is not None else None, gpu.host if gpu else host_of(labels))
+
+
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
 
@@ -148,16 +164,20 @@ def _xid_count(name: str, labels: LineLabels, gpu: Gpu) -> Head:
 
 def head_of(name: str, raw: Mapping[str, str]) -> Head:
     """What the line `name` with labels `raw` is about."""
-    if name == PROCESS_START:
-        labels = LineLabels(raw)
-        return Head(name, Use.PROCESS_START, part=labels.first("instance"), host=host_of(labels))
-    if not name.startswith(DCGM_PREFIXES):
+    if name != PROCESS_START and not name.startswith(DCGM_PREFIXES):
         return Head(name, Use.FOREIGN)
-    labels = LineLabels(raw)
+    return head_about(name, entity_of(raw))
+
+
+def head_about(name: str, entity: Entity) -> Head:
+    """What the line `name` is about, whose labels are those of `entity`."""
+    labels, gpu = entity.labels, entity.gpu
+    if name == PROCESS_START:
+        return Head(name, Use.PROCESS_START, part=labels.first("instance"), host=entity.host)
     if name in SXID_FATAL or name in SXID_NON_FATAL:
         switch = labels.first("nvswitch")
-        return Head(name, Use.SXID if switch else Use.OTHER_ENTITY, part=switch, host=host_of(labels))
-    if (gpu := gpu_of(labels)) is None or labels.first("cpu", "cpucore"):
+        return Head(name, Use.SXID if switch else Use.OTHER_ENTITY, part=switch, host=entity.host)
+    if gpu is None or labels.first("cpu", "cpucore"):
         return Head(name, Use.OTHER_ENTITY)
     if name == XID_COUNT:
         return _xid_count(name, labels, gpu)
@@ -165,7 +185,7 @@ def head_of(name: str, raw: Mapping[str, str]) -> Head:
     if field is None or (link and not field.of_links()):
         return Head(name, Use.UNKNOWN, gpu, host=gpu.host)
     use = Use.XID if name in XID_NAMES else Use.METRIC
-    return Head(name, use, gpu, field, field.key(link), owner_of(labels), host=gpu.host)
+    return Head(name, use, gpu, field, field.key(link), entity.owner, host=gpu.host)
 
 
 # A line is split once into its head and its value, and the head is then known by its text. prometheus_client parses

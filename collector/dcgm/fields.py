@@ -47,11 +47,13 @@ class Field:
 
     `second` is a field that gives way where another, named before it in the table, feeds the same row: power and
     sync-boost time stand in a violation counter and in a newer one of another beginning, which must not alternate.
+    `scale` is the factor to the unit of the table where it is not DCGM's: of a metric of another exporter.
     """
 
     spec: MetricSpec
     value: str = ""
     second: bool = False
+    scale: float | None = None
 
     def key(self, link: str = "") -> str:
         """Canonical name or variant; `link` is the NVLink of the entity that was read, empty for a whole GPU."""
@@ -73,8 +75,8 @@ class Field:
         return raw
 
     def scaled(self, raw: float) -> float:
-        """`raw`, as DCGM prints it, in the unit of the metric table."""
-        return self.plain(raw) * self.spec.dcgm_scale
+        """`raw`, as the exporter prints it, in the unit of the metric table."""
+        return self.plain(raw) * (self.spec.dcgm_scale if self.scale is None else self.scale)
 
 
 @cache

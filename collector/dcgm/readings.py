@@ -89,6 +89,8 @@ def absent(gpu: Gpu, at_ms: int, expected: Mapping[str, object], reason: Missing
 
 DEFAULT_WINDOW_MS = 5 * MINUTE
 """dcgm-exporter's default for the count's window (option ``--xid-count-window-size``)."""
+SINCE_START_MS = 1 << 40
+"""Window of a count that only grows while its exporter runs."""
 FATAL = "fatal"
 NON_FATAL = "non-fatal"
 
@@ -165,15 +167,15 @@ class XidOnsets:
         events: dict[int, Event] = {}
         for code, now in look.counts.items():
             before = memory.counts.get(code, 0)
-            new = now.count - before
-            if new > 0 and self._was_reported(memory, code, "gauge", at_ms, now.window_ms or DEFAULT_WINDOW_MS):
+            new, window_ms = now.count - before, now.window_ms or DEFAULT_WINDOW_MS
+            if new > 0 and self._was_reported(memory, code, "gauge", at_ms, window_ms):
                 new -= 1
             if new > 0 and not settled and now.window_ms not in memory.windows:
                 self._doubt(look.gpu, code)
             elif new > 0:
                 memory.reported[code] = ("count", at_ms)
-                span = (now.window_ms or DEFAULT_WINDOW_MS) // 1000
-                text = f"the count of XID {code} within {span} s rose from {before} to {now.count}"
+                span = "" if now.window_ms == SINCE_START_MS else f" within {window_ms // 1000} s"
+                text = f"the count of XID {code}{span} rose from {before} to {now.count}"
                 events[code] = self._event(look.gpu, at_ms, code, text)
         return events
 

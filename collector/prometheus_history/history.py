@@ -87,12 +87,12 @@ def is_read(name: str) -> bool:
     return special or field_named(name) is not None
 
 
-def inner_selector(match: str) -> str:
-    """What stands between the braces of `match`. Raises InputError where it is no label selector."""
+def inner_selector(match: str, field: str = "--match") -> str:
+    """What stands between the braces of `match`, which `field` gives. Raises InputError where it is no selector."""
     text = match.strip()
     if text and not (text.startswith("{") and text.endswith("}")):
-        remedy = "write it as in PromQL, for example --match '{cluster=\"a\"}'"
-        raise InputError("--match", match, "is no label selector", remedy)
+        remedy = "write it as in PromQL, for example '{cluster=\"a\"}'"
+        raise InputError(field, match, "is no label selector", remedy)
     return text[1:-1].strip().strip(",") if text else ""
 
 

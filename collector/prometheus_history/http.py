@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import stamina
 
 from tocsin.collector.dcgm.http import is_http
-from tocsin.domain.clock import SECOND
+from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError, Unavailable, install_extra
 from tocsin.http_client import http_client
 
@@ -54,7 +55,7 @@ def check_installed() -> None:
     try:
         import polars  # noqa: F401
     except ImportError:
-        raise Unavailable(f"importing history needs polars; {install_extra('brain')}") from None
+        raise Unavailable(f"reading from Prometheus needs polars; {install_extra('brain')}") from None
 
 
 def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
@@ -176,14 +177,32 @@ class TooMuch(Exception):
     """The server, or this client, will not take so much at once; a shorter span may pass."""
 
 
+class AccessRefused(InputError):
+    """The server wants another token, or none of ours."""
+
+
+class QueryRefused(InputError):
+    """The server cannot make sense of the query."""
+
+
 class _Transient(Exception):
     """Worth another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How errors name the settings or options that a person can change."""
+
+    url: str = "URL"
+    access: str = "give --bearer-token-file, or --header for what stands before the server"
+    selector: str = "check --match"
 
 
 class HistoryClient:
     """One server. Raises InputError where what was asked or named is wrong, Unavailable where it does not answer.
 
-    A server that never answered is given up at once: its URL is more likely wrong than its restart just now.
+    A server that never answered is given up at once: its URL is more likely wrong than its restart just now. With a
+    `clock` a whole answer must come within `timeout_seconds`, which otherwise hold for each read of it.
     """
 
     def __init__(
@@ -193,14 +212,24 @@ class HistoryClient:
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
         transport: httpx2.BaseTransport | None = None,
+        attempts: int = ATTEMPTS,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        clock: Clock | None = None,
+        tls: ssl.SSLContext | None = None,
+        wording: Wording = Wording(),
     ) -> None:
+        self._wording = wording
         if not is_http(url):
-            raise InputError("URL", url, "is no http or https URL", _HINT)
+            raise InputError(wording.url, url, "is no http or https URL", _HINT)
         self.url = _BASE.sub("", url)
         self.requests = 0
         self.warnings: set[str] = set()
         self._answered = False
-        self._http = http_client(timeout_seconds, headers=headers, transport=transport, proxies=True)
+        self._attempts = attempts
+        self._max_bytes = max_bytes
+        self._seconds = timeout_seconds
+        self._clock = clock
+        self._http = http_client(timeout_seconds, headers=headers, transport=transport, proxies=True, tls=tls)
 
     def close(self) -> None:
         self._http.close()
@@ -227,27 +256,42 @@ class HistoryClient:
         self.warnings.update(matrix.warnings)
         return matrix
 
-    def _not_prometheus(self, problem: Exception) -> InputError:
-        return InputError("URL", self.url, f"does not answer as Prometheus does: {problem}", _HINT)
+    def raw(self, selector: str, span_ms: int, at_ms: int) -> Matrix:
+        """Every sample of the series that `selector` finds, at its own instant, in the `span_ms` up to `at_ms`. Raises
+        TooMuch."""
+        asked = {"query": f"{selector}[{span_ms // SECOND}s]", "time": _seconds(at_ms)}
+        body = self._get("/api/v1/query", asked, "POST")
+        try:
+            matrix = parse_matrix(body)
+        except NotAnAnswer as error:
+            raise self._not_prometheus(error) from None
+        self.warnings.update(matrix.warnings)
+        return matrix
 
-    def _get(self, path: str, asked: Mapping[str, str]) -> bytes:
+    def _not_prometheus(self, problem: Exception) -> InputError:
+        return InputError(self._wording.url, self.url, f"does not answer as Prometheus does: {problem}", _HINT)
+
+    def _get(self, path: str, asked: Mapping[str, str], method: str = "GET") -> bytes:
         attempts = stamina.retry_context(
-            on=_Transient, attempts=ATTEMPTS, timeout=None, wait_initial=1.0, wait_max=MAX_PAUSE_SECONDS
+            on=_Transient, attempts=self._attempts, timeout=None, wait_initial=1.0, wait_max=MAX_PAUSE_SECONDS
         )
         try:
             for attempt in attempts:
                 with attempt:
-                    return self._once(path, {**asked, **_ALWAYS})
+                    return self._once(path, {**asked, **_ALWAYS}, method)
         except _Transient as error:
-            raise Unavailable(f"{self.url} does not answer: {error}; {ATTEMPTS} attempts") from None
+            tries = f"; {self._attempts} attempts" if self._attempts > 1 else ""
+            raise Unavailable(f"{self.url} does not answer: {error}{tries}") from None
         raise AssertionError("a retry context ends by an answer or an error")
 
-    def _once(self, path: str, asked: Mapping[str, str]) -> bytes:
+    def _once(self, path: str, asked: Mapping[str, str], method: str) -> bytes:
         self.requests += 1
+        # A form may be longer than what proxies take for a URL.
+        sent: dict[str, Any] = {"params": asked} if method == "GET" else {"data": dict(asked)}
         try:
-            with self._http.stream("GET", f"{self.url}{path}", params=asked) as response:
+            with self._http.stream(method, f"{self.url}{path}", **sent) as response:
                 self._answered = True
-                body = _bounded(response)
+                body = self._bounded(response)
         except httpx2.HTTPError as error:
             problem = str(error) or type(error).__name__
             if not self._answered:
@@ -256,37 +300,39 @@ class HistoryClient:
         if response.status_code != 200:
             raise self._failure(response.status_code, _text(body))
         if not body.lstrip().startswith(b"{"):
-            raise InputError("URL", self.url, "answers with a page, not with JSON", _HINT)
+            raise InputError(self._wording.url, self.url, "answers with a page, not with JSON", _HINT)
         return body
 
     def _failure(self, status: int, text: str) -> Exception:
         if status in (401, 403):
-            remedy = "give --bearer-token-file, or --header for what stands before the server"
-            return InputError("URL", self.url, f"refuses access (HTTP {status}): {text}", remedy)
+            problem = f"refuses access (HTTP {status}): {text}"
+            return AccessRefused(self._wording.url, self.url, problem, self._wording.access)
         if 300 <= status < 400:
-            return InputError("URL", self.url, f"answers with a redirect (HTTP {status})", _HINT)
+            return InputError(self._wording.url, self.url, f"answers with a redirect (HTTP {status})", _HINT)
         if status in (404, 405) or (status == 400 and _NO_SUCH_PATH.search(text)):
-            return InputError("URL", self.url, f"has no Prometheus API here (HTTP {status})", _HINT)
+            return InputError(self._wording.url, self.url, f"has no Prometheus API here (HTTP {status})", _HINT)
         if status == 429:
             return _Transient(f"HTTP {status} {text}")
         if status == 413 or _TOO_MUCH.search(text):
             return TooMuch(f"HTTP {status} {text}")
         if status >= 500:
             return _Transient(f"HTTP {status} {text}")
-        return InputError("query", text, f"is refused (HTTP {status})", "check --match")
+        return QueryRefused("query", text, f"is refused (HTTP {status})", self._wording.selector)
+
+    def _bounded(self, response: httpx2.Response) -> bytes:
+        until = None if self._clock is None else self._clock.monotonic() + self._seconds
+        body = bytearray()
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > self._max_bytes:
+                raise TooMuch(f"the answer is longer than {self._max_bytes} bytes")
+            if until is not None and self._clock is not None and self._clock.monotonic() > until:
+                raise _Transient(f"the answer did not come within {self._seconds:g} s")
+        return bytes(body)
 
 
 def _seconds(milliseconds: int) -> str:
     return f"{milliseconds // SECOND}.{milliseconds % SECOND:03d}"
-
-
-def _bounded(response: httpx2.Response) -> bytes:
-    body = bytearray()
-    for piece in response.iter_bytes():
-        body += piece
-        if len(body) > MAX_ANSWER_BYTES:
-            raise TooMuch(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
-    return bytes(body)
 
 
 def _text(body: bytes) -> str:

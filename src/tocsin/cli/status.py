@@ -32,6 +32,8 @@ NAMES = (
     "tocsin_forecast_worker_deaths",
     "tocsin_model_silent_gpus",
     "tocsin_loop_failures_total",
+    "tocsin_promql_up",
+    "tocsin_promql_gpus",
 )
 """Own metrics that `tocsin status` looks at."""
 _BAD = (
@@ -57,12 +59,12 @@ def own_metrics(page: str) -> dict[str, float]:
 
 
 def needs_a_look(service: Mapping[str, float]) -> bool:
-    """Whether anything has failed since the brain started."""
-    return any(service.get(name, 0.0) > 0 for name in _BAD)
+    """Whether anything has failed since the brain started, or a server that it should read cannot be read now."""
+    return any(service.get(name, 0.0) > 0 for name in _BAD) or service.get("tocsin_promql_up", 1.0) == 0
 
 
 def health_lines(ready: Readiness, service: Mapping[str, float]) -> list[str]:
-    """Brain, store and forecaster, a line each."""
+    """Brain, store and forecaster, a line each, and the source `promql` where there is one."""
 
     def count(name: str) -> int:
         return round(service.get(name, 0.0))
@@ -85,7 +87,17 @@ def health_lines(ready: Readiness, service: Mapping[str, float]) -> list[str]:
         + (f", {damaged} files damaged and set aside (see docs/store_embedded.md)" if damaged else "")
         + (f", {rows} rows damaged and set aside (see docs/store_embedded.md)" if rows else ""),
         forecaster + (f"; no forecast for {silent} GPUs" if silent else ""),
+        *_promql_line(service),
     ]
+
+
+def _promql_line(service: Mapping[str, float]) -> list[str]:
+    """The source `promql`; no line where the brain reads none."""
+    if "tocsin_promql_up" not in service:
+        return []
+    if not service["tocsin_promql_up"]:
+        return ["promql: nothing can be read (the log of the brain has the reason; see docs/promql.md)"]
+    return [f"promql: {round(service.get('tocsin_promql_gpus', 0.0))} GPUs in the last answers"]
 
 
 _MOST_SHOWN = 8

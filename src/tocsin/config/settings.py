@@ -20,6 +20,7 @@ from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.node import NodeSettings
 from tocsin.config.notify import NotifySettings
 from tocsin.config.planning import PlanningSettings
+from tocsin.config.promql import PromqlSettings
 from tocsin.config.section import Section
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.decision import Mode
@@ -448,6 +449,7 @@ class Settings(Section):
 
     agent: AgentSettings = Field(default_factory=AgentSettings)
     simulation: SimulationSettings = Field(default_factory=SimulationSettings)
+    promql: PromqlSettings = Field(default_factory=PromqlSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)

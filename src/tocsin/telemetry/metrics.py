@@ -179,6 +179,34 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_store_followed_total": OwnMetric(
         "counter", ("what",), "Readings and events that agents wrote to the store themselves, taken over by the brain."
     ),
+    "tocsin_promql_up": OwnMetric(
+        "gauge", ("server",), "Whether the last round of the source promql got its answers: 1 or 0."
+    ),
+    "tocsin_promql_gpus": OwnMetric(
+        "gauge", ("server",), "GPUs and MIG instances in the last answers of the source promql."
+    ),
+    "tocsin_promql_rounds_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Rounds of the source promql: taken, unreachable, access, query, too_large, not_prometheus or nothing.",
+    ),
+    "tocsin_promql_round_seconds": OwnMetric(
+        "histogram", (), "Time that one round of the source promql took, until the brain had its readings."
+    ),
+    "tocsin_promql_samples_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Newest samples of series: used, blank, implausible, repeated (taken before), behind (of an earlier scrape), "
+        "second_target, future, other, over_limit, or too_large for a metric that no answer can hold.",
+    ),
+    "tocsin_promql_readings_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Readings of the source promql: taken, or agent where an agent speaks for the GPU or its host.",
+    ),
+    "tocsin_promql_metrics": OwnMetric(
+        "gauge", ("use",), "Metrics of the exporters: read, or on the server and unknown to the metric table."
+    ),
     "tocsin_store_write_failures_total": OwnMetric(
         "counter", ("store", "reason"), "Writes that the store did not take: unavailable or rejected."
     ),

@@ -1,4 +1,5 @@
-"""A Prometheus in this process that answers the queries of the history import, with the habits of the real one."""
+"""A Prometheus in this process that answers the queries of the history import and of the source `promql`, with the
+habits of the real one."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import bisect
 import json
 import re
 from collections.abc import Iterable
+from urllib.parse import parse_qs
 
 import httpx2
 
@@ -16,6 +18,8 @@ from tocsin_testing.dcgm_site import Point
 
 LOOKBACK_MS = 5 * MINUTE
 _NAME = re.compile(r"^(\w+)\{")
+_NAMES = re.compile(r'__name__=~"([^"]*)"')
+_RANGE = re.compile(r"\[(\d+)s\]$")
 
 
 class FakePrometheus:
@@ -27,16 +31,20 @@ class FakePrometheus:
 
     def __init__(self, points: Iterable[Point], max_samples: int = 50_000_000) -> None:
         self.series: dict[str, dict[str, tuple[dict[str, str], list[int], list[float]]]] = {}
+        self.scrape(points)
+        self.max_samples = max_samples
+        self.failures: list[str | Exception] = []
+        self.requests: list[httpx2.Request] = []
+        self.warnings: list[str] = []
+
+    def scrape(self, points: Iterable[Point]) -> None:
+        """Take in samples, which are newer than those that are there."""
         for point in points:
             _, at_ms, values = self.series.setdefault(point.name, {}).setdefault(
                 point.head, (dict(point.labels), [], [])
             )
             at_ms.append(point.at_ms)
             values.append(point.value)
-        self.max_samples = max_samples
-        self.failures: list[str | Exception] = []
-        self.requests: list[httpx2.Request] = []
-        self.warnings: list[str] = []
 
     def client(self, url: str = "http://prometheus:9090", **headers: str) -> HistoryClient:
         """A client of this server."""
@@ -52,7 +60,11 @@ class FakePrometheus:
             return httpx2.Response(int(status), text=text)
         asked = request.url.params
         if request.url.path.endswith("/api/v1/label/__name__/values"):
-            return self._answer(sorted(self.series))
+            wanted = _NAMES.search(asked["match[]"])
+            return self._answer(sorted(n for n in self.series if wanted is None or re.fullmatch(wanted[1], n)))
+        if request.url.path.endswith("/api/v1/query"):
+            form = parse_qs(request.content.decode())
+            return self._raw(form["query"][0], round(float(form["time"][0]) * 1000))
         if request.url.path.endswith("/api/v1/query_range"):
             return self._range(asked["query"], *(round(float(asked[key]) * 1000) for key in ("start", "end", "step")))
         return httpx2.Response(404, text="404 page not found")
@@ -64,6 +76,19 @@ class FakePrometheus:
     @staticmethod
     def _error(status: int, text: str) -> httpx2.Response:
         return httpx2.Response(status, json={"status": "error", "errorType": "x", "error": text})
+
+    def _raw(self, query: str, end_ms: int) -> httpx2.Response:
+        names, span = _NAMES.search(query), _RANGE.search(query)
+        assert names is not None
+        assert span is not None
+        start_ms, result = end_ms - int(span[1]) * 1000, []
+        for name in self.series:
+            for labels, at_ms, values in self.series[name].values() if re.fullmatch(names[1], name) else ():
+                pairs = zip(at_ms, values, strict=True)
+                seen = [[at / 1000, repr(value)] for at, value in pairs if start_ms < at <= end_ms]
+                if seen:
+                    result.append({"metric": {"__name__": name, **labels}, "values": seen})
+        return self._answer({"resultType": "matrix", "result": result})
 
     def _range(self, query: str, start_ms: int, end_ms: int, step_ms: int) -> httpx2.Response:
         steps = range(start_ms, end_ms + 1, step_ms)

@@ -43,6 +43,7 @@ from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
 from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.plan_watch import PlanWatch
+from tocsin.runtime.brain.promql_follower import PromqlFollower, open_promql
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
@@ -139,6 +140,7 @@ class RunningBrain:
     threads: list[Periodic]
     sender: WebhookSender | None
     annotations: Annotations | None = None
+    promql: PromqlFollower | None = None
 
     def start(self, *, evaluate: bool = True) -> None:
         """Start the threads; without `evaluate` somebody else calls the brain's `tick`."""
@@ -161,6 +163,8 @@ class RunningBrain:
             thread.stop()
         if self.annotations is not None:
             self.annotations.close()
+        if self.promql is not None:
+            self.promql.close()
         self.brain.close()
         if self.sender is not None:
             self.sender.close()
@@ -265,8 +269,8 @@ def _running(parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | 
     brain = Brain(parts)
     brain.metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     brain.metrics.registry.register(BrainPage(brain))
-    annotations = open_annotations(brain)
-    return RunningBrain(brain, worker, _threads(brain, parts.wake, annotations), sender, annotations)
+    annotations, promql = open_annotations(brain), open_promql(brain)
+    return RunningBrain(brain, worker, _threads(brain, parts.wake, annotations, promql), sender, annotations, promql)
 
 
 def open_annotations(brain: Brain) -> Annotations | None:
@@ -288,7 +292,9 @@ def open_annotations(brain: Brain) -> Annotations | None:
     return Annotations(brain.journal, targets, brain.clock, brain.metrics, decision_of, subject_of)
 
 
-def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | None) -> list[Periodic]:
+def _threads(
+    brain: Brain, wake: threading.Event, annotations: Annotations | None, promql: PromqlFollower | None
+) -> list[Periodic]:
     settings, clock, metrics = brain.settings, brain.clock, brain.metrics
     fresh = settings.actions.fresh_seconds
 
@@ -316,6 +322,8 @@ def _threads(brain: Brain, wake: threading.Event, annotations: Annotations | Non
             metrics=metrics,
         )
         threads.append(Periodic("store", follower.look, settings.rules.evaluate_seconds, clock, failed))
+    if promql is not None:
+        threads.append(Periodic("promql", promql.look, settings.promql.every_seconds, clock, failed))
     if settings.notify.report_at:
         reports = ReportWatch(brain, BrainService(brain).morning_report)
         threads.append(Periodic("report", reports.look, REPORT_LOOK_SECONDS, clock, failed))

@@ -1,0 +1,1 @@
+"""GPUs that a Prometheus-compatible server has scraped already, read as they are now."""

@@ -1,0 +1,234 @@
+"""The newest sample of every series of a GPU, out of as few queries as the server's answers allow.
+
+`query` with a plain selector gives the newest sample of the last five minutes and dates it with the time of the query:
+after an exporter has died it goes on for five minutes with values that look fresh. Here each query is a range selector,
+``{...}[90s]``, which gives the samples themselves, each with the time at which it was scraped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tocsin.collector.dcgm.exposition import DCGM_PREFIXES, PROCESS_START, Entity, Head, Use, entity_of, head_about
+from tocsin.collector.dcgm.fields import SXID_FATAL, SXID_NON_FATAL, XID_COUNT, XID_NAMES
+from tocsin.collector.prometheus_history.history import NAMES, inner_selector, is_read
+from tocsin.collector.prometheus_history.http import HistoryClient, Line, TooMuch
+from tocsin.collector.promql.mapping import ExporterMapping, built_in, read_mapping
+from tocsin.config.promql import PromqlSettings
+from tocsin.domain.clock import HOUR, MINUTE, SECOND
+from tocsin.domain.errors import InputError
+from tocsin.telemetry.log import logger
+
+_log = logger("promql")
+
+DCGM = "dcgm_exporter"
+SURVEY_MS = 10 * MINUTE
+"""Time between two looks at which metrics there are."""
+CHUNK_NAMES = 6
+"""Metrics of one query to begin with: for 10,000 GPUs some 28 MB, which the usual bound of an answer holds."""
+MAX_JOBS = 50
+_SHOWN = 12
+_DCGM_ERRORS = XID_NAMES | SXID_FATAL | SXID_NON_FATAL | {XID_COUNT}
+
+Target = tuple[str, str]
+"""Job and instance of what was scraped."""
+
+
+class NothingFound(Exception):
+    """The server answers, and has no metric of the exporters."""
+
+
+class Series(NamedTuple):
+    """One series: what it is about, who was scraped, and its newest sample."""
+
+    head: Head
+    target: Target
+    at_ms: int
+    raw: float
+
+
+class SeriesReader:
+    """Asks one server. Of a name that is too much even alone nothing is read; `outcomes` counts its answers."""
+
+    def __init__(self, settings: PromqlSettings, client: HistoryClient) -> None:
+        self._settings = settings
+        self._client = client
+        self._mappings = _mappings(settings)
+        dcgm = _DCGM_ERRORS if DCGM in settings.exporters else frozenset()
+        self._errors = dcgm | {mapping.xid_count for mapping in self._mappings.values() if mapping.xid_count}
+        self._inner = inner_selector(settings.selector, "promql.selector")
+        self._lookback_ms = round(settings.lookback_seconds * SECOND)
+        self._labels = _SiteLabels(settings)
+        self._chunks: list[list[str]] = []
+        self._names: list[str] = []
+        self._surveyed_ms: int | None = None
+        self._known: dict[tuple[tuple[str, str], ...], _Labelled] = {}
+        self._jobs: set[str] = set()
+        self.unknown: list[str] = []
+        self.outcomes: Counter[str] = Counter()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Metrics that are asked for."""
+        return self._names
+
+    def read(self, now_ms: int) -> list[Series]:
+        """The newest sample of each series. Raises InputError, Unavailable, TooMuch and NothingFound."""
+        self.outcomes.clear()
+        self._survey(now_ms)
+        found: list[Series] = []
+        for line in self._lines(now_ms):
+            if len(found) >= self._settings.max_series:
+                self.outcomes["over_limit"] += 1
+                continue
+            found.append(self._series(line))
+        if len(self._known) > len(found) + 1000:
+            self._known.clear()  # pods come and go, and each leaves its labels behind
+        return found
+
+    def _survey(self, now_ms: int) -> None:
+        due = self._surveyed_ms is None or not 0 <= now_ms - self._surveyed_ms < SURVEY_MS
+        if not due and self._names:
+            return
+        found = self._client.names(self._selector(self._wanted()), now_ms - HOUR, now_ms + MINUTE)
+        ours = {name for mapping in self._mappings.values() for name in mapping.names}
+        known = [name for name in found if name in ours or (DCGM in self._settings.exporters and is_read(name))]
+        self.unknown = sorted(set(found) - set(known))
+        self._surveyed_ms = now_ms
+        if known:
+            # Series of errors begin with the first error: they are asked for before the server has them.
+            known += sorted(self._errors - set(known))
+        if known != self._names or sum(map(len, self._chunks)) != len(known):
+            self._names = known
+            self._chunks = [known[at : at + CHUNK_NAMES] for at in range(0, len(known), CHUNK_NAMES)]
+            shown = ", ".join(self.unknown[:_SHOWN]) or "none"
+            _log.info(
+                "metrics found", read=len(set(known) & set(found)), not_read=len(self.unknown), not_read_names=shown
+            )
+        if not known:
+            raise NothingFound("the server has no metric of the exporters that promql.exporters and mapping_file name")
+
+    def _wanted(self) -> list[str]:
+        dcgm = [NAMES] if DCGM in self._settings.exporters else []
+        return [*dcgm, *dict.fromkeys(name for mapping in self._mappings.values() for name in mapping.names)]
+
+    def _selector(self, names: Iterable[str], more: str = "") -> str:
+        parts = (f'__name__=~"{"|".join(names)}"', more, self._inner)
+        return "{" + ",".join(part for part in parts if part) + "}"
+
+    def _lines(self, now_ms: int) -> Iterator[Line]:
+        place = 0
+        while place < len(self._chunks):
+            chunk = self._chunks[place]
+            try:
+                matrix = self._client.raw(self._selector(chunk), self._lookback_ms, now_ms)
+            except TooMuch as problem:
+                half = len(chunk) // 2
+                self._chunks[place : place + 1] = [chunk[:half], chunk[half:]] if half else []
+                if not half:
+                    self.outcomes["too_large"] += 1
+                    _log.warning("a metric is too much for one answer and is left out", name=chunk[0], why=str(problem))
+                continue
+            yield from matrix.lines
+            place += 1
+        if not self._chunks:
+            self._surveyed_ms = None  # once a server has recovered, all of it is asked for again
+            raise TooMuch("not one metric fits into an answer; narrow promql.selector or raise promql.max_answer_bytes")
+        yield from self._starts(now_ms)
+
+    def _starts(self, now_ms: int) -> Iterator[Line]:
+        """When the processes that were scraped started: only then can a code that changed be told from an old one."""
+        if not self._jobs:
+            return
+        jobs = "|".join(_escaped(job) for job in sorted(self._jobs))
+        try:
+            selector = self._selector([PROCESS_START], f'job=~"{jobs}"')
+            yield from self._client.raw(selector, self._lookback_ms, now_ms).lines
+        except TooMuch:
+            self.outcomes["too_large"] += 1
+
+    def _series(self, line: Line) -> Series:
+        labels = dict(line.labels)
+        name = labels.pop("__name__", "")
+        key = tuple(labels.items())
+        if (known := self._known.get(key)) is None:
+            known = self._known[key] = _Labelled(labels, (labels.get("job", ""), labels.get("instance", "")))
+        if (head := known.heads.get(name)) is None:
+            head = known.heads[name] = self._head(name, known)
+            if head.gpu is not None and known.target[0] and len(self._jobs) < MAX_JOBS:
+                self._jobs.add(known.target[0])
+        return Series(head, known.target, round(float(line.at_s[-1]) * SECOND), float(line.values[-1]))
+
+    def _head(self, name: str, known: _Labelled) -> Head:
+        mapping = self._mappings.get(name)
+        exporter = DCGM if mapping is None else mapping.name
+        if (entity := known.entities.get(exporter)) is None:
+            found = entity_of(known.labels) if mapping is None else mapping.entity(known.labels)
+            entity = known.entities[exporter] = self._labels.completed(found)
+        if mapping is not None:
+            return mapping.head(name, entity)
+        ours = name == PROCESS_START or name.startswith(DCGM_PREFIXES)
+        return head_about(name, entity) if ours else Head(name, Use.FOREIGN)
+
+
+@dataclass(slots=True)
+class _Labelled:
+    """One set of labels, and what was made of it by name: the series of a GPU share theirs, and keep them."""
+
+    labels: Mapping[str, str]
+    target: Target
+    entities: dict[str, Entity] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)
+
+
+class _SiteLabels:
+    """What labels of the site say of host, pool and rack, over what the exporter says."""
+
+    def __init__(self, settings: PromqlSettings) -> None:
+        self._settings = settings
+        self._host = [label.lower() for label in settings.host_labels]
+
+    def completed(self, entity: Entity) -> Entity:
+        """`entity` with them; without a GPU where nothing names its host."""
+        labels, gpu, wanted = entity.labels, entity.gpu, self._settings
+        host = labels.first(*self._host) or entity.host
+        if gpu is None or not host:
+            return entity._replace(gpu=None, host=host)
+        own = f"{gpu.host}/gpu"
+
+        def named(uuid: str) -> str:
+            return f"{host}/gpu{uuid.removeprefix(own)}" if uuid.startswith(own) else uuid
+
+        kept = {label: labels.first(label.lower()) for label in wanted.gpu_labels}
+        gpu = replace(
+            gpu,
+            uuid=named(gpu.uuid),
+            parent=named(gpu.parent),
+            host=host,
+            pool=(labels.first(wanted.pool_label.lower()) if wanted.pool_label else "") or wanted.pool,
+            rack=labels.first(wanted.rack_label.lower()) if wanted.rack_label else "",
+            labels={**gpu.labels, **{label: value for label, value in kept.items() if value}},
+        )
+        return entity._replace(gpu=gpu, host=host)
+
+
+def _mappings(settings: PromqlSettings) -> dict[str, ExporterMapping]:
+    """Mapping by the name of the metric; the site's own file outranks Tocsin's. Raises InputError."""
+    chosen = [built_in(name) for name in settings.exporters if name != DCGM]
+    if settings.mapping_file is not None:
+        chosen.append(read_mapping(settings.mapping_file))
+    found = {name: mapping for mapping in chosen for name in mapping.names}
+    if len(found) > _MAX_NAMES:
+        raise InputError("promql.mapping_file", len(found), "maps too many metrics", f"at most {_MAX_NAMES}")
+    return found
+
+
+_MAX_NAMES = 1_500
+
+
+def _escaped(text: str) -> str:
+    """`text` as a literal within a regular expression within a string of PromQL."""
+    return "".join(one if one.isalnum() or one in "_-/:" else f"[{one}]" for one in text if one not in '"\\^]\n')
