@@ -20,7 +20,7 @@ export OMP_NUM_THREADS := 1
 .DEFAULT_GOAL := help
 REHEARSALS ?= build/rehearsals
 .PHONY: help demo setup setup-servers lint quick unit walk attack kills clicks chaos wheel-test aws-test test release bench docs prior backtest \
-	rehearsal rehearsals grafana clean
+	rehearsal rehearsals grafana chart clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -108,6 +108,9 @@ rehearsals: setup  ## Rehearse the pager over five seeds of three lives (hours);
 grafana: setup  ## Write dashboards, alerts, docs/alerts.md and the tables of docs/rules.md anew
 	PYTHONPATH=grafana $(BIN)/python -m tocsin_grafana
 
+chart: setup  ## Write what is made of the Helm chart and for it: its settings, the kustomize base
+	PYTHONPATH=src $(BIN)/python .ci/chart.py "$$(PATH="$(BIN):$$PATH" command -v helm)"
+
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) build dist
 
@@ -119,7 +122,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@bash .ci/install.sh $(BIN)/python $(VENV)/install.log -c constraints.txt -e ".[brain,dashboard,terminal]"
 	@touch $@
 
-$(VENV)/.setup: pyproject.toml benchmarks/pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.setup: pyproject.toml benchmarks/pyproject.toml constraints.txt .ci/kubectl.sh | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
 	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,ray,terminal]" --group dev --group bench --group docs
 	$(PIP) install --quiet -c constraints.txt -e benchmarks

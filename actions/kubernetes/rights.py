@@ -1,4 +1,5 @@
-"""What Tocsin must be allowed to do in a cluster, feature by feature; ``deploy/kubernetes/rbac.yaml`` grants it."""
+"""What Tocsin must be allowed to do in a cluster, feature by feature; the Helm chart grants it, and
+``deploy/kubernetes/rbac.yaml``, which is rendered from it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -18,55 +17,15 @@ from tocsin.actions.kubernetes.rights import FEATURES, needed
 from tocsin.cli.main import cli
 from tocsin.config.access import Role
 from tocsin.config.address import split_address
-from tocsin.config.load import load_settings
 from tocsin.config.settings import Settings
-from tocsin_testing.rendered import FOLDER, ROOT, Json, Rendered, copy, render
+from tocsin_testing.rendered import FOLDER, OURS, ROOT, Json, Rendered, copy, granted, render, settings_of, validate
 
 pytestmark = pytest.mark.server
 
 OVERLAYS = sorted(path.name for path in (FOLDER / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (FOLDER / "components").iterdir())
 RELEASES = ("1.27.0", kubernetes_validate.latest_version())
-OURS = {"ServiceMonitor"}
-"""Kinds that are none of Kubernetes' own."""
 DEFAULT_PORTS = {"api": 8470, "metrics": 9835, "http": 8501}
-_KEY = {"type": "object", "required": ["name", "key"], "additionalProperties": False,
-        "properties": {"name": {"type": "string"}, "key": {"type": "string"}}}  # fmt: skip
-SERVICE_MONITOR: Json = {
-    "type": "object",
-    "required": ["selector", "endpoints"],
-    "additionalProperties": False,
-    "properties": {
-        "selector": {"type": "object", "required": ["matchLabels"]},
-        "endpoints": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "properties": {
-                    "port": {"type": "string"},
-                    "interval": {"type": "string", "pattern": r"^\d+[smh]$"},
-                    "honorLabels": {"type": "boolean"},
-                    "scheme": {"enum": ["http", "https"]},
-                    "authorization": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "properties": {"type": {"type": "string"}, "credentials": _KEY},
-                    },
-                    "tlsConfig": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "properties": {
-                            "serverName": {"type": "string"},
-                            "ca": {"type": "object", "additionalProperties": False, "properties": {"secret": _KEY}},
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
-"""The fields of monitoring.coreos.com/v1 that are used here, as its API reference has them."""
 
 
 @pytest.fixture(scope="module")
@@ -103,18 +62,14 @@ def renderings(overlays: dict[str, Rendered], alone: dict[str, Rendered]) -> dic
 def test_kubernetes_own_schema_knows_every_field(renderings: dict[str, Rendered]) -> None:
     every = {json.dumps(one, sort_keys=True): one for rendered in renderings.values() for one in rendered.documents}
     for document in every.values():
-        if document["kind"] in OURS:
-            jsonschema.validate(document["spec"], SERVICE_MONITOR)
-            continue
-        for release in RELEASES:
-            kubernetes_validate.validate(document, release, strict=True)
+        validate(document, RELEASES)
 
 
 def test_a_cluster_without_further_kinds_takes_every_overlay_but_the_one_that_says_so(
     overlays: dict[str, Rendered],
 ) -> None:
     """A cluster without the Prometheus operator refuses a ServiceMonitor, and `kubectl apply` ends in an error."""
-    theirs = {name for name, rendered in overlays.items() if {one["kind"] for one in rendered.documents} & OURS}
+    theirs = {name for name, rendered in overlays.items() if {one["kind"] for one in rendered.documents} & OURS.keys()}
     assert theirs == {"production-monitored"}
     brain = overlays["production-monitored"].named("ServiceMonitor", "tocsin-brain")
     assert brain["spec"]["endpoints"][0]["scheme"] == "https"
@@ -236,11 +191,6 @@ def test_what_wants_paths_of_the_host_is_not_admitted_there(overlays: dict[str, 
     }  # fmt: skip
 
 
-def granted(rendered: Rendered) -> set[str]:
-    """Names of the cluster roles that somebody is bound to."""
-    return {one["roleRef"]["name"] for one in rendered.of("ClusterRoleBinding", "RoleBinding")}
-
-
 def test_rights_follow_what_the_settings_turn_on(overlays: dict[str, Rendered], place: Path) -> None:
     assert granted(overlays["observe"]) == granted(overlays["demo"]) == {"tocsin-lease"}
     production = overlays["production"]
@@ -255,18 +205,6 @@ def test_rights_follow_what_the_settings_turn_on(overlays: dict[str, Rendered], 
         assert {(s["namespace"], s["name"]) for s in bound} == {("tocsin", "tocsin-brain")}
         tokens = {name: pod.get("automountServiceAccountToken") for name, pod in rendered.pods.items()}
         assert [name for name, mounted in tokens.items() if mounted is not False] == ["tocsin-brain"]
-
-
-def settings_of(rendered: Rendered, kind: str, name: str, place: Path) -> Settings:
-    """The settings of a workload as its container would load them, with the tokens in the folder of secrets."""
-    pod = rendered.pods[name]
-    (container,) = pod["containers"]
-    volume = next(volume for volume in pod["volumes"] if volume["name"] == "config")
-    text = rendered.named("ConfigMap", volume["configMap"]["name"])["data"]["tocsin.toml"]
-    path = place / f"{kind}.toml"
-    path.write_text(text.replace("/run/secrets/tocsin", str(place / "secrets")))
-    environ = {one["name"]: one.get("value", "node-1") for one in container.get("env", ())}
-    return load_settings(path, environ=environ)
 
 
 def test_settings_load_and_fit_the_pod(renderings: dict[str, Rendered], place: Path) -> None:
@@ -356,7 +294,7 @@ def test_what_is_named_is_there(renderings: dict[str, Rendered]) -> None:
 
 def test_policies_leave_open_what_the_parts_say_to_each_other_and_nothing_else(alone: dict[str, Rendered]) -> None:
     policies = {one["metadata"]["name"]: one["spec"] for one in alone["network-policy"].of("NetworkPolicy")}
-    deny = policies.pop("default-deny")
+    deny = policies.pop("tocsin-default-deny")
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     ports = {
         name: ({p["port"] for rule in spec.get("ingress", ()) for p in rule["ports"]},
@@ -364,7 +302,7 @@ def test_policies_leave_open_what_the_parts_say_to_each_other_and_nothing_else(a
         for name, spec in policies.items()
     }  # fmt: skip
     assert ports == {
-        "names": (set(), {53}),
+        "tocsin-names": (set(), {53}),
         "tocsin-agent": ({9835}, {8470}),
         "tocsin-brain": ({8470}, {443, 6443}),
         "tocsin-dashboard": ({8501}, {8470}),
@@ -373,7 +311,7 @@ def test_policies_leave_open_what_the_parts_say_to_each_other_and_nothing_else(a
     assert {
         spec["podSelector"]["matchLabels"]["app.kubernetes.io/name"]
         for name, spec in policies.items()
-        if name != "names"
+        if name != "tocsin-names"
     } == workloads
     assert all(rule.get("from") for spec in policies.values() for rule in spec.get("ingress", ())), "from anywhere"
 

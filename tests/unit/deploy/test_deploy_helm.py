@@ -1,0 +1,211 @@
+"""The Helm chart over a matrix of values: valid for releases of Kubernetes, with the rights that the settings need."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tocsin import __version__
+from tocsin.actions.kubernetes.rights import FEATURES, needed
+from tocsin_testing.rendered import (
+    CHART,
+    ROOT,
+    WORKLOADS,
+    Json,
+    Rendered,
+    granted,
+    helm,
+    run_helm,
+    settings_of,
+    template,
+    validate,
+)
+
+pytestmark = pytest.mark.server
+
+RELEASES = ("1.33.0", "1.34.0", "1.35.0", "1.36.0")
+ABILITIES = ("kernelLog", "attribution", "hook", "mig", "throttle")
+WORKLOAD: Json = {"target": "serving/deployment/llm", "min_replicas": 2, "max_replicas": 12}
+ACTS: Json = {"actions": {"executors": ["kubernetes", "journal_only"]}}
+EVERYTHING: Json = {
+    "fullnameOverride": "gpus",
+    "mode": "propose",
+    "image": {"registry": "registry.example/tocsin", "tag": "1.2.3", "pullPolicy": "Always", "pullSecrets": ["pull"]},
+    "tls": {"secret": "tocsin-tls"},
+    "agent": {**dict.fromkeys(ABILITIES, True), "dcgmUrl": "http://dcgm:9400/metrics"},
+    "brain": {"image": {"digest": f"sha256:{'0' * 64}"}, "storage": {"size": "20Gi", "className": "fast"}},
+    "dashboard": {"replicas": 2, "nodeSelector": {"pool": "web"}, "tolerations": [{"operator": "Exists"}]},
+    "networkPolicy": {"enabled": True, "denyNamespace": True, "agentEgressPorts": [9400]},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "rules": {"enabled": True, "groups": ["dcgm-exporter", "forecast", "gpu", "service", "xid"]},
+    "grafana": {"enabled": True},
+    "namespace": {"create": True, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+    "config": {
+        "agent": {"pool": "train", "spool_max_bytes": 1073741824},
+        "actions": {"executors": ["kubernetes"], "managed_pools": ["train"]},
+        "kubernetes": {"workloads": {"llm": WORKLOAD}, "autoscaled": "raise_minimum", "delete_blocked_pods": True},
+    },
+}
+MATRIX: dict[str, Json] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    **{ability: {"agent": {ability: True}} for ability in ABILITIES},
+    "acts": {"config": ACTS, "networkPolicy": {"enabled": True}},
+    "acts without checkpoints": {"config": {**ACTS, "kubernetes": {"checkpoint_seconds": 0}}},
+    "scales": {"config": {**ACTS, "kubernetes": {"workloads": {"llm": WORKLOAD}}}},
+    "alone": {
+        "dashboard": {"enabled": False}, "networkPolicy": {"enabled": True}, "config": {"kubernetes": {"lease": ""}},
+    },
+    "no rights": {"rbac": {"create": False}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rendered]:
+    folder = tmp_path_factory.mktemp("values")
+    found = {}
+    for name, values in MATRIX.items():
+        path = folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(values))
+        found[name] = template(path, namespace="gpus")
+    return found
+
+
+def test_every_object_is_valid_in_each_release_and_carries_the_labels_of_its_own(matrix: dict[str, Rendered]) -> None:
+    every = {json.dumps(one, sort_keys=True): one for rendered in matrix.values() for one in rendered.documents}
+    for document in every.values():
+        validate(document, RELEASES)
+        labels = {name.split("/")[-1]: value for name, value in document["metadata"]["labels"].items()}
+        assert labels.keys() >= {"name", "component"}
+        assert (labels["instance"], labels["version"], labels["managed-by"], labels["part-of"]) == (
+            "tocsin", __version__, "Helm", "tocsin",
+        )  # fmt: skip
+    kinds = {one["kind"] for one in every.values()}
+    assert kinds >= {"Namespace", "NetworkPolicy", "ServiceMonitor", "PrometheusRule", "PodDisruptionBudget"}
+
+
+def test_helm_has_nothing_against_the_chart() -> None:
+    done = run_helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"\[(?:WARNING|ERROR)\].*", done.stdout) == []
+    notes = run_helm("install", "tocsin", str(CHART), "--dry-run=client", "--namespace", "gpus")
+    assert "kubectl -n gpus port-forward service/tocsin-dashboard 8501:80" in notes.stdout, notes.stderr
+
+
+def test_chart_and_package_are_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+def test_the_brain_gets_the_rights_that_its_settings_need(matrix: dict[str, Rendered], tmp_path: Path) -> None:
+    tokens(tmp_path)
+    roles = {right: feature for feature, rights in FEATURES.items() for right in rights}
+    for name, rendered in matrix.items():
+        full = "gpus" if name == "everything" else "tocsin"
+        settings = settings_of(rendered, "brain", f"{full}-brain", tmp_path)
+        acts = "kubernetes" in settings.actions.executors
+        wanted = {(roles[need.right], need.namespace) for need in needed(settings.kubernetes)} if acts else set()
+        wanted |= {("lease", settings.kubernetes.lease.split("/")[0])} if settings.kubernetes.lease else set()
+        bound = {
+            (one["roleRef"]["name"].removeprefix(f"{full}-"), one["metadata"].get("namespace", ""))
+            for one in rendered.of("ClusterRoleBinding", "RoleBinding")
+        }
+        assert bound == (set() if name == "no rights" else wanted), name
+        assert {one["metadata"]["name"] for one in rendered.of("ClusterRole")} >= granted(rendered)
+
+
+def tokens(folder: Path) -> None:
+    (folder / "secrets").mkdir(exist_ok=True)
+    for name in ("agent", "dashboard", "metrics", "admin"):
+        (folder / "secrets" / name).write_text(name * 16)
+        (folder / "secrets" / name).chmod(0o600)
+
+
+def test_settings_of_every_part_load_and_say_what_the_values_say(matrix: dict[str, Rendered], tmp_path: Path) -> None:
+    tokens(tmp_path)
+    for name, rendered in matrix.items():
+        for one in rendered.of(*WORKLOADS):
+            settings_of(rendered, one["kind"], one["metadata"]["name"], tmp_path)
+        checksums = [one["spec"]["template"]["metadata"]["annotations"] for one in rendered.of(*WORKLOADS)]
+        assert len({json.dumps(each) for each in checksums}) == (2 if name == "alone" else 3)
+    everything = matrix["everything"]
+    agent = settings_of(everything, "agent", "gpus-agent", tmp_path)
+    assert (agent.agent.pool, agent.agent.spool_max_bytes, agent.agent.source) == ("train", 1 << 30, "dcgm_exporter")
+    assert (agent.agent.kernel_log, agent.agent.attribution) == ("journald", True)
+    assert agent.agent.push_url == "https://gpus-brain:8470"
+    brain = settings_of(everything, "brain", "gpus-brain", tmp_path)
+    assert (brain.actions.mode, brain.kubernetes.workloads["llm"].max_replicas) == ("propose", 12)
+    assert brain.api.tls_certificate == Path("/run/tls/tls.crt")
+
+
+def test_every_container_is_shut_but_for_the_ability_that_needs_more(matrix: dict[str, Rendered]) -> None:
+    for name, rendered in matrix.items():
+        for pod, container in rendered.containers():
+            own, whole = container["securityContext"], pod["securityContext"]
+            is_agent = container["name"] == "agent"
+            assert (own["readOnlyRootFilesystem"], own["allowPrivilegeEscalation"]) == (True, False), name
+            assert own["capabilities"]["drop"] == ["ALL"]
+            assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+            wanted = {name} if is_agent and (name in ABILITIES or name == "everything") else set()
+            is_root = bool(wanted & {"everything", "kernelLog", "hook", "mig", "throttle"})
+            assert (whole["runAsUser"] == 0, whole["runAsNonRoot"]) == (is_root, not is_root), name
+            assert bool(wanted & {"everything", "attribution", "hook"}) == bool(pod.get("hostPID")), name
+            assert bool(wanted & {"everything", "mig", "throttle"}) == ("add" in own["capabilities"]), name
+            assert bool(wanted) == any("hostPath" in volume for volume in pod["volumes"]), name
+            mounts = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounts == {volume["name"] for volume in pod["volumes"]} | ({"state"} & mounts), name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("mode=destroy", "/mode"),
+        ("agent.kernellog=true", "kernellog"),
+        ("config.agent.pol=train", "pol"),
+        ("config.agent.interval_seconds=0", "interval_seconds"),
+        ("config.agent.push_token=secret", "push_token"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(change: str, said: str) -> None:
+    done = run_helm("template", "tocsin", str(CHART), "--set", change)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_boards_and_alerts_are_the_shipped_ones(matrix: dict[str, Rendered]) -> None:
+    everything = matrix["everything"]
+    boards = {
+        name: json.loads(text)
+        for one in everything.of("ConfigMap")
+        for name, text in one["data"].items()
+        if one["metadata"]["labels"].get("grafana_dashboard") == "1"
+    }
+    shipped = ROOT / "grafana" / "dashboards" / "prometheus"
+    assert boards == {f"tocsin-{path.name}": json.loads(path.read_text()) for path in shipped.glob("*.json")}
+    groups = [group["name"] for one in everything.of("PrometheusRule") for group in one["spec"]["groups"]]
+    files = (ROOT / "grafana" / "alerts").glob("*.yaml")
+    assert sorted(groups) == sorted(g["name"] for path in files for g in yaml.safe_load(path.read_text())["groups"])
+
+
+def test_what_is_made_of_the_chart_and_of_the_settings_is_what_lies_there(tmp_path: Path) -> None:
+    for name in ("deploy", "docs", "grafana"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(ROOT / ".ci" / "chart.py"), helm(), str(tmp_path)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    made = [path for path in (tmp_path / "deploy").rglob("*") if path.is_file()]
+    other = [
+        str(one.relative_to(tmp_path))
+        for one in made
+        if one.read_bytes() != (ROOT / one.relative_to(tmp_path)).read_bytes()
+    ]
+    assert other == [], "run: make chart"
