@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tocsin.collector.dcgm.exposition import DCGM_PREFIXES, PROCESS_START, Entity, Head, Use, entity_of, head_about
 from tocsin.collector.dcgm.fields import SXID_FATAL, SXID_NON_FATAL, XID_COUNT, XID_NAMES
@@ -29,6 +29,9 @@ SURVEY_MS = 10 * MINUTE
 """Time between two looks at which metrics there are."""
 CHUNK_NAMES = 6
 """Metrics of one query to begin with: for 10,000 GPUs some 28 MB, which the usual bound of an answer holds."""
+MAX_LABEL_CHARS = 1024
+MAX_SECONDS = 1e11
+"""Beyond it an instant is none: the year 5138."""
 MAX_JOBS = 50
 _SHOWN = 12
 _DCGM_ERRORS = XID_NAMES | SXID_FATAL | SXID_NON_FATAL | {XID_COUNT}
@@ -84,7 +87,11 @@ class SeriesReader:
             if len(found) >= self._settings.max_series:
                 self.outcomes["over_limit"] += 1
                 continue
-            found.append(self._series(line))
+            one = self._series(line)
+            if one is None:
+                self.outcomes["malformed"] += 1
+            else:
+                found.append(one)
         if len(self._known) > len(found) + 1000:
             self._known.clear()  # pods come and go, and each leaves its labels behind
         return found
@@ -150,17 +157,29 @@ class SeriesReader:
         except TooMuch:
             self.outcomes["too_large"] += 1
 
-    def _series(self, line: Line) -> Series:
-        labels = dict(line.labels)
+    def _series(self, line: Line) -> Series | None:
+        """The newest sample of `line`; None where labels or time are not what a server of metrics has."""
+        labels: dict[str, Any] = dict(line.labels)
+        at_s = float(line.at_s[-1])
         name = labels.pop("__name__", "")
         key = tuple(labels.items())
-        if (known := self._known.get(key)) is None:
+        if not isinstance(name, str):
+            return None
+        try:
+            known = self._known.get(key)
+        except TypeError:  # a value that is no text
+            return None
+        if known is None:
+            if not all(isinstance(one, str) and len(one) <= MAX_LABEL_CHARS for one in (name, *labels.values())):
+                return None
             known = self._known[key] = _Labelled(labels, (labels.get("job", ""), labels.get("instance", "")))
+        if not 0 <= at_s < MAX_SECONDS:
+            return None
         if (head := known.heads.get(name)) is None:
             head = known.heads[name] = self._head(name, known)
             if head.gpu is not None and known.target[0] and len(self._jobs) < MAX_JOBS:
                 self._jobs.add(known.target[0])
-        return Series(head, known.target, round(float(line.at_s[-1]) * SECOND), float(line.values[-1]))
+        return Series(head, known.target, round(at_s * SECOND), float(line.values[-1]))
 
     def _head(self, name: str, known: _Labelled) -> Head:
         mapping = self._mappings.get(name)

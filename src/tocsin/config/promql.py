@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self, get_args
 
@@ -9,6 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from tocsin.config.section import Section
 
+_URL = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
 Exporter = Literal["dcgm_exporter", "nvidia_gpu_exporter", "amd"]
 
 
@@ -57,6 +59,8 @@ class PromqlSettings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.url and not _URL.fullmatch(self.url):
+            raise ValueError("url must start with https:// or http:// and hold neither a name nor a query")
         if self.url and not self.exporters and self.mapping_file is None:
             raise ValueError("exporters is empty: name one, or a mapping_file")
         if self.lookback_seconds < self.every_seconds:

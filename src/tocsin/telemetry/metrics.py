@@ -197,7 +197,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "counter",
         ("outcome",),
         "Newest samples of series: used, blank, implausible, repeated (taken before), behind (of an earlier scrape), "
-        "second_target, future, other, over_limit, or too_large for a metric that no answer can hold.",
+        "second_target, future, other, malformed, over_limit, or too_large for a metric that no answer can hold.",
     ),
     "tocsin_promql_readings_total": OwnMetric(
         "counter",

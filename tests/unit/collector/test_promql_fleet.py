@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,28 @@ def test_every_row_of_the_mappings_that_come_along_is_a_metric_of_a_gpu() -> Non
         assert all(spec_of(head.key) is not None for head in heads if head.field is not None)
 
 
+WORDS = {
+    *("used", "free", "reserved", "min", "max", "default", "enforced", "limit", "power", "memory", "sm", "width"),
+    *("corrected", "uncorrected", "volatile", "aggregate", "correctable", "uncorrectable", "pending", "failure"),
+    *("encoder", "decoder", "utilization", "temperature", "energy", "fan", "persistence", "ratio", "watts", "recovery"),
+    *("correct", "uncorrect", "umc", "replay", "vram"),
+}
+SAME = {"correct": "corrected", "uncorrect": "uncorrected", "umc": "dram", "vram": "memory"}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_metric_goes_to_the_row_that_has_its_words(name: str) -> None:
+    """Two rows that change places do not pass."""
+    mapping = built_in(name)
+    entity = mapping.entity({"uuid": "u", "serial_number": "u", "instance": "n"})
+    for metric in mapping.names:
+        head = mapping.head(metric, entity)
+        if head.field is not None:
+            wanted = {SAME.get(word, word) for word in set(metric.split("_")) & WORDS}
+            wanted -= {"dram"} if metric.endswith("_activity") else set()  # there it is the controller
+            assert wanted <= set(head.key.split("_")), (metric, head.key)
+
+
 MAPPING = """
 uuid_prefix = "ACME-"
 [labels]
@@ -269,6 +292,12 @@ def test_a_mapping_file_of_the_site(tmp_path: Path) -> None:
     assert (one.gpu.uuid, one.gpu.host, one.gpu.rack, one.gpu.pool) == ("ACME-9", "m-1", "r7", "rest")
     assert one.gpu.labels == {"zone": "z1"}
     site.client.close()
+
+
+@pytest.mark.parametrize("url", ["prometheus:9090", "http://user:secret@prometheus:9090", "http://p:9090?x=1"])
+def test_a_url_that_is_none_or_holds_a_secret_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="neither a name nor a query"):
+        PromqlSettings(url=url)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +368,24 @@ def test_a_sample_of_the_future_and_a_blank_are_no_readings(site: Site) -> None:
     one = only(site.scraped({TEMPERATURE: 9_000, "DCGM_FI_DEV_POWER_USAGE": 2**63 - 14}, labels_of(1, 2)))
     assert one.values == {}
     assert len(one.missing) == 2
+
+
+def test_what_is_no_series_is_counted_and_costs_no_other(site: Site) -> None:
+    site.scrape({TEMPERATURE: 50})
+    site.poll()
+    good = {"metric": {"__name__": TEMPERATURE, **labels_of(1, 0)}, "values": [[(T0 + SCRAPE) / 1000, "51"]]}
+    bad = [
+        {"metric": {**good["metric"], "UUID": {"a": 1}}, "values": good["values"]},
+        {"metric": {**good["metric"], "UUID": 7}, "values": good["values"]},
+        {"metric": {**good["metric"], "UUID": "u" * 5_000}, "values": good["values"]},
+        {"metric": {**good["metric"], "UUID": "GPU-x"}, "values": [["NaN", "1"]]},
+        {"metric": {**good["metric"], "UUID": "GPU-y"}, "values": [[1e300, "1"]]},
+        {"metric": {**good["metric"], "__name__": ["a"]}, "values": good["values"]},
+    ]
+    body = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [*bad, good]}})
+    site.fake.failures = [f"200 {body}"]
+    assert only(site.poll(SCRAPE)).values == {"gpu_temperature_celsius": 51.0}
+    assert site.reader.outcomes["malformed"] == len(bad)
 
 
 def test_a_server_without_a_metric_of_ours_is_said(site: Site) -> None:
