@@ -81,7 +81,7 @@ test:  ## Everything; what needs one processor runs beside what needs another
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint aws-test wheel-test
 	@$(MAKE) --no-print-directory unit
 
-release: setup  ## Build the release of this commit into dist/tocsin-VERSION: sdist, wheel, manifests, SBOM, notes, checksums
+release: setup  ## Build the release of this commit into dist/tocsin-VERSION: sdist, wheel, chart, manifests, SBOM, notes, checksums
 	@bash .ci/release.sh $(CURDIR)/$(BIN)/python
 
 bench: setup  ## Print every measured figure in one table, and write it into docs/performance.md

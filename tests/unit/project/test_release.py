@@ -15,6 +15,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from tocsin import __version__
+from tocsin_testing.rendered import helm, run_helm
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,6 +37,7 @@ def small(tmp_path: Path) -> Path:
         ".ci/release.sh",
         "src/tocsin/__init__.py",
         "CHANGELOG.md",
+        "deploy/helm/tocsin/Chart.yaml",
         "deploy/kubernetes/base/kustomization.yaml",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +62,7 @@ def commit(tree: Path) -> None:
             f"CHANGELOG.md has nothing under ## [{__version__}]",
         ),
         ("deploy/kubernetes/base/kustomization.yaml", f"newTag: {__version__}", "newTag: 9.9.9", "a newTag"),
+        ("deploy/helm/tocsin/Chart.yaml", f"appVersion: {__version__}", "appVersion: 9.9.9", "appVersion of deploy/helm"),
     ],
 )
 def test_a_release_that_does_not_fit_together_is_refused(small: Path, name: str, old: str, new: str, said: str) -> None:
@@ -73,6 +76,7 @@ def test_a_release_that_does_not_fit_together_is_refused(small: Path, name: str,
 
 
 def test_a_release_has_all_its_parts_and_they_agree(tmp_path: Path) -> None:
+    helm()
     tree = tmp_path / "tree"
     assert run("git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(tree), cwd=tmp_path).returncode == 0
     done = release(tree)
@@ -87,6 +91,8 @@ def test_a_release_has_all_its_parts_and_they_agree(tmp_path: Path) -> None:
     assert {"tocsin/actions/loop/loop.py", "tocsin/dashboard/fleet_map.js", "tocsin/rules/defaults.toml"} <= names
     with tarfile.open(made / f"tocsin-kubernetes-{__version__}.tar.gz") as manifests:
         assert f"tocsin-kubernetes-{__version__}/base/kustomization.yaml" in manifests.getnames()
+    chart = run_helm("template", "tocsin", str(made / f"tocsin-chart-{__version__}.tgz"), "--set", "grafana.enabled=true")
+    assert "tocsin-fleet.json" in chart.stdout, chart.stderr
     assert "### Added" in (made / "NOTES.md").read_text()
     parts = json.loads((made / f"tocsin-{__version__}.cdx.json").read_text())
     lines = (made / "constraints.txt").read_text().splitlines()
