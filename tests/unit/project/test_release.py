@@ -62,7 +62,12 @@ def commit(tree: Path) -> None:
             f"CHANGELOG.md has nothing under ## [{__version__}]",
         ),
         ("deploy/kubernetes/base/kustomization.yaml", f"newTag: {__version__}", "newTag: 9.9.9", "a newTag"),
-        ("deploy/helm/tocsin/Chart.yaml", f"appVersion: {__version__}", "appVersion: 9.9.9", "appVersion of deploy/helm"),
+        (
+            "deploy/helm/tocsin/Chart.yaml",
+            f"appVersion: {__version__}",
+            "appVersion: 9.9.9",
+            "appVersion of deploy/helm",
+        ),
     ],
 )
 def test_a_release_that_does_not_fit_together_is_refused(small: Path, name: str, old: str, new: str, said: str) -> None:
@@ -91,7 +96,9 @@ def test_a_release_has_all_its_parts_and_they_agree(tmp_path: Path) -> None:
     assert {"tocsin/actions/loop/loop.py", "tocsin/dashboard/fleet_map.js", "tocsin/rules/defaults.toml"} <= names
     with tarfile.open(made / f"tocsin-kubernetes-{__version__}.tar.gz") as manifests:
         assert f"tocsin-kubernetes-{__version__}/base/kustomization.yaml" in manifests.getnames()
-    chart = run_helm("template", "tocsin", str(made / f"tocsin-chart-{__version__}.tgz"), "--set", "grafana.enabled=true")
+    chart = run_helm(
+        "template", "tocsin", str(made / f"tocsin-chart-{__version__}.tgz"), "--set", "grafana.enabled=true"
+    )
     assert "tocsin-fleet.json" in chart.stdout, chart.stderr
     assert "### Added" in (made / "NOTES.md").read_text()
     parts = json.loads((made / f"tocsin-{__version__}.cdx.json").read_text())
