@@ -71,6 +71,7 @@ class SeriesReader:
         self._known: dict[tuple[tuple[str, str], ...], _Labelled] = {}
         self._jobs: set[str] = set()
         self.unknown: list[str] = []
+        self.warned: list[str] = []
         self.outcomes: Counter[str] = Counter()
 
     @property
@@ -94,7 +95,16 @@ class SeriesReader:
                 found.append(one)
         if len(self._known) > len(found) + 1000:
             self._known.clear()  # pods come and go, and each leaves its labels behind
+        self._hear()
         return found
+
+    def _hear(self) -> None:
+        """Log what the server warns of, such as a part of its cluster that is away, once until it changes."""
+        warned = [one[:200] for one in sorted(self._client.warnings)[:_SHOWN]]
+        self._client.warnings.clear()
+        if warned and warned != self.warned:
+            _log.warning("the server warns", warnings=warned)
+        self.warned = warned
 
     def _survey(self, now_ms: int) -> None:
         due = self._surveyed_ms is None or not 0 <= now_ms - self._surveyed_ms < SURVEY_MS

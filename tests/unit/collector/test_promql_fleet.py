@@ -388,6 +388,15 @@ def test_what_is_no_series_is_counted_and_costs_no_other(site: Site) -> None:
     assert site.reader.outcomes["malformed"] == len(bad)
 
 
+def test_what_the_server_warns_of_is_kept_for_one_round(site: Site) -> None:
+    site.scrape({TEMPERATURE: 50})
+    for number in range(3):
+        site.fake.warnings = [f"store {number} is away " + "x" * 500]
+        site.poll(SCRAPE)
+        assert site.reader.warned == [f"store {number} is away " + "x" * 184]
+        assert site.client.warnings == set()
+
+
 def test_a_server_without_a_metric_of_ours_is_said(site: Site) -> None:
     site.scrape({"node_load1": 1})
     with pytest.raises(NothingFound, match=r"promql\.exporters"):
