@@ -178,11 +178,15 @@ KINDS = {
     "configmaps": "ConfigMap",
     "daemonsets": "DaemonSet",
     "deployments": "Deployment",
+    "replicasets": "ReplicaSet",
+    "statefulsets": "StatefulSet",
     "poddisruptionbudgets": "PodDisruptionBudget",
     "horizontalpodautoscalers": "HorizontalPodAutoscaler",
     "scaledobjects": "ScaledObject",
     "leases": "Lease",
 }
+SCALED = ("deployments", "replicasets", "statefulsets")
+"""Kinds with replicas."""
 
 
 def _api_version(path: str) -> str:
@@ -203,7 +207,7 @@ def defaults(path: str, made: Json) -> None:
             resources = container.setdefault("resources", {})
             if "limits" in resources:
                 resources.setdefault("requests", dict(resources["limits"]))
-    if plural == "deployments":
+    if plural in SCALED:
         made["status"] = {"replicas": made["spec"]["replicas"]}
     if plural == "poddisruptionbudgets":
         made["metadata"]["generation"] = 1
@@ -221,7 +225,7 @@ def validate(path: str, made: Json) -> None:
         for key in ("renewTime", "acquireTime"):
             if key in spec and not _MICRO.match(spec[key]):
                 raise recorded("lease_time_without_micros", **{"2026-11-21T03:10:30Z": spec[key]})
-    if plural == "deployments" and spec["replicas"] < 0:
+    if plural in SCALED and spec["replicas"] < 0:
         raise recorded("scale_patch_negative_422", **{"infer": name, "-1": str(spec["replicas"])})
 
 
