@@ -14,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, SecretStr
@@ -71,6 +71,8 @@ def keys(model: type[BaseModel], indent: str) -> Iterator[str]:
             yield from keys(inner, f"{indent}#   ")
         elif field.annotation is SecretStr:
             yield f"{indent}# {name}_file: path of a file in the pod"
+        elif SecretStr in get_args(field.annotation):
+            yield f"{indent}# {name}: holds secrets; by environment variable, see brain.envFrom"
         elif field.is_required():
             yield f"{indent}# {name}: required"
         else:
@@ -119,7 +121,7 @@ def page(before: str, written: str) -> str:
 
 
 def by_file(one: Any) -> Any:
-    """A schema in which every secret is named by its file."""
+    """A schema in which every secret is named by its file, and without tables of secrets, which have none."""
     if isinstance(one, list):
         return [by_file(each) for each in one]
     if not isinstance(one, dict):
@@ -131,6 +133,7 @@ def by_file(one: Any) -> Any:
         found["properties"] = {
             f"{name}_file" if name in secret else name: {"type": "string"} if name in secret else by_file(field)
             for name, field in fields.items()
+            if not (isinstance(further := field.get("additionalProperties"), dict) and further.get("writeOnly"))
         }
         if "required" in one:
             found["required"] = [f"{name}_file" if name in secret else name for name in one["required"]]

@@ -41,7 +41,11 @@ EVERYTHING: Json = {
     "image": {"registry": "registry.example/tocsin", "tag": "1.2.3", "pullPolicy": "Always", "pullSecrets": ["pull"]},
     "tls": {"secret": "tocsin-tls"},
     "agent": {**dict.fromkeys(ABILITIES, True), "dcgmUrl": "http://dcgm:9400/metrics"},
-    "brain": {"image": {"digest": f"sha256:{'0' * 64}"}, "storage": {"size": "20Gi", "className": "fast"}},
+    "brain": {
+        "envFrom": ["tocsin-notify"],
+        "image": {"digest": f"sha256:{'0' * 64}"},
+        "storage": {"size": "20Gi", "className": "fast"},
+    },
     "dashboard": {"replicas": 2, "nodeSelector": {"pool": "web"}, "tolerations": [{"operator": "Exists"}]},
     "networkPolicy": {"enabled": True, "denyNamespace": True, "agentEgressPorts": [9400]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -143,6 +147,7 @@ def test_settings_of_every_part_load_and_say_what_the_values_say(matrix: dict[st
     assert agent.agent.push_url == "https://gpus-brain:8470"
     brain = settings_of(everything, "brain", "gpus-brain", tmp_path)
     assert (brain.actions.mode, brain.kubernetes.workloads["llm"].max_replicas) == ("propose", 12)
+    assert everything.pods["gpus-brain"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "tocsin-notify"}}]
     assert brain.api.tls_certificate == Path("/run/tls/tls.crt")
 
 
@@ -172,6 +177,7 @@ def test_every_container_is_shut_but_for_the_ability_that_needs_more(matrix: dic
         ("config.agent.pol=train", "pol"),
         ("config.agent.interval_seconds=0", "interval_seconds"),
         ("config.agent.push_token=secret", "push_token"),
+        ("config.notify.urls.ops=https://hooks.example/secret", "urls"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(change: str, said: str) -> None:
