@@ -49,10 +49,11 @@ def head(card: Card, now: str, text: Text) -> str:
 
 
 def _then(card: Card, text: Text) -> str:
-    """What happens next, else why nothing can be done; guards speak English, in Chinese they are named."""
+    """What happens next, else why nothing can be done; in Chinese a guard that speaks English alone is named."""
     if card.action is not None or not card.obstacle:
         return text.said(card.next, card.next_zh)
-    guard = f"（{text.name('guard', card.obstacle_guard)}）。" if card.obstacle_guard else ""
+    unsaid = card.obstacle_guard and not card.obstacle_zh.endswith("。")
+    guard = f"（{text.name('guard', card.obstacle_guard)}）。" if unsaid else ""
     return text.said(card.obstacle, card.obstacle_zh and f"{card.obstacle_zh}{guard}")
 
 
@@ -82,13 +83,13 @@ def details(card: Card, text: Text) -> str:
         if action.cost_gpu_hours is not None:
             saves = action.benefit_gpu_hours or 0.0
             lines.append(style.note(text("card.worth", cost=number(action.cost_gpu_hours), benefit=number(saves))))
-    return "".join([*lines, *(_evidence(one) for one in card.evidence)])
+    return "".join([*lines, *(_evidence(one, text) for one in card.evidence)])
 
 
-def _evidence(one: CardEvidence) -> str:
+def _evidence(one: CardEvidence, text: Text) -> str:
     name = f"XID {one.xid}" if one.xid is not None else one.name
     label = f'<b class="tc-small tc-chip">{escape(name)}</b> ' if name else ""
-    return f'<div class="tc-row"><span class="tc-what">{label}{escape(one.text)}</span></div>'
+    return f'<div class="tc-row"><span class="tc-what">{label}{escape(text.said(one.text, one.text_zh))}</span></div>'
 
 
 def _card(card: Card, now: str, hand: Hand) -> None:

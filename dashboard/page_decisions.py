@@ -39,6 +39,7 @@ from tocsin.domain.clock import SECOND, from_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.entry import Entry
 from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.phrase import in_chinese
 
 # One decision in full: where it stands, what stands in its way, what was weighed, what happened, what came of it.
 
@@ -171,7 +172,7 @@ def _obstacles(story: DecisionStory, now: str, text: Text, palette: Palette) -> 
     for verdict in item.verdicts:
         if verdict.ruling is Ruling.ALLOW:
             continue
-        what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(readable(verdict.reason))} "
+        what = f"<b>{escape(text.name('guard', verdict.guard))}</b> {escape(_reason(verdict, text))} "
         what += _runbook(story.runbooks_url, "guards", verdict.guard, text)
         until = (
             text("decision.until", time=f"{short_clock(to_iso(verdict.until_ms), now)} UTC") if verdict.until_ms else ""
@@ -252,12 +253,19 @@ def _step(entry: Entry, text: Text) -> str:
     return text(f"steps.{entry.kind}", **values) if entry.kind in _STEPS else entry.kind
 
 
+def _reason(verdict: Verdict, text: Text) -> str:
+    """What a guard says; of one that allows, that it was not asked."""
+    if verdict.ruling is Ruling.ALLOW and verdict.reason:
+        return text("why.not_asked")
+    return readable(text.said(verdict.reason, in_chinese(verdict.said)))
+
+
 def _guard_rows(story: DecisionStory, verdicts: Sequence[Verdict], text: Text, palette: Palette) -> list[list[str]]:
     return [
         [
             f"{_ruling(one.ruling, palette)} {escape(text.name('ruling', one.ruling.value))}",
             escape(text.name("guard", one.guard)),
-            escape(readable(one.reason)),
+            escape(_reason(one, text)),
             clock(to_iso(one.until_ms)) if one.until_ms else "",
             _runbook(story.runbooks_url, "guards", one.guard, text),
         ]

@@ -14,6 +14,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.phrase import Phrase
 from tocsin.plugins import Kind, load_all
 
 log = structlog.get_logger()
@@ -21,12 +22,13 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Not now, for a reason in plain words; `until_ms` is when it ends by itself, None where something must change.
+    """Not now, for a reason in plain words, by `say` where it is told in Chinese too.
 
-    `observed` and `limit` are the two figures that a guard compared, in one unit, where these alone decide.
+    `until_ms` is when it ends by itself, None where something must change. `observed` and `limit` are the two figures
+    that a guard compared, in one unit, where these alone decide.
     """
 
-    reason: str
+    reason: str | Phrase
     until_ms: int | None = None
     observed: float | None = None
     limit: float | None = None
@@ -36,7 +38,7 @@ class Hold:
 class Deny:
     """Never, for this decision."""
 
-    reason: str
+    reason: str | Phrase
 
 
 Check = Callable[[Decision, FleetView, int], Hold | Deny | None]
@@ -95,9 +97,11 @@ class Guard:
             return Verdict(self.name, Ruling.HOLD, f"guard {self.name} broke off: {type(error).__name__}: {error}")
         if answer is None:
             return Verdict(self.name, Ruling.ALLOW)
+        said = answer.reason if isinstance(answer.reason, Phrase) else None
         if isinstance(answer, Deny):
-            return Verdict(self.name, Ruling.DENY, answer.reason)
-        return Verdict(self.name, Ruling.HOLD, answer.reason, answer.until_ms, answer.observed, answer.limit)
+            return Verdict(self.name, Ruling.DENY, str(answer.reason), said=said)
+        figures = answer.observed, answer.limit
+        return Verdict(self.name, Ruling.HOLD, str(answer.reason), answer.until_ms, *figures, said)
 
 
 def guard(

@@ -10,6 +10,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso, to_minute
 from tocsin.domain.decision import Decision
 from tocsin.domain.metrics import MetricKind, spec_of
+from tocsin.domain.phrase import say
 from tocsin.domain.reading import MAX_FUTURE_MS
 
 
@@ -18,12 +19,13 @@ def fresh_data(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is more than half of the subject's GPUs freshly read."""
     members = gpus_of(decision.subject, view)
     if not members:
-        return Hold(f"no reading of {base_key(decision.subject)} is known")
+        return Hold(say("no reading of {subject} is known", subject=base_key(decision.subject)))
     fresh = sum(member.is_fresh(now_ms, view.policy.fresh_ms) for member in members)
     if 2 * fresh > len(members):
         return None
     limit = view.policy.settings.fresh_seconds
-    return Hold(f"{len(members) - fresh} of {len(members)} GPUs have no reading of the last {limit:g} s")
+    stale = "{n} of {total} GPUs have no reading of the last {limit} s"
+    return Hold(say(stale, n=len(members) - fresh, total=len(members), limit=f"{limit:g}"))
 
 
 @guard("still_live", 40, Applies.ACTIONS, counts_for_breaker=True)
@@ -35,14 +37,14 @@ def still_live(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
         return None
     if is_recovery(decision.action):
         live = [identity for identity in decision.findings if identity in view.findings]
-        return Hold(f"{len(live)} causes are still seen") if live else None
+        return Hold(say("{n} causes are still seen", n=len(live))) if live else None
     if finding is None:
-        return Hold("the cause is not seen any more")
+        return Hold(say("the cause is not seen any more"))
     age_ms = now_ms - finding.last_ms
     if age_ms > view.policy.fresh_ms:
-        return Hold(f"the cause was last seen {to_minute(finding.last_ms)}: this may be history")
+        return Hold(say("the cause was last seen {at}: this may be history", at=to_minute(finding.last_ms)))
     if age_ms < -MAX_FUTURE_MS:
-        return Hold("the cause is dated in the future: a clock is wrong")
+        return Hold(say("the cause is dated in the future: a clock is wrong"))
     return None
 
 
@@ -56,11 +58,12 @@ def proof(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     for member in affected(decision, view):
         uuid = member.gpu.uuid
         if not member.is_fresh(now_ms, view.policy.fresh_ms):
-            return Hold(f"{uuid} has no fresh reading: nothing proves that it is well")
+            return Hold(say("{gpu} has no fresh reading: nothing proves that it is well", gpu=uuid))
         if not member.healthy:
-            return Hold(f"{uuid} is not healthy")
+            return Hold(say("{gpu} is not healthy", gpu=uuid))
         if uuid in own and _is_level(metric) and metric not in member.values:
-            return Hold(f"{uuid} does not show {metric} now: nothing proves that it is well")
+            unproven = "{gpu} does not show {metric} now: nothing proves that it is well"
+            return Hold(say(unproven, gpu=uuid, metric=metric))
     return None
 
 
@@ -76,18 +79,23 @@ def evidence(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     root = view.findings.get(decision.findings[0]) if decision.findings else None
     wanted = 1 if root is not None and root.told else view.policy.settings.confirmations
     seen = view.confirmations.get(decision.findings[0], 0) if decision.findings else 0
-    return None if seen >= wanted else Hold(f"seen {seen} of {wanted} consecutive times", observed=seen, limit=wanted)
+    if seen >= wanted:
+        return None
+    said = say("seen {n} of {wanted} consecutive times", n=seen, wanted=wanted)
+    return Hold(said, observed=seen, limit=wanted)
 
 
 @guard("boot_grace", 65, Applies.ACTIONS, counts_for_breaker=True)
 def boot_grace(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Has this brain watched long enough since its start."""
     until_ms = view.started_ms + view.policy.boot_grace_ms
-    return Hold(f"started at {to_iso(view.started_ms)}, only watching as yet", until_ms) if now_ms < until_ms else None
+    if now_ms >= until_ms:
+        return None
+    return Hold(say("started at {at}, only watching as yet", at=to_iso(view.started_ms)), until_ms)
 
 
 @guard("time_box", 200, Applies.ACTIONS, denial_rejects=False)
 def time_box(decision: Decision, view: FleetView, now_ms: int) -> Deny | None:
     """Has the decision not waited too long."""
     ends_ms = view.controls.expiry_ms(decision)
-    return Deny(f"its time box ended at {to_iso(ends_ms)}") if now_ms >= ends_ms else None
+    return Deny(say("its time box ended at {at}", at=to_iso(ends_ms))) if now_ms >= ends_ms else None

@@ -26,6 +26,7 @@ from tocsin.actions.model.scope import (
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision
+from tocsin.domain.phrase import Phrase, say
 
 _ROUNDING = 1e-9
 """Keeps 0.29 * 100 at 29 and 0.1 * 30 at 3."""
@@ -38,7 +39,7 @@ def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Hold | N
     most = view.policy.settings.limits.max_concurrent
     if len(others) + 1 <= most:
         return None
-    said = f"{len(others)} under action already, at most {most} at once"
+    said = say("{n} under action already, at most {most} at once", n=len(others), most=most)
     return Hold(said, observed=len(others) + 1, limit=most)
 
 
@@ -52,7 +53,8 @@ def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     if not _beyond_share(decision, view) or (ratio > 0 and total and _on_one_host(wanted, view)):
         return None
     most = math.floor(ratio * total + _ROUNDING)
-    said = f"{len(wanted)} of {total} managed GPUs would be out of service, at most {most} ({ratio:.0%})"
+    template = "{n} of {total} managed GPUs would be out of service, at most {most} ({ratio})"
+    said = say(template, n=len(wanted), total=total, most=most, ratio=f"{ratio:.0%}")
     return Hold(said, observed=len(wanted) / total if total else None, limit=ratio)
 
 
@@ -89,7 +91,8 @@ def _fullest(kind: str, counts: Mapping[str, int], most: int) -> Hold | None:
     place = max(counts, key=counts.__getitem__, default="")
     if not counts or counts[place] + 1 <= most:
         return None
-    said = f"{kind} {place} has {counts[place]} under action already, at most {most}"
+    template = "{kind} {place} has {n} under action already, at most {most}"
+    said = say(template, kind=kind, place=place, n=counts[place], most=most)
     return Hold(said, observed=counts[place] + 1, limit=most)
 
 
@@ -131,10 +134,10 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     totals = {pool: counted_in(pool, view) for pool in short}
     kept = {pool: math.ceil(ratio * totals[pool] - _ROUNDING) - lacking for pool, lacking in short.items()}
     pool = next(iter(short))
-    said = f"pool {pool} would keep {kept[pool]} of {totals[pool]} GPUs in service"
-    least = kept[pool] + short[pool]
+    template = "pool {pool} would keep {kept} of {total} GPUs in service, at least {least} ({ratio})"
+    figures = {"kept": kept[pool], "total": totals[pool], "least": kept[pool] + short[pool]}
     worst = min(kept[name] / totals[name] for name in short)
-    return Hold(f"{said}, at least {least} ({ratio:.0%})", observed=worst, limit=ratio)
+    return Hold(say(template, pool=pool, ratio=f"{ratio:.0%}", **figures), observed=worst, limit=ratio)
 
 
 def _below_least(decision: Decision, view: FleetView, now_ms: int) -> dict[str, int]:
@@ -162,21 +165,21 @@ def _counted(pool: str, view: FleetView) -> list[str]:
     return [member.gpu.uuid for member in view.by_pool.get(pool, ()) if member.counted]
 
 
-def needs_person(decision: Decision, view: FleetView, now_ms: int) -> str:
-    """Why a person must approve whatever the mode: it takes the only host there is, or all of a pool; else empty.
+def needs_person(decision: Decision, view: FleetView, now_ms: int) -> Phrase | None:
+    """Why a person must approve whatever the mode: it takes the only host there is, or all of a pool; else None.
 
     Asked of what the shares alone would not allow; a site that sets them to that effect has agreed.
     """
     if not is_disruptive(decision.action):
-        return ""
+        return None
     managed = view.managed & view.counted
     if _beyond_share(decision, view) and _on_one_host(managed, view):
-        return f"host {_host_of(min(managed), view)} is the only one that is managed"
+        return say("host {host} is the only one that is managed", host=_host_of(min(managed), view))
     for pool in sorted(_below_least(decision, view, now_ms)):
         members = _counted(pool, view)
         if _on_one_host(members, view):
-            return f"host {_host_of(members[0], view)} holds all of pool {pool}"
-    return ""
+            return say("host {host} holds all of pool {pool}", host=_host_of(members[0], view), pool=pool)
+    return None
 
 
 @guard("breaker", 180, Applies.FORWARD)
@@ -186,7 +189,5 @@ def breaker(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     tripped = view.controls.breaker
     if tripped is None:
         return None
-    return Hold(
-        f"the breaker tripped at {to_iso(tripped.at_ms)} on {len(tripped.causes)} root causes; "
-        "a person closes it with tocsin breaker reset"
-    )
+    template = "the breaker tripped at {at} on {n} root causes; a person closes it with tocsin breaker reset"
+    return Hold(say(template, at=to_iso(tripped.at_ms), n=len(tripped.causes)))

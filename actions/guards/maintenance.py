@@ -7,6 +7,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.config.settings import MaintenanceWindow
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.decision import Decision
+from tocsin.domain.phrase import say
 
 
 def _minute(text: str) -> int:
@@ -33,4 +34,4 @@ def maintenance(decision: Decision, view: FleetView, now_ms: int) -> Hold | None
     windows = view.policy.settings.maintenance
     if not windows or any(is_open(window, now_ms) for window in windows):
         return None
-    return Hold("outside the maintenance windows", min(next_start(window, now_ms) for window in windows))
+    return Hold(say("outside the maintenance windows"), min(next_start(window, now_ms) for window in windows))

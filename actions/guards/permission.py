@@ -11,6 +11,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.phrase import Phrase, say
 
 
 def effective_mode(decision: Decision, view: FleetView) -> Mode:
@@ -22,16 +23,16 @@ def effective_mode(decision: Decision, view: FleetView) -> Mode:
 def mode(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is more than watching allowed."""
     if effective_mode(decision, view) is Mode.OBSERVE:
-        return Hold("the mode is observe: this is what would have been done")
+        return Hold(say("the mode is observe: this is what would have been done"))
     return None
 
 
 @guard("active", 15, Applies.ACTIONS)
 def active(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Is this brain the one that acts for the fleet."""
-    return (
-        None if view.active else Hold("another brain holds the lease, or nobody could be asked: this one only watches")
-    )
+    if view.active:
+        return None
+    return Hold(say("another brain holds the lease, or nobody could be asked: this one only watches"))
 
 
 @guard("pause", 20, Applies.ACTIONS)
@@ -40,7 +41,12 @@ def pause(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     note = view.controls.paused
     if note is None:
         return None
-    return Hold(f"paused by {note.actor} at {to_iso(note.at_ms)}" + (f": {note.reason}" if note.reason else ""))
+    return Hold(_by_person("paused by {who} at {at}", note.reason, who=note.actor, at=to_iso(note.at_ms)))
+
+
+def _by_person(template: str, reason: str, **values: object) -> Phrase:
+    """What a person did, and why where a reason was given."""
+    return say(f"{template}: {{reason}}", reason=reason, **values) if reason else say(template, **values)
 
 
 @guard("known_node", 85, Applies.ACTIONS)
@@ -48,11 +54,11 @@ def known_node(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Does the manager, where there is one, answer, and know every host that would be taken or given back."""
     spec = ACTIONS[decision.action]
     if view.blind and (spec.disruptive or spec.recovery):
-        return Hold("the manager of the nodes does not answer: what it has out of service is not known")
+        return Hold(say("the manager of the nodes does not answer: what it has out of service is not known"))
     if not view.nodes or (spec.scope is not Scope.HOST and decision.action is not ActionKind.UNCORDON):
         return None
     unknown = sorted(hosts_of(decision.subject, view) - view.nodes.keys())
-    return Hold(f"the manager does not list {unknown[0]}") if unknown else None
+    return Hold(say("the manager does not list {host}", host=unknown[0])) if unknown else None
 
 
 @guard("managed", 90, Applies.ACTIONS, counts_for_breaker=True)
@@ -64,11 +70,12 @@ def managed(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
         return None
     label = view.policy.settings.managed_label
     if not members:
-        return Hold(f"no GPU of {base_key(decision.subject)} is known, so none is managed")
-    return Hold(
-        f"{len(outside)} of {len(members)} GPUs touched are not managed, {outside[0]} among them: "
-        f"list their pool in actions.managed_pools or label them {label}=true"
+        return Hold(say("no GPU of {subject} is known, so none is managed", subject=base_key(decision.subject)))
+    template = (
+        "{n} of {total} GPUs touched are not managed, {gpu} among them: "
+        "list their pool in actions.managed_pools or label them {label}=true"
     )
+    return Hold(say(template, n=len(outside), total=len(members), gpu=outside[0], label=label))
 
 
 @guard("opt_out", 100, Applies.ACTIONS, counts_for_breaker=True)
@@ -79,7 +86,7 @@ def opt_out(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     members = (*affected(decision, view), *(() if named is None else (named,)))
     for member in members:
         if member.has_label(label):
-            return Hold(f"{member.gpu.uuid} is labelled {label}=true")
+            return Hold(say("{gpu} is labelled {label}=true", gpu=member.gpu.uuid, label=label))
     return None
 
 
@@ -87,13 +94,13 @@ def opt_out(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
 def hold_off(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | None:
     """Has no person lately undone or rejected an action on the subject or its host, or cancelled the cause."""
     if decision.findings and decision.findings[0] in view.controls.cancelled:
-        return Deny("a person gave the subject back: this cause is cancelled")
+        return Deny(say("a person gave the subject back: this cause is cancelled"))
     hosts = (f"host:{host}" for host in sorted((hosts_of(decision.subject, view) | {named_host(decision)}) - {""}))
     keys = (base_key(decision.subject), *hosts, *(f"gpu:{m.gpu.uuid}" for m in affected(decision, view)))
     for key in keys:
         entry = view.controls.hold_offs.get(key)
         if entry is not None and now_ms < entry.until_ms:
-            return Hold(f"{key} is left alone after {entry.actor} stepped in", entry.until_ms)
+            return Hold(say("{key} is left alone after {who} stepped in", key=key, who=entry.actor), entry.until_ms)
     return None
 
 
@@ -103,11 +110,18 @@ def approval(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | 
     controls = view.controls
     no = controls.rejections.get(decision.id)
     if no is not None:
-        return Deny(f"rejected by {no.actor}" + (f": {no.reason}" if no.reason else ""))
+        return Deny(_by_person("rejected by {who}", no.reason, who=no.actor))
     if decision.id in controls.approvals:
         return None
     unearned = view.policy.lacking(decision.rule, decision.action, simulated=decision.simulated)
-    why = "; ".join(filter(None, (needs_person(decision, view, now_ms), unearned)))
-    if effective_mode(decision, view) is Mode.ACT and not why:
+    needed = needs_person(decision, view, now_ms)
+    if effective_mode(decision, view) is Mode.ACT and needed is None and not unearned:
         return None
-    return Hold(f"waits for a person: tocsin approve {decision.id}" + (f"; {why}" if why else ""))
+    parts, values = ["waits for a person: tocsin approve {id}"], {"id": decision.id}
+    if needed is not None:
+        parts.append(needed.template)
+        values |= needed.values
+    if unearned:
+        parts.append("{why}")
+        values["why"] = unearned
+    return Hold(say("; ".join(parts), **values))

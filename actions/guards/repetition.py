@@ -12,6 +12,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import DAY, SECOND, to_iso
 from tocsin.domain.decision import Decision, ThrottleKind, ranks_in
 from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.phrase import say
 
 _OPPOSITES_ON_HOSTS = {
     action: {
@@ -51,7 +52,7 @@ def _opposite(decision: Decision, view: FleetView) -> Hold | None:
     for other in view.controls.effects.values():
         runs = other.action in opposites and view.controls.busy.get(base_key(other.subject)) == other.action
         if runs and not hosts.isdisjoint(hosts_of(other.subject, view)):
-            return Hold(f"{other.action} runs on the host")
+            return Hold(say("{action} runs on the host", action=other.action))
     return None
 
 
@@ -61,18 +62,18 @@ def not_done(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | 
     waits for no fixed cap."""
     started_ms = view.controls.started.get(decision.key)
     if started_ms is not None:
-        return Deny(f"already started at {to_iso(started_ms)}")
+        return Deny(say("already started at {at}", at=to_iso(started_ms)))
     if decision.action is ActionKind.NOTIFY:
         return None
     key = base_key(decision.subject)
     with_its_job = _throttled_with_its_job(decision, view)
     if with_its_job is not None:
-        return Hold(f"throttled with its job already, by decision {with_its_job.id}")
+        return Hold(say("throttled with its job already, by decision {id}", id=with_its_job.id))
     heat = decision.action is ActionKind.THROTTLE and decision.parameters.throttle_kind is ThrottleKind.HEAT
     if heat and key in view.controls.capping:
         return None
     other = view.controls.busy.get(key)
-    return Hold(f"{other} runs on the subject") if other is not None else _opposite(decision, view)
+    return Hold(say("{action} runs on the subject", action=other)) if other is not None else _opposite(decision, view)
 
 
 @guard("cooldown", 70, Applies.ACTIONS)
@@ -82,7 +83,8 @@ def cooldown(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     if _starts(decision, view) and now_ms < until_ms:
         rest = view.policy.settings.cooldown_seconds
         rested = rest - (until_ms - now_ms) / SECOND
-        return Hold(f"the last {decision.action} here was too recent", until_ms, observed=rested, limit=rest)
+        said = say("the last {action} here was too recent", action=decision.action)
+        return Hold(said, until_ms, observed=rested, limit=rest)
     return None
 
 
@@ -100,9 +102,8 @@ def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Hold | None
             if start > now_ms - DAY
         )
         if len(starts) >= most:
-            return Hold(
-                f"host {host} had {len(starts)} disruptive actions in 24 h, at most {most}", starts[-most] + DAY
-            )
+            template = "host {host} had {n} disruptive actions in 24 h, at most {most}"
+            return Hold(say(template, host=host, n=len(starts), most=most), starts[-most] + DAY)
     return None
 
 
@@ -117,4 +118,5 @@ def attempts(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     if len(recent) < most:
         return None
     until_ms = sorted(recent)[-most] + DAY
-    return Hold(f"tried {len(recent)} times in 24 h, at most {most}", until_ms, observed=len(recent) + 1, limit=most)
+    said = say("tried {n} times in 24 h, at most {most}", n=len(recent), most=most)
+    return Hold(said, until_ms, observed=len(recent) + 1, limit=most)

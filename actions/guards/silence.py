@@ -20,6 +20,7 @@ from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision, DefragmentParameters, MigrateParameters, ranks_in
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase, say
 from tocsin.domain.reading import Gpu
 from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 
@@ -32,10 +33,12 @@ _SHOWN = 100
 """Characters of a name or a reason in a verdict; own choice."""
 
 
-def _in_words(one: Silence) -> str:
-    what = "" if one.matcher.kind is MatcherKind.CARD else f" for {one.matcher.kind} {one.matcher.name[:_SHOWN]}"
-    why = f": {one.reason[:_SHOWN]}" if one.reason else ""
-    return f"{_SAID[one.kind]}{what} by {one.actor[:_SHOWN]} until {to_iso(one.until_ms)}{why}"
+def _in_words(one: Silence) -> Phrase:
+    what = "" if one.matcher.kind is MatcherKind.CARD else " for {kind} {name}"
+    why = ": {reason}" if one.reason else ""
+    values = {"who": one.actor, "kind": one.matcher.kind, "name": one.matcher.name, "reason": one.reason}
+    shown = {name: str(value)[:_SHOWN] for name, value in values.items()}
+    return say(f"{_SAID[one.kind]}{what} by {{who}} until {{at}}{why}", at=to_iso(one.until_ms), **shown)
 
 
 def _gpus_on(subject: Subject, view: FleetView) -> Iterable[Gpu]:

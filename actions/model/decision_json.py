@@ -21,10 +21,10 @@ OUTCOME = TypeAdapter(Outcome)
 
 
 def dump_verdicts(verdicts: tuple[Verdict, ...]) -> list[dict[str, Any]]:
-    """`verdicts` as JSON objects; the figures that a guard compared are there where it compared some."""
+    """`verdicts` as JSON objects; the figures that a guard compared, and its phrase, are there where it has some."""
     dumped: list[dict[str, Any]] = VERDICTS.dump_python(verdicts, mode="json")
-    figures = ("observed", "limit")
-    return [{name: value for name, value in one.items() if name not in figures or value is not None} for one in dumped]
+    later = ("observed", "limit", "said")
+    return [{name: value for name, value in one.items() if name not in later or value is not None} for one in dumped]
 
 
 def dump_decision(decision: Decision) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class CardEvidence(Wire):
 
     kind: Literal["finding", "forecast", "guard", "decision", "earlier"]
     text: str
+    text_zh: str = ""
+    """The same in Chinese; empty where there is English alone."""
     at: Instant | None = None
     name: str = ""
     """Of a finding its rule, of a guard its name, of a decision its action."""
@@ -108,7 +110,7 @@ class Card(Wire):
     """The best action that can run; null where there is none, which `obstacle` explains."""
     obstacle: str = ""
     obstacle_zh: str = ""
-    """The same in Chinese, without what the guard says."""
+    """The same in Chinese; without what the guard says where it speaks English alone."""
     obstacle_guard: str = ""
     """The guard that holds the action; empty where none does."""
     waiting_gpu_hours: Amount | None = None

@@ -25,6 +25,7 @@ from tocsin.domain.parameters import (
     encode,
     json_form,
 )
+from tocsin.domain.phrase import Phrase
 
 # What each kind of action is told beside its subject: one record for each `ActionKind`. `parameters_of` and `encode`
 # are the one way from and to the flat mapping that the API, webhooks and the journal have.
@@ -392,6 +393,7 @@ class Verdict:
     `until_ms` says when a hold ends by itself, None where something else must change; with a denial, from when on the
     same cause may be decided anew. `observed` is the figure that the guard compared, `limit` what it may be at most or
     must be at least, in one unit; None where these alone do not decide, and in entries of before they were recorded.
+    `said` is the reason as a phrase, for other languages; None where it is a text alone.
     """
 
     guard: str
@@ -400,6 +402,7 @@ class Verdict:
     until_ms: int | None = None
     observed: float | None = None
     limit: float | None = None
+    said: Phrase | None = None
 
 
 class GoalSense(StrEnum):

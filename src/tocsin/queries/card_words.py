@@ -11,6 +11,7 @@ from tocsin.client.models_cards import HEADLINE_CHARACTERS
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import DecisionState, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.phrase import in_chinese
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
@@ -314,13 +315,14 @@ _ENDED: Mapping[DecisionState, Words] = {
 def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     """Why a decision that is wanted cannot run now, and the guard that holds it; both empty where it can.
 
-    What the guard says is in English alone: the Chinese leaves it to the guard's name.
+    A guard may speak English alone: then the Chinese leaves it to the guard's name.
     """
     action, action_zh = action_words(status.decision.action)
     stopped = against(status.verdicts)
     if stopped and status.state in (DecisionState.HELD, DecisionState.APPROVED):
-        reason = names.plain(stopped[0].reason or stopped[0].guard)
-        return (f"{action} cannot start now: {reason}.", f"{action_zh} 目前不能开始"), stopped[0].guard
+        reason, reason_zh = names.plain(stopped[0].reason or stopped[0].guard), names.plain(in_chinese(stopped[0].said))
+        because = f"：{reason_zh}。" if reason_zh else ""
+        return (f"{action} cannot start now: {reason}.", f"{action_zh} 目前不能开始{because}"), stopped[0].guard
     ended = _ENDED.get(status.state)
     if ended is None:
         return ("", ""), ""

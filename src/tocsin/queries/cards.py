@@ -20,6 +20,7 @@ from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.decision import Decision, DecisionState, MigrateParameters, OutcomeStatus, Ruling
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
+from tocsin.domain.phrase import in_chinese
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
@@ -381,7 +382,9 @@ class _Maker:
         for verdict in lead.verdicts if lead is not None and lead.state in _WAITING_STATES else ():
             if lead is not None and verdict.ruling is not Ruling.ALLOW:
                 text = self._names.plain(verdict.reason or str(verdict.ruling))
-                told.append(CardEvidence(kind="guard", text=text, name=verdict.guard, decision=lead.decision.id))
+                chinese = self._names.plain(in_chinese(verdict.said))
+                guard, decision = verdict.guard, lead.decision.id
+                told.append(CardEvidence(kind="guard", text=text, text_zh=chinese, name=guard, decision=decision))
         return told + [
             CardEvidence(
                 kind="decision",

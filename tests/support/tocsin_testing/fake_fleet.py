@@ -17,6 +17,7 @@ from tocsin.domain.decision import DecisionState, Mode, Outcome, OutcomeStatus, 
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin_testing.builders import T0
 
@@ -271,7 +272,7 @@ def _verdicts(holds: dict[str, tuple[str, int | None]], denies: dict[str, str] |
             found.append(Verdict(guard=guard, ruling=Ruling.DENY, reason=(denies or {})[guard]))
         elif guard in holds:
             reason, until = holds[guard]
-            found.append(Verdict(guard=guard, ruling=Ruling.HOLD, reason=reason, until_ms=until))
+            found.append(Verdict(guard, Ruling.HOLD, reason, until, said=Phrase(reason)))
         else:
             found.append(Verdict(guard=guard, ruling=Ruling.ALLOW))
     return tuple(found)

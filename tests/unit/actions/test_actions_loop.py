@@ -6,6 +6,7 @@ import pytest
 
 from tocsin.actions.loop.execution import INTERRUPTED
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.decision_json import VERDICTS
 from tocsin.actions.model.decision_log import KEEP_FINAL, Ledger
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.view import FleetView
@@ -13,6 +14,7 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.phrase import in_chinese, say
 from tocsin_testing.action_world import World, settings
 from tocsin_testing.journal_double import KilledError
 
@@ -54,7 +56,13 @@ def test_verdicts_are_recorded_when_a_ruling_changes_only() -> None:
         world.step()
     cordon = world.only().decision.key
     assert len([e for e in world.journal.of(EntryKind.VERDICT) if e.payload["key"] == cordon]) == 1
-    assert world.verdict("evidence").reason == "seen 4 of 5 consecutive times"
+    evidence = world.verdict("evidence")
+    assert evidence.reason == "seen 4 of 5 consecutive times"
+    assert in_chinese(evidence.said) == "连续出现 4 次，需要 5 次"
+    recorded = VERDICTS.validate_python(world.journal.of(EntryKind.VERDICT)[-1].payload["verdicts"])
+    assert next(one.said for one in recorded if one.guard == "evidence") == say(
+        "seen {n} of {wanted} consecutive times", n=1, wanted=5
+    )
     world.step()
     assert len([e for e in world.journal.of(EntryKind.VERDICT) if e.payload["key"] == cordon]) == 2
 

@@ -102,6 +102,9 @@ def test_a_decision_shows_what_every_guard_said_and_until_when(url: str, service
     assert "outside the maintenance windows" in shown
     assert "until 11:14 UTC" in shown
     assert TEXT("stand.held") in shown
+    chinese = said(opened("decisions", decision=one(service, ActionKind.RESET_GPU), lang="zh"))
+    assert "不在维护窗口内" in chinese
+    assert "outside the maintenance windows" not in chinese
 
 
 @pytest.mark.parametrize(("view", "count"), [("waiting", 2), ("held", 1), ("running", 1), ("ended", 2), ("all", 6)])

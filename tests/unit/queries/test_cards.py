@@ -16,6 +16,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.phrase import say
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Missing, Owner, Reading
@@ -112,6 +113,13 @@ def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
     assert card.action is None
     assert card.obstacle == "drain cannot start now: 3 under action already, at most 3 at once."
     assert (card.obstacle_zh, card.obstacle_guard) == ("排空 目前不能开始", "max_concurrent")
+    told = replace(FULL, said=say("{n} under action already, at most {most} at once", n=3, most=3))
+    chinese = cards([hot], [one], [decided(one, ActionKind.DRAIN, told, APPROVAL)])[0]
+    assert chinese.obstacle_zh == "排空 目前不能开始：已有 3 个正在处理，同时最多 3 个。"
+    assert [item.text_zh for item in chinese.evidence if item.kind == "guard"] == [
+        "已有 3 个正在处理，同时最多 3 个",
+        "",
+    ]
     assert [item.name for item in card.evidence if item.kind == "guard"] == ["max_concurrent", "approval"]
     nothing = cards([hot], [one])[0]
     assert (nothing.action, nothing.next) == (None, "nothing: watch only")

@@ -1,0 +1,57 @@
+"""Sentences that can be told in more than one language: a template and its values, rendered when they are read."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from string import Formatter
+
+MOST_VALUES = 16
+"""Values of a phrase that are rendered; a journal may hold anything (own choice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """`template` is the English sentence with names in braces, by which a translation is found; `values` are texts."""
+
+    template: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.template.format_map(self.values)
+
+
+def say(template: str, /, **values: object) -> Phrase:
+    """The phrase of `template` with `values`."""
+    return Phrase(template, {name: str(value) for name, value in values.items()})
+
+
+def names_in(template: str) -> set[str]:
+    """Names in braces. Raises ValueError for braces that do not match."""
+    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+
+
+@cache
+def chinese_phrases() -> Mapping[str, str]:
+    """Chinese template by English template."""
+    text = resources.files("tocsin.domain").joinpath("phrases_zh.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def in_chinese(phrase: Phrase | None) -> str:
+    """`phrase` in Chinese; empty where it has no translation, or lacks one of the values."""
+    if phrase is None or len(phrase.values) > MOST_VALUES:
+        return ""
+    template = chinese_phrases().get(phrase.template, "")
+    if not names_in(template) <= phrase.values.keys():
+        return ""
+    parts = {name: _part(value) for name, value in phrase.values.items()}
+    return template.format_map(parts)
+
+
+def _part(value: str) -> str:
+    """A value that is a word of the catalogue is told in Chinese too."""
+    return chinese_phrases().get(value, value)

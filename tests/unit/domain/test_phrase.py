@@ -1,0 +1,92 @@
+"""Phrases in two languages: every guard's, with the same values in both."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import tocsin.actions.guards
+from tocsin.domain.phrase import MOST_VALUES, Phrase, chinese_phrases, in_chinese, names_in, say
+
+GUARDS = sorted(Path(next(iter(tocsin.actions.guards.__path__))).glob("*.py"))
+PEOPLE = ("paused by {who} at {at}", "rejected by {who}")
+SILENCES = ("acknowledged", "snoozed", "maintenance planned")
+APPROVAL = "waits for a person: tocsin approve {id}"
+NEEDED = ("", "; host {host} is the only one that is managed", "; host {host} holds all of pool {pool}")
+MADE_OF_PARTS = (
+    *(f"{one}{why}" for one, why in product(PEOPLE, ("", ": {reason}"))),
+    *(
+        f"{one}{what} by {{who}} until {{at}}{why}"
+        for one, what, why in product(SILENCES, ("", " for {kind} {name}"), ("", ": {reason}"))
+    ),
+    *(f"{APPROVAL}{needed}{why}" for needed, why in product(NEEDED, ("", "; {why}"))),
+)
+
+
+def reasons(tree: ast.AST) -> Iterator[ast.expr]:
+    """What guards give as their reason."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Hold", "Deny"):
+            yield node.args[0]
+
+
+def templates(tree: ast.AST) -> Iterator[str]:
+    """Texts with names in braces that are no part of a larger one, and what `say` is given."""
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
+            yield from (str(one.value) for one in node.args if isinstance(one, ast.Constant))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            whole = "{" in node.value and not node.value.startswith((" ", ":", "{why}"))
+            yield from [node.value] if whole else []
+
+
+@pytest.mark.parametrize("path", GUARDS, ids=lambda path: path.stem)
+def test_no_guard_gives_a_reason_that_is_a_text_alone(path: Path) -> None:
+    for reason in reasons(ast.parse(path.read_text(encoding="utf-8"))):
+        assert not isinstance(reason, ast.Constant | ast.JoinedStr), ast.unparse(reason)
+
+
+@pytest.mark.parametrize("path", GUARDS, ids=lambda path: path.stem)
+def test_every_template_of_a_guard_is_told_in_chinese(path: Path) -> None:
+    assert set(templates(ast.parse(path.read_text(encoding="utf-8")))) <= chinese_phrases().keys()
+
+
+@pytest.mark.parametrize("template", MADE_OF_PARTS)
+def test_what_is_made_of_parts_is_told_in_chinese(template: str) -> None:
+    assert template in chinese_phrases()
+
+
+def test_guards_are_looked_at() -> None:
+    found = [name for path in GUARDS for name in templates(ast.parse(path.read_text(encoding="utf-8")))]
+    assert len(set(found)) > 30
+
+
+@pytest.mark.parametrize("template", sorted(chinese_phrases()))
+def test_both_languages_name_the_same_values(template: str) -> None:
+    chinese = chinese_phrases()[template]
+    assert names_in(chinese) == names_in(template)
+    assert chinese != template or template.isupper()
+
+
+def test_a_phrase_is_told_in_both() -> None:
+    said = say("{kind} {place} has {n} under action already, at most {most}", kind="rack", place="r7", n=2, most=2)
+    assert str(said) == "rack r7 has 2 under action already, at most 2"
+    assert in_chinese(said) == "机架 r7 已有 2 个正在处理，最多 2 个"
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    [
+        None,
+        Phrase("a sentence of a site's own guard"),
+        Phrase("{gpu} is not healthy"),
+        Phrase("{gpu} is not healthy", {"gpu": "g", **{str(n): "" for n in range(MOST_VALUES)}}),
+    ],
+)
+def test_what_cannot_be_told_in_chinese_is_left_to_the_english(phrase: Phrase | None) -> None:
+    assert in_chinese(phrase) == ""
