@@ -79,7 +79,7 @@ def details(card: Card, text: Text) -> str:
     if names:
         lines.append(style.note(names))
     if action is not None:
-        lines.append(f'<p class="tc-note">{escape(action.sentence)}</p>')
+        lines.append(f'<p class="tc-note">{escape(text.said(action.sentence, action.cause_zh))}</p>')
         if action.cost_gpu_hours is not None:
             saves = action.benefit_gpu_hours or 0.0
             lines.append(style.note(text("card.worth", cost=number(action.cost_gpu_hours), benefit=number(saves))))

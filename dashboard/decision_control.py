@@ -12,7 +12,7 @@ from tocsin.client.control import Whoami
 from tocsin.client.models import FleetSummary, TimelineItem
 from tocsin.dashboard import style
 from tocsin.dashboard.access import DECIDERS, connect, lacking, show_problem
-from tocsin.dashboard.text import Text, markdown_safe, readable
+from tocsin.dashboard.text import Text, decided, markdown_safe
 from tocsin.domain.errors import TocsinError
 
 _PROBLEM, _NEWS = "decision_problem", "decision_news"
@@ -64,17 +64,17 @@ def _reason(name: str) -> str:
 
 
 def _approve(item: TimelineItem, text: Text) -> None:
-    send(lambda client: client.approve(item.id), text("decision.approved", sentence=readable(item.sentence)))
+    send(lambda client: client.approve(item.id), text("decision.approved", sentence=decided(item, text)))
 
 
 def _reject(item: TimelineItem, text: Text) -> None:
     why = _reason(f"reason-{item.id}")
-    send(lambda client: client.reject(item.id, why), text("decision.rejected", sentence=readable(item.sentence)))
+    send(lambda client: client.reject(item.id, why), text("decision.rejected", sentence=decided(item, text)))
 
 
 def _undo(item: TimelineItem, text: Text) -> None:
     why = _reason(f"reason-{item.id}")
-    send(lambda client: client.undo(item.id, why), text("decision.undone", sentence=readable(item.sentence)))
+    send(lambda client: client.undo(item.id, why), text("decision.undone", sentence=decided(item, text)))
 
 
 def decide_buttons(item: TimelineItem, hand: Hand) -> None:

@@ -36,9 +36,9 @@ def in_words(entry: Entry, told: Mapping[str, str], text: Text) -> str:
     if entry.kind == "verdict" and payload.get("state"):
         key = "entry.verdict.closed"
     if key not in STRINGS:
-        return plain_sentence(f"{entry.kind} {_sentence(payload, told)}".strip(), _LONGEST)
+        return plain_sentence(f"{entry.kind} {_sentence(payload, told, text)}".strip(), _LONGEST)
     values = {
-        "told": plain_sentence(_sentence(payload, told), _LONGEST) or "–",
+        "told": plain_sentence(_sentence(payload, told, text), _LONGEST) or "–",
         "who": entry.actor,
         "mode": text.name("mode", str(payload.get("mode", ""))),
         "members": payload.get("members", ""),
@@ -66,12 +66,17 @@ def _status(payload: Mapping[str, object]) -> str:
     return str(outcome.get("status", "")) if isinstance(outcome, dict) else ""
 
 
-def _sentence(payload: Mapping[str, object], told: Mapping[str, str]) -> str:
+def _sentence(payload: Mapping[str, object], told: Mapping[str, str], text: Text) -> str:
     """The sentence that the entry has itself, else that of what it names."""
-    finding = payload.get("finding")
-    own = payload.get("sentence") or (finding.get("sentence", "") if isinstance(finding, dict) else "")
+    finding, parameters = (_within(payload.get(name)) for name in ("finding", "parameters"))
+    chinese = payload.get("sentence_zh") or finding.get("sentence_zh") or parameters.get("cause_zh") or ""
+    own = text.said(str(payload.get("sentence") or finding.get("sentence", "")), str(chinese))
     names = (str(payload.get(key, "")) for key in ("decision", "id"))
-    return str(own) or next((told[name] for name in names if name in told), "")
+    return own or next((told[name] for name in names if name in told), "")
+
+
+def _within(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def details(entry: Entry, text: Text) -> str:

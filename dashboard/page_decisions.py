@@ -28,6 +28,7 @@ from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, P
 from tocsin.dashboard.text import (
     Text,
     clock,
+    decided,
     effect_words,
     markdown_safe,
     plain_sentence,
@@ -63,7 +64,7 @@ def show(story: DecisionStory, now: str, hand: Hand, palette: Palette) -> None:
     text, item = hand.text, story.decision
     with st.container(border=True, gap="small"):
         mark = style.sign(SEVERITY_STATES[item.severity])
-        st.html(style.row(mark, f"<b>{escape(plain_sentence(item.sentence))}</b>") + _facts(item, now, text))
+        st.html(style.row(mark, f"<b>{escape(decided(item, text))}</b>") + _facts(item, now, text))
         st.html(style.row("", f'<span class="tc-stand">{escape(standing(story, now, text))}</span>'))
         decide_buttons(item, hand)
         _links(item, text)
@@ -444,7 +445,7 @@ def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
     age = text("decision.made", age=text.duration(max(0.0, seconds_between(to_iso(item.at_ms), now))))
     mark = SYMBOLS[SEVERITY_STATES[item.severity]]
     st.button(
-        f"{mark} {markdown_safe(plain_sentence(item.sentence, _LABEL))} :gray[{sign} {markdown_safe(state)} · {age}]",
+        f"{mark} {markdown_safe(decided(item, text, _LABEL))} :gray[{sign} {markdown_safe(state)} · {age}]",
         key=f"row-{item.id}",
         type="secondary" if item.id == chosen else "tertiary",
         width="stretch",

@@ -30,13 +30,13 @@ from tocsin.dashboard.text import (
     Text,
     chance,
     clock,
+    decided,
     degrees,
     eta_text,
     gpu_label,
     markdown_safe,
     metric_words,
     percent,
-    plain_sentence,
     quantity,
     readable,
     seconds_between,
@@ -71,7 +71,8 @@ def _section(heading: str, rows: Sequence[str], empty: str) -> None:
 
 def finding_row(finding: FindingOut, label: str, now: str, text: Text) -> str:
     """A finding in a line: active ones with their symbol, ended ones pale."""
-    what = f"<b>{escape(finding.rule)}</b> {escape(without_label(finding.sentence, label))}"
+    said = without_label(text.said(finding.sentence, finding.sentence_zh), label)
+    what = f"<b>{escape(finding.rule)}</b> {escape(said)}"
     if finding.active:
         when = text("finding.since", age=text.duration(max(0.0, seconds_between(to_iso(finding.started_ms), now))))
         return style.row(style.sign(SEVERITY_STATES[finding.severity]), what, when)
@@ -168,7 +169,7 @@ def _decisions(detail: GpuDetail, text: Text) -> None:
     rows = [
         style.row(
             '<span class="tc-sign">›</span>',
-            escape(plain_sentence(decision.sentence)),
+            escape(decided(decision, text)),
             text.name("decision_state", decision.state.value),
         )
         for decision in detail.decisions[:_SHOWN]

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from importlib import resources
 
-from tocsin.client.models import GpuSummary
+from tocsin.client.models import DecisionOut, GpuSummary
 from tocsin.domain.clock import SECOND, from_iso
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.metrics import METRICS, spec_of, split_variant
@@ -237,3 +237,12 @@ class Text:
             if size >= 2 * length:
                 return self(f"unit.{unit}", n=f"{seconds / length:.1f}")
         return self("unit.min", n=f"{seconds / 60:.0f}") if size >= 120 else self("unit.s", n=f"{seconds:.0f}")
+
+
+def decided(decision: DecisionOut, text: Text, most: int | None = None) -> str:
+    """What is to be done and why, `readable`; with `most` it is cut to so many characters."""
+    cause = decision.parameters.context.cause_zh
+    if text.language != "zh" or not cause:
+        return plain_sentence(decision.sentence, most)
+    plain = readable(f"{text.name('action', decision.action.value)}：{cause}")
+    return plain if most is None or len(plain) <= most else f"{plain[:most].rstrip()}…"

@@ -259,7 +259,7 @@ def _action(
     )
     parameters = replace(
         note.parameters or PARAMETERS[action](),
-        context=_context(root, prediction, view),
+        context=_context(incident, prediction, view),
         cause=cause_key(root, action),
         expected_losses={one: round(loss, LOSS_DIGITS) for one, loss in choice.priced.items()},
     )
@@ -320,7 +320,7 @@ def _notice(
     if meant is not None and mode is Mode.ACT and needs_person(meant, view, view.now_ms):
         mode = Mode.PROPOSE
     sentence = notice_sentence(incident.sentence, proposed, root.subject, mode, eta, stuck, unearned)
-    parameters = NotifyParameters(context=_context(root, prediction, view), intended=proposed)
+    parameters = NotifyParameters(context=_context(incident, prediction, view), intended=proposed)
     if meant is not None and mode is Mode.PROPOSE and not stuck:
         # So that whoever is told can say yes: the id of the decision that waits for it.
         parameters = replace(parameters, proposes=meant.id)
@@ -377,7 +377,8 @@ def _is_simulated(incident: Incident) -> bool:
     return incident.root.simulated or any(member.simulated for member in incident.members)
 
 
-def _context(root: Finding, prediction: Prediction | None, view: FleetView) -> DecisionContext:
+def _context(incident: Incident, prediction: Prediction | None, view: FleetView) -> DecisionContext:
+    root = incident.root
     pods, jobs = _work_on(root, view)
     return DecisionContext(
         host=root.subject.host,
@@ -389,6 +390,7 @@ def _context(root: Finding, prediction: Prediction | None, view: FleetView) -> D
         prediction="" if prediction is None else prediction.id,
         eta_ms=None if prediction is None else prediction.eta_ms,
         forecast_zh="" if prediction is None else prediction.sentence_zh,
+        cause_zh=incident.sentence_zh,
     )
 
 

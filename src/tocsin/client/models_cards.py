@@ -53,6 +53,8 @@ class CardAction(Wire):
 
     kind: ActionKind
     sentence: str
+    cause_zh: str = ""
+    """Why, in Chinese; empty where there is English alone."""
     decision: str
     """Id of the decision that it is."""
     cost_gpu_hours: Amount | None = None

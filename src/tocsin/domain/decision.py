@@ -112,7 +112,7 @@ class DecisionContext:
 
     `metric` is the one that went wrong. `pods` (``namespace/name``) and `jobs` (Slurm ids) hold the subject's GPUs.
     `deadline_ms` is the instant at which the machine is taken away. `prediction` is the id of the forecast, `eta_ms`
-    the instant that it expects, `forecast_zh` its sentence in Chinese.
+    the instant that it expects, `forecast_zh` its sentence in Chinese. `cause_zh` is that of the cause.
     """
 
     host: Text = ""
@@ -124,6 +124,7 @@ class DecisionContext:
     prediction: Text = ""
     eta_ms: Instant = None
     forecast_zh: Text = ""
+    cause_zh: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,8 @@ class Finding:
     """A rule's condition holds for a subject since `started_ms`, last seen at `last_ms`.
 
     `value` and `threshold` are in the unit of `metric`; None where the rule compares no number. `action` is what the
-    rule proposes. `sentence` is the whole of it in words. `owners` are the processes on the GPU when it was last seen.
+    rule proposes. `sentence` is the whole of it in words, `sentence_zh` the same in Chinese, empty where there is none.
+    `owners` are the processes on the GPU when it was last seen.
     `told` says that it rests on reported events alone, such as an XID, which looking again does not bear out further.
     `level` is the one that its rule and the record of its kind give it; None, as in entries of before there were
     levels, where its severity does.
@@ -143,6 +144,7 @@ class Finding:
     owners: tuple[Owner, ...] = ()
     told: bool = False
     level: AlertLevel | None = None
+    sentence_zh: str = ""
 
     @property
     def alert_level(self) -> AlertLevel:
@@ -173,6 +175,7 @@ class Incident:
     `subjects` counts what is touched. `id` is that of the root, so that it survives a restart. `place` is where the
     cause sits: what all that shows it shares; None where nobody looked, as in incidents of older versions. An incident
     goes on until all of it is over: `cleared` are the ids of members, which may be the root, that hold no more.
+    `sentence_zh` is the sentence in Chinese, empty where there is none.
     """
 
     root: Finding
@@ -182,6 +185,7 @@ class Incident:
     sentence: str
     place: Place | None = None
     cleared: tuple[str, ...] = ()
+    sentence_zh: str = ""
 
     @property
     def id(self) -> str:

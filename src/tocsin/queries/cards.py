@@ -319,6 +319,7 @@ class _Maker:
         return CardAction(
             kind=decision.action,
             sentence=self._names.plain(decision.sentence),
+            cause_zh=self._names.plain(decision.parameters.context.cause_zh),
             decision=decision.id,
             cost_gpu_hours=cost,
             benefit_gpu_hours=benefit,
@@ -366,6 +367,7 @@ class _Maker:
             CardEvidence(
                 kind="finding",
                 text=self._names.plain(one.sentence),
+                text_zh=self._names.plain(one.sentence_zh),
                 at=to_iso(one.started_ms),
                 name=one.rule,
                 xid=code_of(one),
@@ -389,6 +391,7 @@ class _Maker:
             CardEvidence(
                 kind="decision",
                 text=f"{one.state}: {self._names.plain(one.decision.sentence)}",
+                text_zh=self._names.plain(one.decision.parameters.context.cause_zh),
                 at=to_iso(one.updated_ms),
                 name=one.decision.action,
                 decision=one.decision.id,

@@ -14,6 +14,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Evidence, Finding, Subject, SubjectKind
 from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import spec_of, split_variant
+from tocsin.domain.phrase import chinese_phrases
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Owner, Reading
@@ -280,6 +281,7 @@ class Renderer:
             started_ms=started,
             last_ms=last,
             sentence=_alert(table.alert, first).format_map(_Unknown(words)),
+            sentence_zh=_chinese(table.alert, first, words, subject),
             metric=first.metric,
             value=_number(first.value),
             threshold=_number(first.threshold),
@@ -373,6 +375,13 @@ class _Unknown(dict[str, str]):
         return "unknown"
 
 
+class _UnknownZh(dict[str, str]):
+    """The same in Chinese."""
+
+    def __missing__(self, key: str) -> str:
+        return "未知"
+
+
 _BEYOND = re.compile(r"\b(above|below|at its limit of) \{threshold\}")
 
 
@@ -386,6 +395,35 @@ def _alert(template: str, report: Report) -> str:
     if "level {threshold}" in template:
         return template.replace("level {threshold}", f"level {{threshold}}, {clears}", 1)
     return f"{template} It {clears}."
+
+
+_BEYOND_ZH = re.compile(r"(高于|低于|已达上限) \{threshold\}")
+
+
+def _chinese(template: str, report: Report, words: Mapping[str, str], subject: Subject) -> str:
+    """The sentence in Chinese; empty for a rule whose `template` has no translation."""
+    chinese = chinese_phrases().get(template, "")
+    if not chinese:
+        return ""
+    said = {name: words[f"{name}_zh"] for name in ("said", "eta") if words.get(f"{name}_zh")}
+    if subject.kind in _WHERE_ZH:
+        said["where"] = f"{_WHERE_ZH[subject.kind]}{f' {subject.name}' if subject.kind is SubjectKind.POOL else ''}"
+    return _alert_zh(chinese, report).format_map(_UnknownZh({**words, **said}))
+
+
+_WHERE_ZH = {SubjectKind.POOL: "资源池", SubjectKind.FLEET: "整个集群"}
+
+
+def _alert_zh(template: str, report: Report) -> str:
+    """`_alert` of a Chinese template."""
+    if report.clear is None or report.threshold is None:
+        return template
+    clears = f"{'低于' if report.clear < report.threshold else '高于'} {{clear}} 时解除"
+    if _BEYOND_ZH.search(template):
+        return _BEYOND_ZH.sub(rf"曾\1 {{threshold}}，{clears}", template, count=1)
+    if "限值 {threshold}" in template:
+        return template.replace("限值 {threshold}", f"限值 {{threshold}}，{clears}", 1)
+    return f"{template}{clears}。"
 
 
 def _first(reports: list[Report]) -> Report:

@@ -16,13 +16,13 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, SubjectKind
-from tocsin.domain.place import Place, PlaceKind
+from tocsin.domain.place import Place
+from tocsin.rules import incident_words
 from tocsin.rules.cause_groups import OWN, CauseGroup, Symptoms, own_groups
 from tocsin.rules.consequences import attach
 from tocsin.rules.episodes import QUIET_MS
 from tocsin.rules.shared_causes import LASTING, collapse_upward
 from tocsin.rules.symptoms import Symptom, cause_rank, code_of, is_standing, is_verdict, root_order, symptom_of
-from tocsin.rules.units import show_duration
 from tocsin.rules.xid_explain import sequences
 from tocsin.topology.topology import NO_TOPOLOGY, Topology
 
@@ -97,15 +97,16 @@ def incident_of(
     last = max(finding.last_ms for finding in members)
     over = [symptoms.ordered[i] for i in positions if i in cleared]
     if is_standing(found):
-        sentence = _standing_sentence([one for one in members if one not in over] or [decided], group.place)
+        said, said_zh = incident_words.standing([one for one in members if one not in over] or [decided], group.place)
     else:
-        sentence = _sentence(decided, members, group, len(group.members))
+        said, said_zh = incident_words.burst(decided, members, group, len(group.members))
     if not is_standing(found) and any(finding is found for finding in over):
-        left = len(members) - len(over)
-        sentence += f" It has cleared; {left} of what it explains {'has' if left == 1 else 'have'} not."
+        more, more_zh = incident_words.over(len(members) - len(over))
+        said, said_zh = said + more, said_zh and said_zh + more_zh
     somewhere = found.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
     place = group.place if somewhere else None
-    return Incident(decided, tuple(members), members[0].started_ms, last, sentence, place, tuple(f.id for f in over))
+    cleared_ids = tuple(one.id for one in over)
+    return Incident(decided, tuple(members), members[0].started_ms, last, said, place, cleared_ids, said_zh)
 
 
 def root_of(symptoms: Symptoms, group: CauseGroup) -> int:
@@ -146,81 +147,6 @@ def _with_verdict(root: Finding, members: Sequence[Finding]) -> Finding:
     if not verdicts or root.category is Category.APPLICATION:
         return root
     return replace(root, action=max(verdicts, key=lambda finding: (finding.last_ms, finding.id)).action)
-
-
-_LOOK_AT: dict[tuple[Symptom, PlaceKind], str] = {
-    (Symptom.HEAT, PlaceKind.HOST): "its air flow: fans, filters, inlet temperature",
-    (Symptom.HEAT, PlaceKind.CHASSIS): "its cooling: fans, coolant, inlet temperature",
-    (Symptom.HEAT, PlaceKind.RACK): "its cooling: coolant or air supply, inlet temperature",
-    (Symptom.HEAT, PlaceKind.COOLING_ZONE): "its cooling: air handler or coolant distribution unit",
-    (Symptom.POWER, PlaceKind.HOST): "its power supplies and cables",
-    (Symptom.POWER, PlaceKind.CHASSIS): "its power shelf",
-    (Symptom.POWER, PlaceKind.RACK): "its power feed and power shelves",
-    (Symptom.POWER, PlaceKind.POWER_ZONE): "its feed: breaker, busbar or distribution unit",
-    (Symptom.BUS, PlaceKind.HOST): "its PCIe switches, risers and power supplies",
-    (Symptom.BUS, PlaceKind.CHASSIS): "its power shelf",
-    (Symptom.BUS, PlaceKind.RACK): "its power",
-    (Symptom.BUS, PlaceKind.POWER_ZONE): "its feed: breaker, busbar or distribution unit",
-    (Symptom.DARK, PlaceKind.HOST): "whether it is up, its network link and its agent",
-    (Symptom.DARK, PlaceKind.CHASSIS): "its power shelf and its network link",
-    (Symptom.DARK, PlaceKind.RACK): "its power or its network switch",
-    (Symptom.DARK, PlaceKind.SWITCH): "the switch and its uplinks",
-    (Symptom.DARK, PlaceKind.POWER_ZONE): "its feed: breaker, busbar or distribution unit",
-    (Symptom.STALE, PlaceKind.HOST): "its driver, exporter and agent",
-    (Symptom.NVLINK, PlaceKind.GPU): "its NVLinks: cable, connector or port",
-    (Symptom.NVLINK, PlaceKind.LINK): "the link: cable, connector and ports at both ends",
-    (Symptom.NVLINK, PlaceKind.HOST): "its NVSwitches and the fabric manager",
-    (Symptom.NVLINK, PlaceKind.NVLINK_DOMAIN): "its NVSwitches and the fabric manager",
-    (Symptom.NVLINK_SIDE, PlaceKind.HOST): "its NVLinks and NVSwitches",
-    (Symptom.NVLINK_SIDE, PlaceKind.NVLINK_DOMAIN): "its NVLinks and NVSwitches",
-    (Symptom.NVLINK_ECHO, PlaceKind.HOST): "its NVLinks and NVSwitches; no GPU reported the failed end",
-    (Symptom.NVLINK_ECHO, PlaceKind.NVLINK_DOMAIN): "its NVLinks and NVSwitches; no GPU reported the failed end",
-    (Symptom.SWITCH, PlaceKind.HOST): "its NVSwitches and the fabric manager",
-    (Symptom.FIRMWARE, PlaceKind.HOST): "its driver and GPU firmware",
-    (Symptom.HANG, PlaceKind.HOST): "its driver, and the program that ran there",
-    (Symptom.HANG, PlaceKind.JOB): "the job's program and its slowest rank",
-    (Symptom.PROGRAM, PlaceKind.HOST): "the program that ran there",
-    (Symptom.PROGRAM, PlaceKind.JOB): "the job's program",
-    (Symptom.CLEANUP, PlaceKind.HOST): "the programs that ended there, and the fabric manager",
-    (Symptom.MEMORY, PlaceKind.HOST): "its power and temperature: memory of several GPUs seldom fails at once",
-}
-"""What to look at, by the kind of symptom and of place."""
-
-
-def _sentence(root: Finding, members: Sequence[Finding], group: CauseGroup, shown: int) -> str:
-    if len(members) == 1:
-        return root.sentence
-    subjects = len({finding.subject.key for finding in members})
-    hosts = len({finding.subject.host for finding in members if finding.subject.host})
-    starts = [finding.started_ms for finding in members]
-    others = sorted({f"XID {code}" for finding in members if (code := code_of(finding)) not in (None, code_of(root))})
-    also = f", also {', '.join(others)}" if others else ""
-    span = show_duration(max(starts) - min(starts))
-    explained = (
-        f"It explains {len(members)} findings on {subjects} subject{'s' if subjects != 1 else ''} of "
-        f"{hosts} host{'s' if hosts != 1 else ''} within {span}{also}."
-    )
-    wide = group.place.kind is not PlaceKind.GPU and shown > 1
-    head = f"{_named(group.place)}: {len(group.gpus) or shown} GPUs show the same. First: " if wide else ""
-    look = _LOOK_AT.get((group.kind, group.place.kind), "")
-    where = "this GPU" if group.place.kind is PlaceKind.GPU else _named(group.place, start=False)
-    tail = f" Look at {where}: {look}." if look else ""
-    return f"{head}{root.sentence} {explained}{tail}"
-
-
-def _standing_sentence(holding: Sequence[Finding], place: Place) -> str:
-    """What `holding`, the oldest first, say of `place`."""
-    if len(holding) == 1:
-        return holding[0].sentence
-    hosts = len({finding.subject.host for finding in holding})
-    where = _named(place) if place.name else "Without a pool"
-    of = f"{len(holding)} GPUs of {hosts} host{'s' if hosts != 1 else ''}"
-    return f"{where}: {of} show the same. Longest: {holding[0].sentence}"
-
-
-def _named(place: Place, *, start: bool = True) -> str:
-    words = place.kind.replace("_", " ").replace("nvlink", "NVLink")
-    return f"{words[:1].upper() + words[1:] if start else words} {place.name}"
 
 
 REST_MS = DAY

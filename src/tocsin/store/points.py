@@ -428,7 +428,7 @@ _FINDINGS = PointCodec(
     FINDING,
     "started_ms",
     tags={"rule": "rule"},
-    left_out=("told",),
+    left_out=("told", "sentence_zh"),
     after={"subject": "simulated", "owners": "evidence"},
 )
 _PREDICTIONS = PointCodec(

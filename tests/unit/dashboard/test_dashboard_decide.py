@@ -25,9 +25,9 @@ from tocsin.dashboard.page_decisions import PAGE, SIGNS, VIEWS, _over_time, stan
 from tocsin.dashboard.page_scoreboard import FLOOR, reliability, right
 from tocsin.dashboard.palette import LIGHT
 from tocsin.dashboard.sessions import Login
-from tocsin.dashboard.text import LANGUAGES, STRINGS, Text, markdown_safe, plain_sentence
+from tocsin.dashboard.text import LANGUAGES, STRINGS, Text, decided, markdown_safe, plain_sentence
 from tocsin.domain.clock import MINUTE, from_iso, to_iso
-from tocsin.domain.decision import DecisionState, Mode
+from tocsin.domain.decision import DecisionContext, DecisionState, Mode
 from tocsin.domain.entry import Entry, EntryKind, Verification
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import ActionKind
@@ -105,6 +105,15 @@ def test_a_decision_shows_what_every_guard_said_and_until_when(url: str, service
     chinese = said(opened("decisions", decision=one(service, ActionKind.RESET_GPU), lang="zh"))
     assert "不在维护窗口内" in chinese
     assert "outside the maintenance windows" not in chinese
+
+
+def test_a_decision_says_its_cause_in_the_language_of_the_page(service: FakeService) -> None:
+    item = service.decisions(100)[0]
+    told = replace(item, parameters=replace(item.parameters, context=DecisionContext(cause_zh="node-1 GPU 0：过热。")))
+    chinese = Text("zh")
+    assert decided(told, chinese) == f"{chinese.name('action', item.action.value)}：node-1 GPU 0：过热。"
+    assert decided(told, chinese, 8).endswith("…")
+    assert decided(told, TEXT) == decided(item, chinese) == plain_sentence(item.sentence)
 
 
 @pytest.mark.parametrize(("view", "count"), [("waiting", 2), ("held", 1), ("running", 1), ("ended", 2), ("all", 6)])

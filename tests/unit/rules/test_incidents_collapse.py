@@ -113,6 +113,10 @@ def test_hot_gpus_of_one_host_are_its_air_flow() -> None:
     assert incident.place == Place(PlaceKind.HOST, "node-1")
     assert incident.sentence.startswith("Host node-1: 8 GPUs show the same. First: ")
     assert incident.sentence.endswith("Look at host node-1: its air flow: fans, filters, inlet temperature.")
+    assert incident.sentence_zh.startswith("主机 node-1：8 块 GPU 现象相同。最先：node-1 GPU 0：自 ")
+    assert incident.sentence_zh.endswith("请检查主机 node-1：风道：风扇、滤网、进风温度。")
+    mute = [replace(one, sentence_zh="") for one in incident.members]
+    assert collapse(mute, (), topology_of(fleet))[0].sentence_zh == "", "a rule of the site speaks English alone"
 
 
 def test_a_few_hot_gpus_are_each_their_own() -> None:

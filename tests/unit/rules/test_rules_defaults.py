@@ -322,6 +322,10 @@ def test_it_fires(name: str) -> None:
     assert "{" not in sentence
     where = {"pool": "pool default", "fleet": "the fleet"}.get(found[0].subject.kind.value, "node-1")
     assert where in sentence
+    chinese = found[0].sentence_zh
+    assert "{" not in chinese
+    assert "未知" not in chinese
+    assert {"pool": "资源池 default", "fleet": "整个集群"}.get(found[0].subject.kind.value, "node-1") in chinese
 
 
 @pytest.mark.parametrize("name", CASES)

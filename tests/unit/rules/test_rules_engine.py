@@ -61,6 +61,19 @@ def test_a_value_that_is_back_below_the_level_and_has_not_cleared_is_told_as_suc
     assert run.active == []
 
 
+def test_a_shipped_sentence_is_told_in_chinese_and_says_where_it_clears() -> None:
+    run = Run(rule(HOT, alert="{where}: core temperature {value} since {since}, above {threshold}."))
+    run.step(0, {"temperature_celsius": 86})
+    since = to_minute(instant(0))
+    assert run.opened[0].sentence_zh == f"node-1 GPU 0：自 {since} 起核心温度 86 °C，高于 85 °C。"
+    run.step(1, {"temperature_celsius": 82})
+    eased = f"node-1 GPU 0：自 {since} 起核心温度 82 °C，曾高于 85 °C，低于 80 °C 时解除。"
+    assert run.last.active[0].sentence_zh == eased
+    other = Run(rule(HOT, alert="{where}: a sentence of the site."))
+    other.step(0, {"temperature_celsius": 86})
+    assert other.opened[0].sentence_zh == ""
+
+
 def test_what_still_holds_goes_before_what_is_about_to_clear() -> None:
     power = '{ kind = "threshold", metric = "gpu_power_watts", below = 100, clear = 120 }'
     run = Run(rule(HOT.replace("all = [", f"any = [{power}, "), alert="{value}, {rule}"))

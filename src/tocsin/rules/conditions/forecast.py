@@ -100,8 +100,10 @@ class ForecastProbe(PredictionProbe):
         prediction = self._said[row]
         words = {
             "eta": f"at {to_minute(int(self._eta.v[row]))}",
+            "eta_zh": f"于 {to_minute(int(self._eta.v[row]))}",
             "probability": "unknown" if prediction.probability is None else f"{prediction.probability * 100:.0f} %",
             "said": prediction.sentence,
+            "said_zh": prediction.sentence_zh,
         }
         evidence = Evidence(evidence_name(prediction), prediction.sentence, prediction.at_ms, prediction.probability)
         return Report(self._condition.metric, prediction.value, prediction.threshold, (evidence,), words)

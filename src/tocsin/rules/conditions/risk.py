@@ -64,5 +64,5 @@ class RiskProbe(PredictionProbe):
         sure = "unknown" if prediction.probability is None else f"{chance * 100:.0f} %"
         own = Evidence(evidence_name(prediction), prediction.sentence, prediction.at_ms, chance)
         value = prediction.value if prediction.probability is None else chance
-        words = {"probability": sure, "said": prediction.sentence}
+        words = {"probability": sure, "said": prediction.sentence, "said_zh": prediction.sentence_zh}
         return Report(prediction.metric, value, prediction.threshold, (own, *prediction.evidence), words)

@@ -318,6 +318,7 @@ def _incident_payload(incident: Incident) -> dict[str, object]:
         "members": len(incident.members),
         "subjects": incident.subjects,
         "sentence": incident.sentence,
+        "sentence_zh": incident.sentence_zh,
         "place": str(incident.place or ""),
         "opened_ms": incident.opened_ms,
         "card": record_payload(incident),
