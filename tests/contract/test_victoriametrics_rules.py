@@ -15,10 +15,11 @@ from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, SystemClock
 from tocsin.domain.metrics import variant
-from tocsin.domain.reading import Missing, Reading
+from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.store.factory import open_store
 from tocsin.store.line_protocol.encode import encode
 from tocsin.store.port import Store, StoreUnavailable
+from tocsin.store.upkeep import Retention
 from tocsin_testing import servers
 from tocsin_testing.builders import gpu, reading, xid
 
@@ -71,6 +72,17 @@ def test_a_bad_line_is_skipped_and_still_answered_204(url: str) -> None:
 def test_text_becomes_zero(url: str) -> None:
     write(url, f'gpu_info,gpu_uuid=G3 model="A100" {NOW}')
     assert [row["values"] for row in export(url, '{gpu_uuid="G3"}')] == [[0]]
+
+
+def test_labels_that_name_no_owner_are_left_out_and_counted(url: str, store: Store) -> None:
+    at = NOW - MINUTE
+    card = f"gpu_owner,gpu_uuid={gpu(60).uuid},host=n"
+    lines = [f"gpu,gpu_uuid={gpu(60).uuid},host=n temperature_celsius=40 {at}", f"{card},pod=p pid=7i {at}"]
+    lines += [f"{card},pod=half pid=7.5 {at}", f"gpu_owner,host=n,pod=none pid=7i {at}"]
+    assert write(url, "\n".join(lines)) == 204
+    assert [one.owners for one in store.readings(at, at + 1, [gpu(60).uuid])] == [(Owner(7, pod="p"),)]
+    assert next(one.owners for one in store.latest(at) if one.gpu.uuid == gpu(60).uuid) == (Owner(7, pod="p"),)
+    assert store.maintain(NOW, Retention(MINUTE, MINUTE, MINUTE)).damaged_rows > 0
 
 
 def test_finer_steps_than_milliseconds_are_cut(url: str) -> None:

@@ -130,9 +130,9 @@ def once(found: list[Reading]) -> list[Reading]:
     return list({(r.gpu.uuid, r.at_ms): r for r in found}.values())
 
 
-@given(st.lists(readings(), max_size=4).map(once))
-def test_readings_come_back_with_their_gpu(written: list[Reading]) -> None:
-    decoded = decode(encode(Batch(written)), now_ms=T0)
+@given(st.lists(readings(), max_size=4).map(once), st.booleans())
+def test_readings_come_back_with_their_gpu(written: list[Reading], owner_labels: bool) -> None:
+    decoded = decode(encode(Batch(written), owner_labels=owner_labels), now_ms=T0)
     assert (decoded.rejected, decoded.warnings, decoded.dropped) == ([], [], 0)
     assert decoded.batch.readings == written
     assert [asdict(r.gpu) for r in decoded.batch.readings] == [asdict(r.gpu) for r in written]

@@ -100,6 +100,9 @@ class AgentSettings(Section):
     """InfluxDB organisation to write to."""
     push_bucket: str = "tocsin"
     """InfluxDB bucket to write to."""
+    push_owner_labels: bool = False
+    """Whether who uses a GPU is written as labels too: for VictoriaMetrics, which keeps no text. A series for each
+    workload of a GPU."""
     push_token: SecretStr = SecretStr("")
     """Token sent with every push."""
     push_ca: Path | None = None

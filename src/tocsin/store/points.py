@@ -474,3 +474,31 @@ def read_info(point: Point) -> Gpu:
 def owner_point(gpu: Gpu, owners: tuple[Owner, ...], at_ms: int) -> Point:
     """The processes on `gpu` as a point."""
     return Point(OWNER, gpu_tags(gpu), {"owners": owners_text(owners)}, at_ms)
+
+
+_OWNER_TAGS = ("process", "namespace", "pod", "pod_uid", "slurm_job", "user")
+"""What of an owner is a label where text is lost; a container's identifier would be a new series at each restart."""
+
+
+def owner_label_points(gpu: Gpu, owners: tuple[Owner, ...], at_ms: int) -> list[Point]:
+    """`owners` for a store without text: a point each, with its number of process in field ``pid``.
+
+    Owners that differ in nothing but process and container are one point, of the least number.
+    """
+    found: dict[tuple[str, ...], Owner] = {}
+    for owner in sorted(owners, key=lambda one: one.pid):
+        found.setdefault(tuple(getattr(owner, name) for name in _OWNER_TAGS), owner)
+    head = gpu_tags(gpu)
+    return [
+        Point(OWNER, head | dict(zip(_OWNER_TAGS, texts, strict=True)), {"pid": owner.pid}, at_ms)
+        for texts, owner in found.items()
+    ]
+
+
+def owner_of_labels(labels: Mapping[str, str], pid: float) -> Owner:
+    """Inverse of `owner_label_points` for one point; raises PointError."""
+    if not (math.isfinite(pid) and pid == int(pid)):
+        raise PointError(f"pid = {pid} is no whole number")
+    owner = Owner(int(pid), **{name: labels[name] for name in _OWNER_TAGS if name in labels})
+    _each_owner("owner", (owner,))
+    return owner

@@ -79,6 +79,7 @@ class Agent:
         self.registry.register(self.exporter)
         self._instants = Instants(clock, self.own)
         self.spool: Buffer | None = None
+        self._owner_labels = wanted.push_owner_labels
         self.uplink: Uplink | None = None
         if wanted.push_url:
             self.spool, self.uplink = _open_push(settings, clock, self.own, transport)
@@ -228,7 +229,8 @@ class Agent:
         if self.spool is None:
             return
         for part in _parts(batch):
-            durable = self.spool.put(encode(part), len(part.readings), len(part.events))
+            text = encode(part, owner_labels=self._owner_labels)
+            durable = self.spool.put(text, len(part.readings), len(part.events))
             at_ms = [part.readings[0].at_ms] if part.readings else []
             _log.debug("spooled", durable=durable, readings=len(part.readings), events=len(part.events), at_ms=at_ms)
 

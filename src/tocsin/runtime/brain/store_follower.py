@@ -100,4 +100,4 @@ class StoreFollower:
 
 def _extent(reading: Reading) -> tuple[int, int]:
     """Of one instant more may be in the store than was there at the last look."""
-    return reading.at_ms, len(reading.values) + len(reading.missing)
+    return reading.at_ms, len(reading.values) + len(reading.missing) + len(reading.owners)

@@ -601,6 +601,8 @@ class _Decoder:
         self._rows.put_info(points.read_info(point), point.at_ms)
 
     def take_owners(self, point: Point) -> None:
+        if "owners" not in point.fields and "pid" in point.fields:
+            return  # The same as labels, for a store without text; the line of text lies beside it.
         self._rows.put_owners(points.gpu_of_tags(point.tags), point.at_ms, points.owners_of(point))
 
     def take_event(self, point: Point) -> None:

@@ -25,6 +25,7 @@ from tocsin.store.points import (
     finding_point,
     gpu_tags,
     info_point,
+    owner_label_points,
     owner_point,
     prediction_point,
 )
@@ -155,7 +156,7 @@ def _memo_of(gpu: Gpu) -> _Memo:
     return made
 
 
-def _encode_reading(reading: Reading, info: bool) -> str:
+def _encode_reading(reading: Reading, info: bool, owner_labels: bool = False) -> str:
     """All lines of one reading, each with its newline; empty where there is nothing to say."""
     memo = _memo_of(reading.gpu)
     at = str(reading.at_ms)
@@ -172,18 +173,22 @@ def _encode_reading(reading: Reading, info: bool) -> str:
         text += memo.missing_lines(at, missing)
     if reading.owners:
         text += memo.owner_line(at, reading.owners)
+        if owner_labels:
+            made = owner_label_points(reading.gpu, reading.owners, reading.at_ms)
+            text += "".join(f"{point_line(point)}\n" for point in made)
     return text
 
 
-def encode(batch: Batch, *, info: bool = True) -> str:
+def encode(batch: Batch, *, info: bool = True, owner_labels: bool = False) -> str:
     """`batch` as InfluxDB line protocol with timestamps in milliseconds; every line ends with a newline.
 
     A variant's label is a tag, so each label value is a line of its own. `info` adds one line of measurement
     ``gpu_info`` per reading with the GPU's attributes; without it only UUID, parent and host travel, and a reading that
     has neither values nor reasons has no line.
-    A value that is not finite travels as blank in ``gpu_missing``, owners as one line of ``gpu_owner``.
+    A value that is not finite travels as blank in ``gpu_missing``, owners as one line of ``gpu_owner``; with
+    `owner_labels` also as labels, for a store that keeps no text.
     """
-    lines = [_encode_reading(reading, info) for reading in batch.readings]
+    lines = [_encode_reading(reading, info, owner_labels) for reading in batch.readings]
     lines += [f"{line}\n" for line in encode_points(batch)]
     return "".join(lines)
 

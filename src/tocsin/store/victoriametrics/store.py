@@ -8,7 +8,8 @@ Its rules, as measured on release 1.79 (see docs/store.md):
 - Two samples of one series at one instant are both kept; which one is read is not defined. The same sample twice does
   no harm, so a repeated write is idempotent, but a correction of a value already written may not win.
 - Text fields become 0. Attributes and owners of GPUs, events, findings and predictions therefore live in the embedded
-  file `store.path`; the numbers of the last three are sent to the server as well, for charts.
+  file `store.path`; the numbers of the last three are sent to the server as well, for charts. Owners that an agent
+  pushes past the brain are read from labels, where it writes those (`agent.push_owner_labels`).
 - An instant query sees five minutes back (look-back) and not the newest seconds (``-search.latencyOffset``). Nothing
   here depends on either: reads go through ``/api/v1/export``, which gives stored samples as they are.
 - A write that was answered is searchable within about a second, and on disk within about five: a killed server can lose
@@ -36,7 +37,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Reading
+from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Owner, Reading
 from tocsin.http_client import http_client
 from tocsin.store import points
 from tocsin.store.grid import Grid, Instants, Numbers
@@ -60,6 +61,8 @@ MARKS = (MARK, "gpu_temperature_celsius", "gpu_power_watts", "gpu_memory_used_by
 
 PUSHED_EVENT = "gpu_event_message"
 """A text field, so of events that an agent pushed itself: the store sends the server the numbers of events alone."""
+PUSHED_OWNER = "gpu_owner_pid"
+"""The number of a process, with all else of an owner as labels: of agents that push here with `push_owner_labels`."""
 _OTHERS = "gpu_(event|finding|prediction|info|owner)_.+"
 _NO_OTHERS = f'__name__!~"{_OTHERS}"'
 _EVERY = f'__name__=~"gpu_.+",{_NO_OTHERS}'
@@ -298,7 +301,7 @@ class VictoriaMetricsStore:
         for reading in self._latest_there(since_ms):
             if (known := last.get(reading.gpu.uuid)) is None or known.at_ms <= reading.at_ms:
                 last[reading.gpu.uuid] = reading
-        for beside in self._beside.latest(since_ms):
+        for beside in (*self._latest_owners(last), *self._beside.latest(since_ms)):
             if not beside.owners:
                 continue
             found = last.get(beside.gpu.uuid)
@@ -308,6 +311,32 @@ class VictoriaMetricsStore:
                 last[beside.gpu.uuid] = replace(found, owners=beside.owners)
         known_gpus = self._known()
         return [replace(last[uuid], gpu=known_gpus.get(uuid, last[uuid].gpu)) for uuid in sorted(last)]
+
+    def _latest_owners(self, last: Mapping[str, Reading]) -> Iterator[Reading]:
+        """The owners that agents pushed with the readings `last`."""
+        for first, end, _ in clusters({uuid: one.at_ms for uuid, one in last.items()}, _NEWEST_SPAN):
+            for one in self._pushed_owners(first, end + 1, None):
+                if (found := last.get(one.gpu.uuid)) is not None and found.at_ms == one.at_ms:
+                    yield one
+
+    def _pushed_owners(self, start_ms: int, end_ms: int, gpus: Collection[str] | None) -> list[Reading]:
+        """Readings of owners alone that agents pushed in [`start_ms`, `end_ms`), of all GPUs or of `gpus`."""
+        found: dict[tuple[str, int], tuple[Gpu, list[Owner]]] = {}
+        for line in self._exported(_of_gpus(f'__name__="{PUSHED_OWNER}"', gpus), start_ms, end_ms):
+            try:
+                series = json.loads(line)
+                labels = series["metric"]
+                gpu = gpu_of(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
+                for at_ms, pid in zip(series["timestamps"], series["values"], strict=True):
+                    points.check_instant(at_ms)
+                    found.setdefault((gpu.uuid, at_ms), (gpu, []))[1].append(points.owner_of_labels(labels, pid))
+            except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+                self._left_out(str(error)[:200])
+        return [
+            Reading(gpu, at_ms, {}, {}, tuple(sorted(owners, key=lambda one: one.pid)))
+            for (uuid, at_ms), (gpu, owners) in found.items()
+            if gpus is None or uuid in gpus
+        ]
 
     def _latest_there(self, since_ms: int) -> Iterator[Reading]:
         """The newest readings of all GPUs, and older ones among them, as the server has them."""
@@ -346,7 +375,8 @@ class VictoriaMetricsStore:
         end_ms = min(end_ms, self._clock.now_ms() + HOUR)
         known = self._known()
         for start, end in self._windows(start_ms, end_ms):
-            rows = _rows(self._export(start, end, gpus, None), self._beside.readings(start, end, gpus))
+            beside = (*self._pushed_owners(start, end, gpus), *self._beside.readings(start, end, gpus))
+            rows = _rows(self._export(start, end, gpus, None), beside)
             yield from rows.readings(known)
 
     def _windows(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
@@ -503,7 +533,7 @@ def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:
 
 
 def _rows(series: Iterable[Exported], beside: Iterable[Reading]) -> Rows:
-    """The readings of the server, with the owners that the file beside has."""
+    """The readings of the server, with the owners of `beside`."""
     rows = Rows()
     for one in series:
         rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
