@@ -48,10 +48,10 @@ def in_chinese(phrase: Phrase | None) -> str:
     template = chinese_phrases().get(phrase.template, "")
     if not names_in(template) <= phrase.values.keys():
         return ""
-    parts = {name: _part(value) for name, value in phrase.values.items()}
+    parts = {name: word_in_chinese(value) for name, value in phrase.values.items()}
     return template.format_map(parts)
 
 
-def _part(value: str) -> str:
-    """A value that is a word of the catalogue is told in Chinese too."""
+def word_in_chinese(value: str) -> str:
+    """What stands in a sentence as a value: in Chinese where the catalogue has it, else as it is."""
     return chinese_phrases().get(value, value)

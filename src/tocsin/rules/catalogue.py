@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any, Generic, Self, TypeVar
 
 from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.phrase import word_in_chinese
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,11 @@ class ErrorSpec:
     help: str
     changes: tuple[str, ...] = ()
     overridden: frozenset[str] = frozenset()
+
+    @property
+    def help_zh(self) -> str:
+        """`help` in Chinese; as it is where a user's override gave it."""
+        return word_in_chinese(self.help)
 
 
 SpecT = TypeVar("SpecT", bound=ErrorSpec)

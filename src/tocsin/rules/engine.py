@@ -405,7 +405,7 @@ def _chinese(template: str, report: Report, words: Mapping[str, str], subject: S
     chinese = chinese_phrases().get(template, "")
     if not chinese:
         return ""
-    said = {name: words[f"{name}_zh"] for name in ("said", "eta") if words.get(f"{name}_zh")}
+    said = {name.removesuffix("_zh"): word for name, word in words.items() if name.endswith("_zh") and word}
     if subject.kind in _WHERE_ZH:
         said["where"] = f"{_WHERE_ZH[subject.kind]}{f' {subject.name}' if subject.kind is SubjectKind.POOL else ''}"
     return _alert_zh(chinese, report).format_map(_UnknownZh({**words, **said}))

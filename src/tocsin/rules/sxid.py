@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from tocsin.domain.finding import ActionKind, Severity
+from tocsin.domain.phrase import word_in_chinese
 from tocsin.rules.catalogue import Catalogue, ErrorSpec, common_fields, csv_rows
 
 FABRIC, PARTITION, NON_FATAL, NOTABLE, UNKNOWN = "fabric", "partition", "non_fatal", "notable", "unknown"
@@ -38,6 +39,11 @@ class SxidSpec(ErrorSpec):
     def fatal(self) -> bool:
         """Whether it ends what runs over the fabric or over a part of it."""
         return self.sxid_class in (FABRIC, PARTITION)
+
+    @property
+    def help_zh(self) -> str:
+        own, fatal, _ = self.help.partition(f"; {_SAYS_FATAL}")
+        return word_in_chinese(own) + (f"；{word_in_chinese(_SAYS_FATAL)}" if fatal else "")
 
 
 class SxidCatalogue(Catalogue[SxidSpec]):

@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 import tocsin.actions.guards
+from tocsin.domain.finding import Severity
 from tocsin.domain.phrase import MOST_VALUES, Phrase, chinese_phrases, in_chinese, names_in, say
+from tocsin.rules.catalogue import csv_rows
 from tocsin.rules.load import load_rules
+from tocsin.rules.sxid import shipped_sxids
+from tocsin.rules.xid import xid
 
 GUARDS = sorted(Path(next(iter(tocsin.actions.guards.__path__))).glob("*.py"))
 PEOPLE = ("paused by {who} at {at}", "rejected by {who}")
@@ -64,6 +68,20 @@ def test_what_is_made_of_parts_is_told_in_chinese(template: str) -> None:
 
 def test_every_shipped_rule_speaks_chinese() -> None:
     assert {rule.table.alert for rule in load_rules()} <= chinese_phrases().keys()
+
+
+def test_every_xid_and_sxid_and_every_remedy_is_told_in_chinese() -> None:
+    xids, sxids = csv_rows("xid_catalogue.csv"), csv_rows("sxid_catalogue.csv")
+    decoded = [row["immediate"] for name in ("xid_nvlink5.csv", "xid_nvlink_registers.csv") for row in csv_rows(name)]
+    words = {row["help"] for row in (*xids, *sxids)}
+    words |= {word.upper() for word in (*(row["vendor_action"] for row in xids), *decoded)}
+    words |= {row["vendor_action"].replace("_", " ") for row in sxids}
+    assert len(words) > 150
+    assert words <= chinese_phrases().keys()
+    assert xid(999).help_zh == "目录中没有的编号"
+    assert shipped_sxids().seen(20034, Severity.CRITICAL).help_zh == "原本正常的链路已断开"
+    fatal = shipped_sxids().seen(20001, Severity.CRITICAL).help_zh
+    assert fatal.endswith("说明链路或线缆有问题；交换机自身称其致命，因此至少终止一个分区")
 
 
 def test_guards_are_looked_at() -> None:

@@ -10,6 +10,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
+from tocsin.domain.phrase import word_in_chinese
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.episodes import MOST_EVENTS, Episode, EpisodeProbe, Episodes, burst_evidence, ended_by
 from tocsin.rules.schema import did_you_mean
@@ -83,11 +84,14 @@ class SxidProbe(EpisodeProbe):
         seen = {event.code: self._sxids.seen(event.code, event.severity) for event in worst_last}
         specs = sorted(seen.values(), key=lambda spec: (spec.cause_rank, spec.code))
         first = specs[0]
+        remedy = first.vendor_action.replace("_", " ") or "nothing"
         words = {
             "code": str(first.code),
             "name": first.name,
             "help": first.help,
-            "remedy": first.vendor_action.replace("_", " ") or "nothing",
+            "help_zh": first.help_zh,
+            "remedy": remedy,
+            "remedy_zh": word_in_chinese(remedy),
             "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
             "count": str(len(episode.events)),
         }

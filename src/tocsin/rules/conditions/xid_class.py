@@ -11,6 +11,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
+from tocsin.domain.phrase import word_in_chinese
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.episodes import Episode, EpisodeProbe, Episodes, burst_evidence, ended_by
 from tocsin.rules.xid import XidCatalogue, XidSpec
@@ -88,11 +89,14 @@ class XidProbe(EpisodeProbe):
         worst = self._by_cause(episode)
         specs = [spec for spec, _ in worst]
         first = specs[0]
+        remedy = first.vendor_action.upper() or "nothing"
         words = {
             "code": str(first.code),
             "name": first.name,
             "help": first.help,
-            "remedy": first.vendor_action.upper() or "nothing",
+            "help_zh": first.help_zh,
+            "remedy": remedy,
+            "remedy_zh": word_in_chinese(remedy),
             "codes": ", ".join(str(spec.code) for spec in sorted(specs, key=lambda spec: spec.code)),
         }
         evidence = (*(_evidence(spec, event, episode) for spec, event in worst), burst_evidence(episode))
