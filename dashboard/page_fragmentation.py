@@ -190,7 +190,7 @@ def _steps(plan: PlanOut, planner: Planner, text: Text) -> str:
             extra.append(text("frag.plan.asks"))
         more = f' <span class="tc-sub">{escape("; ".join(extra))}</span>' if extra else ""
         figures = [f"{step.gain_gpu_hours:,.2f}", f"{step.cost_gpu_hours:,.2f}"]
-        rows.append([str(place), escape(step.sentence) + more, *figures])
+        rows.append([str(place), escape(text.said(step.sentence, step.sentence_zh)) + more, *figures])
     head = ["", text("frag.plan.step"), text("frag.plan.gain"), text("frag.plan.cost")]
     hidden = plan.steps_total - len(rows)
     rest = style.note(text("frag.plan.more", n=hidden, planner=planner)) if hidden > 0 else ""
@@ -203,7 +203,8 @@ def _left(plan: PlanOut, text: Text) -> str:
     rows = []
     for one in plan.refused[:REASONS]:
         who = text("frag.plan.left.more", first=one.first, n=one.count - 1) if one.count > 1 else one.first
-        rows.append(style.row('<span class="tc-sign tc-muted">○</span>', f"{escape(who)}: {escape(one.reason)}"))
+        why = text.said(one.reason, one.reason_zh)
+        rows.append(style.row('<span class="tc-sign tc-muted">○</span>', f"{escape(who)}: {escape(why)}"))
     return style.title(text("frag.plan.left")) + "".join(rows)
 
 
@@ -231,7 +232,7 @@ def _plan_mig(plan: PlanOut, text: Text, palette: Palette) -> str:
 
 def _draw(plan: PlanOut, planner: Planner, text: Text, palette: Palette) -> None:
     badge = style.chip(text("simulated"), "tc-sim") + " " if plan.simulated else ""
-    st.html(f'<div class="tc-stand">{badge}{escape(plan.sentence)}</div>')
+    st.html(f'<div class="tc-stand">{badge}{escape(text.said(plan.sentence, plan.sentence_zh))}</div>')
     steps = _steps(plan, planner, text) + _left(plan, text)
     change = _plan_mig(plan, text, palette) + _plan_figures(plan, text) + _plan_hosts(plan, text, palette)
     for column, part in zip(st.columns([7, 4], gap="medium"), (steps, change), strict=True):

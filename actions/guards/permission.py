@@ -117,7 +117,8 @@ def approval(decision: Decision, view: FleetView, now_ms: int) -> Hold | Deny | 
     needed = needs_person(decision, view, now_ms)
     if effective_mode(decision, view) is Mode.ACT and needed is None and not unearned:
         return None
-    parts, values = ["waits for a person: tocsin approve {id}"], {"id": decision.id}
+    parts = ["waits for a person: tocsin approve {id}"]
+    values: dict[str, object] = {"id": decision.id}
     if needed is not None:
         parts.append(needed.template)
         values |= needed.values

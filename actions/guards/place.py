@@ -7,16 +7,19 @@ from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import ActionKind, Subject
+from tocsin.domain.phrase import Phrase
 
 
-def obstacle(action: ActionKind, rule: str, subject: Subject, deadline_ms: int | None, view: FleetView) -> str:
-    """Why the work on `subject` cannot leave now; empty where it can, or nobody knows.
+def obstacle(
+    action: ActionKind, rule: str, subject: Subject, deadline_ms: int | None, view: FleetView
+) -> Phrase | None:
+    """Why the work on `subject` cannot leave now; None where it can, or nobody knows.
 
     Planners look for a place before they ask for a move. A machine that is taken away at `deadline_ms` takes its work
     with it: what leaves without a place loses nothing by it.
     """
     if action is not ActionKind.MIGRATE or rule in PLANNED or deadline_ms is not None:
-        return ""
+        return None
     return view.foresight.leaving(subject).obstacle
 
 

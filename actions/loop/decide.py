@@ -15,7 +15,7 @@ from tocsin.actions.model.ladder import climbed, evidence_of
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.ranks import own_ranks, ranks_of
 from tocsin.actions.model.scope import base_key
-from tocsin.actions.model.sentences import action_sentence, deed, eta_clause, joined
+from tocsin.actions.model.sentences import action_sentence, cause_in_chinese, deed, eta_clause, in_english, joined
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR
@@ -34,6 +34,7 @@ from tocsin.domain.decision import (
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.notice import deadline_in
+from tocsin.domain.phrase import Phrase, say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.rules.symptoms import is_standing
 
@@ -107,6 +108,12 @@ def decide(
     return _one_disruptive_each(wanted, view.controls.finished)
 
 
+def _about(incident: Incident, root: Finding, members: tuple[Finding, ...]) -> Incident:
+    """What `incident` has about `root` alone."""
+    about = replace(incident, root=root, members=members, cleared=())
+    return replace(about, sentence=root.sentence, sentence_zh=root.sentence_zh)
+
+
 def _about_standing(
     incident: Incident, expected: Mapping[str, Sequence[Prediction]], view: FleetView, policy: Policy, can: Can
 ) -> list[Decision]:
@@ -117,7 +124,7 @@ def _about_standing(
     made: list[Decision] = []
     of_root, prediction = None, _matching(incident.root, expected)
     for found in _holding(incident):
-        own = replace(incident, root=found, members=(found,), cleared=(), sentence=found.sentence)
+        own = _about(incident, found, (found,))
         choice, coming = choose(own, view, can), _matching(found, expected)
         if choice.action is not ActionKind.NOTIFY:
             meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
@@ -138,7 +145,7 @@ def _other_throttles(incident: Incident, choice: Choice, view: FleetView, policy
     made = []
     for found in by_gpu.values():
         root = min(found, key=lambda one: (-one.severity.rank, one.started_ms, one.rule))
-        own = replace(incident, root=root, members=found, sentence=root.sentence)
+        own = replace(incident, root=root, members=found, sentence=root.sentence, sentence_zh=root.sentence_zh)
         meant = _action(own, choice, None, view, policy)
         made.append(replace(meant, incident=incident.id))
     return made
@@ -153,7 +160,7 @@ def _owed_repairs(incident: Incident, view: FleetView, policy: Policy, can: Can)
         if not owed:
             continue
         root = min(owed, key=lambda one: (-one.severity.rank, one.started_ms, one.rule))
-        own = replace(incident, root=root, members=tuple(found), cleared=(), sentence=root.sentence)
+        own = _about(incident, root, tuple(found))
         choice = choose(own, view, can)
         if choice.action is not ActionKind.NOTIFY:
             made.append(replace(_action(own, choice, None, view, policy), incident=incident.id))
@@ -187,13 +194,13 @@ def is_hard_fault(incident: Incident) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to do about an incident, and in words why this and nothing else; empty where the rule alone says it.
+    """What to do about an incident, and in words why this and nothing else; None where the rule alone says it.
 
     `priced` has the expected loss of each choice in GPU-hours, where they were compared.
     """
 
     action: ActionKind
-    why: str = ""
+    why: Phrase | None = None
     priced: Mapping[ActionKind, float] = field(default_factory=dict)
 
 
@@ -217,7 +224,9 @@ def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
         return can(one, pool) and not stuck
 
     rung = climbed(root, action, view, possible)
-    return Choice(rung, "" if rung is action else f"{str(action).replace('_', ' ')} did not end it")
+    return Choice(
+        rung, None if rung is action else say("{action} did not end it", action=str(action).replace("_", " "))
+    )
 
 
 def _driver_verdict(incident: Incident) -> ActionKind | None:
@@ -255,11 +264,11 @@ def _action(
     eta = eta_clause(prediction, view.now_ms)
     note = view.foresight.note(root, action)
     sentence = action_sentence(
-        action, root.subject, incident.sentence, eta, "; ".join(filter(None, (choice.why, note.words)))
+        action, root.subject, incident.sentence, in_english(eta), in_english(choice.why, note.words)
     )
     parameters = replace(
         note.parameters or PARAMETERS[action](),
-        context=_context(incident, prediction, view),
+        context=_context(incident, prediction, view, eta, choice.why, note.words),
         cause=cause_key(root, action),
         expected_losses={one: round(loss, LOSS_DIGITS) for one, loss in choice.priced.items()},
     )
@@ -292,6 +301,8 @@ def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: 
         subject = Subject(SubjectKind.POOL, pool, pool=pool)
         cause = cause_key(incident.root, ActionKind.SCALE_OUT)
         why = f"{lacking} GPUs are needed before {meant.sentence[0].lower()}{meant.sentence[1:].rstrip('.')}"
+        first = say("{n} GPUs are needed before {action}", n=lacking, action=str(meant.action).replace("_", " "))
+        context = DecisionContext(pool=pool, cause_zh=cause_in_chinese(incident.sentence_zh, first))
         made.append(
             replace(
                 meant,
@@ -300,9 +311,7 @@ def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: 
                 key=_key(incident.root, ActionKind.SCALE_OUT, view),
                 sentence=action_sentence(ActionKind.SCALE_OUT, subject, why, ""),
                 goal=None,
-                parameters=ScaleOutParameters(
-                    context=DecisionContext(pool=pool), cause=cause, gpus=lacking, before=meant.key
-                ),
+                parameters=ScaleOutParameters(context=context, cause=cause, gpus=lacking, before=meant.key),
             )
         )
     return made
@@ -319,8 +328,9 @@ def _notice(
     stuck = obstacle(proposed, root.rule, root.subject, deadline_in(root.evidence), view)
     if meant is not None and mode is Mode.ACT and needs_person(meant, view, view.now_ms):
         mode = Mode.PROPOSE
-    sentence = notice_sentence(incident.sentence, proposed, root.subject, mode, eta, stuck, unearned)
-    parameters = NotifyParameters(context=_context(incident, prediction, view), intended=proposed)
+    said = "" if stuck is None else str(stuck)
+    sentence = notice_sentence(incident.sentence, proposed, root.subject, mode, in_english(eta), said, unearned)
+    parameters = NotifyParameters(context=_context(incident, prediction, view, eta), intended=proposed)
     if meant is not None and mode is Mode.PROPOSE and not stuck:
         # So that whoever is told can say yes: the id of the decision that waits for it.
         parameters = replace(parameters, proposes=meant.id)
@@ -377,7 +387,10 @@ def _is_simulated(incident: Incident) -> bool:
     return incident.root.simulated or any(member.simulated for member in incident.members)
 
 
-def _context(incident: Incident, prediction: Prediction | None, view: FleetView) -> DecisionContext:
+def _context(
+    incident: Incident, prediction: Prediction | None, view: FleetView, *clauses: Phrase | None
+) -> DecisionContext:
+    """`clauses` are what the sentence of the decision says beside the cause."""
     root = incident.root
     pods, jobs = _work_on(root, view)
     return DecisionContext(
@@ -390,7 +403,7 @@ def _context(incident: Incident, prediction: Prediction | None, view: FleetView)
         prediction="" if prediction is None else prediction.id,
         eta_ms=None if prediction is None else prediction.eta_ms,
         forecast_zh="" if prediction is None else prediction.sentence_zh,
-        cause_zh=incident.sentence_zh,
+        cause_zh=cause_in_chinese(incident.sentence_zh, *clauses),
     )
 
 

@@ -9,6 +9,7 @@ from tocsin.actions.model.controls import Tally
 from tocsin.actions.model.view import FleetView
 from tocsin.config.settings import CostSettings
 from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Finding
+from tocsin.domain.phrase import Phrase, say, say_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ def cheapest(priced: dict[ActionKind, float], most: ActionKind) -> ActionKind:
     return min(allowed, key=lambda action: (priced[action], order.index(action)), default=most)
 
 
-def in_words(priced: dict[ActionKind, float], chosen: ActionKind) -> str:
+def in_words(priced: dict[ActionKind, float], chosen: ActionKind) -> Phrase:
     """The comparison as a clause, the chosen first."""
     names = {ActionKind.NOTIFY: "going on"}
     ordered = sorted(priced, key=lambda action: (action is not chosen, priced[action]))
-    shown = ", ".join(f"{names.get(a, str(a).replace('_', ' '))} {priced[a]:.2g}" for a in ordered)
-    return f"expected loss in GPU-hours: {shown}"
+    each = [say("{what} {n}", what=names.get(a, str(a).replace("_", " ")), n=f"{priced[a]:.2g}") for a in ordered]
+    return say("expected loss in GPU-hours: {losses}", losses=say_list(each))

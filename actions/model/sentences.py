@@ -5,6 +5,7 @@ from __future__ import annotations
 from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_minute
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase, in_chinese, say
 from tocsin.domain.prediction import Prediction
 
 
@@ -36,16 +37,28 @@ def joined(*parts: str) -> str:
     return "; ".join(part.strip().rstrip(".") for part in parts if part.strip()) + "."
 
 
-def eta_clause(prediction: Prediction | None, now_ms: int) -> str:
-    """When the crossing is expected, with its interval; empty without a prediction and where it is there already."""
+def eta_clause(prediction: Prediction | None, now_ms: int) -> Phrase | None:
+    """When the crossing is expected, with its interval; None without a prediction and where it is there already."""
     if prediction is None or prediction.eta_ms is None or prediction.eta_ms <= now_ms:
-        return ""
-    text = f"crossing expected at {to_minute(prediction.eta_ms)}"
+        return None
+    at = to_minute(prediction.eta_ms)
     if prediction.eta_low_ms is None or prediction.coverage is None:
-        return text
+        return say("crossing expected at {at}", at=at)
     low = to_minute(prediction.eta_low_ms)
     high = "beyond the horizon" if prediction.eta_high_ms is None else to_minute(prediction.eta_high_ms)
-    return f"{text} ({prediction.coverage:.0%} interval: {low} to {high})"
+    template = "crossing expected at {at} ({share} interval: {low} to {high})"
+    return say(template, at=at, share=f"{prediction.coverage:.0%}", low=low, high=high)
+
+
+def in_english(*clauses: Phrase | None) -> str:
+    """What there is of `clauses`, with semicolons between."""
+    return "; ".join(str(clause) for clause in clauses if clause is not None)
+
+
+def cause_in_chinese(cause: str, *clauses: Phrase | None) -> str:
+    """`cause`, a sentence in Chinese, with what there is of `clauses`; empty without it."""
+    said = [cause.strip().rstrip("。"), *filter(None, map(in_chinese, clauses))]
+    return f"{'；'.join(said)}。" if cause else ""
 
 
 def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "") -> str:

@@ -13,8 +13,8 @@ from tocsin.actions.planning.bins import Bins, FleetBins, MigBins, fleet_figures
 from tocsin.actions.planning.plan import Move, Plan, Refusal, Step, StepKind
 from tocsin.actions.planning.simulation import Simulation
 from tocsin.actions.planning.state import FleetState, GpuHold, GpuMode
-from tocsin.actions.planning.units import HOUR_S, PlanLimits, Unit, units_of
-from tocsin.domain.words import counted
+from tocsin.actions.planning.units import HOUR_S, PlanLimits, Unit, say_gpus, units_of
+from tocsin.domain.phrase import Phrase, say, say_count
 
 MINUTE_S = 60.0
 
@@ -104,7 +104,7 @@ class _Queue:
         units = self._now.packing.units
         unit = max(self._waiting, key=lambda one: (units[one].price.gpu_hours, one))
         self._waiting.discard(unit)
-        self.refused.append(Refusal(units[unit].name, "its place is free only after it has left"))
+        self.refused.append(Refusal(units[unit].name, say("its place is free only after it has left")))
 
     def move(self, unit: int) -> float:
         """Move a unit; returns by how much F falls, in GPUs."""
@@ -123,11 +123,15 @@ def _step(
     piece, target = packing.units[unit], packing.bins[spot[0]]
     moves = _moves(state, simulation, piece, target.name, target.host, spot[1])
     cost = piece.price.gpu_hours + _lateness(state, piece, begins_s - piece.price.wait_s)
+    begins = _begins(piece, begins_s)
+    template = "Move {work} ({size}) {way}: {gain} GPU-hours of usable capacity for {cost} of work lost."
+    if begins:
+        template = "Move {work} ({size}) {way} {begins}: {gain} GPU-hours of usable capacity for {cost} of work lost."
+    way, figures = _way(piece, moves, target.host), {"gain": f"{gain:+.2f}", "cost": f"{cost:.2f}"}
     return Step(
         StepKind.MOVE,
         piece.name,
-        f"Move {piece.name} ({_size(piece)}) {_way(piece, moves, target.host)}{_how(piece, begins_s)}: "
-        f"{gain:+.2f} GPU-hours of usable capacity for {cost:.2f} of work lost.",
+        say(template, work=piece.name, size=_size(piece), way=way, **figures, **begins),
         moves,
         wait_s=begins_s,
         asks=piece.price.asks,
@@ -136,14 +140,16 @@ def _step(
     )
 
 
-def _way(piece: Unit, moves: Sequence[Move], host: str) -> str:
+def _way(piece: Unit, moves: Sequence[Move], host: str) -> Phrase:
     """From where to where: hosts for whole GPUs, GPUs for shares, first slices for instances."""
     if piece.gpus >= 1 and not piece.works[0].profile:
-        return f"from {piece.host} to {host}"
+        return say("from {source} to {target}", source=piece.host, target=host)
     source, target = moves[0].source[0], moves[0].target[0]
     if source.start is not None:
-        return f"from {source.gpu}@{source.start} to {target.gpu}@{target.start}"
-    return f"from {source.gpu} on {piece.host} to {target.gpu} on {host}"
+        before, after = f"{source.gpu}@{source.start}", f"{target.gpu}@{target.start}"
+        return say("from {source} to {target}", source=before, target=after)
+    places = {"source": source.gpu, "source_host": piece.host, "target": target.gpu, "target_host": host}
+    return say("from {source} on {source_host} to {target} on {target_host}", **places)
 
 
 def _lateness(state: FleetState, piece: Unit, late_s: float) -> float:
@@ -153,15 +159,21 @@ def _lateness(state: FleetState, piece: Unit, late_s: float) -> float:
     return sum(state.held_gpus(work) for work in piece.works if work.lost_s) * late_s / HOUR_S
 
 
-def _size(piece: Unit) -> str:
-    return piece.works[0].profile or f"{piece.gpus:g} GPU" + ("s" if piece.gpus > 1 else "")
+def _size(piece: Unit) -> Phrase | str:
+    return piece.works[0].profile or say_gpus(piece.gpus)
 
 
-def _how(piece: Unit, begins_s: float) -> str:
-    when = f" in {begins_s / MINUTE_S:.0f} min" if begins_s >= MINUTE_S else ""
+def _begins(piece: Unit, begins_s: float) -> dict[str, Phrase]:
+    """When a move begins, and after what; nothing where it may begin at once."""
+    how = None
     if piece.price.asks:
-        return f"{when} after asking for a checkpoint"
-    return f"{when} once its checkpoint is written" if piece.price.wait_s > 0 else when
+        how = say("after asking for a checkpoint")
+    elif piece.price.wait_s > 0:
+        how = say("once its checkpoint is written")
+    if begins_s < MINUTE_S:
+        return {} if how is None else {"begins": how}
+    minutes = f"{begins_s / MINUTE_S:.0f}"
+    return {"begins": say("in {n} min", n=minutes) if how is None else say("in {n} min {how}", n=minutes, how=how)}
 
 
 def _moves(
@@ -435,7 +447,7 @@ def defragment(state: FleetState, limits: PlanLimits) -> Plan:
 def repack_mig(state: FleetState, limits: PlanLimits) -> Plan:
     """Moves of work between MIG instances after which more of the instances in demand can be created."""
     units, refused = units_of(state, (GpuMode.MIG,), limits)
-    left_out = tuple(Refusal(one.uuid, one.reason) for one in state.left_out.values())
+    left_out = tuple(Refusal(one.uuid, say("{said}", said=one.reason)) for one in state.left_out.values())
     return _plan("mig", state, MigBins(state, units, limits), (*refused, *left_out), limits)
 
 
@@ -501,14 +513,18 @@ def _sentence(
     after: Mapping[str, float],
     gain: float,
     cost: float,
-) -> str:
-    what = "MIG slices" if kind == "mig" else "the fleet"
+) -> Phrase:
+    what = say("MIG slices") if kind == "mig" else say("the fleet")
     if not steps:
-        left = before["fragmented_gpus"]
-        return f"Leave {what} as it is: no move gains more than it costs ({left:.2f} GPUs are fragmented)."
-    moves = counted(sum(len(step.moves) for step in steps), "piece")
-    now, then = before["fragmented_gpus"], after["fragmented_gpus"]
-    return (
-        f"Move {moves} of work: of {before['free_gpus']:.2f} free GPUs, {then:.2f} in place of {now:.2f} are "
-        f"fragmented; gains {gain:.1f} GPU-hours, costs {cost:.2f}."
+        template = "Leave {what} as it is: no move gains more than it costs ({n} GPUs are fragmented)."
+        return say(template, what=what, n=f"{before['fragmented_gpus']:.2f}")
+    return say(
+        "Move {moves} of work: of {free} free GPUs, {then} in place of {now} are fragmented; "
+        "gains {gain} GPU-hours, costs {cost}.",
+        moves=say_count(sum(len(step.moves) for step in steps), "piece"),
+        free=f"{before['free_gpus']:.2f}",
+        then=f"{after['fragmented_gpus']:.2f}",
+        now=f"{before['fragmented_gpus']:.2f}",
+        gain=f"{gain:.1f}",
+        cost=f"{cost:.2f}",
     )

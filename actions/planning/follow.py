@@ -22,6 +22,7 @@ from tocsin.domain.decision import (
     ScaleParameters,
 )
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase, say, say_count
 from tocsin.domain.words import counted
 
 SOON_S = 60.0
@@ -109,11 +110,10 @@ def _moves(planner: str) -> Callable[[FleetState, PlanDependencies, PlanHistory]
         if rule in past.running or plan.gain_gpu_hours <= plan.cost_gpu_hours:
             return plan, []
         step = _first(state, plan.steps, dependencies.limits, rule, past)
-        sentence = (
-            f"{counted(len(plan.steps), 'step')} of this plan gain {plan.gain_gpu_hours:.2f} GPU-hours and cost "
-            f"{plan.cost_gpu_hours:.2f}"
-        )
-        return plan, [] if step is None else _migrations(rule, state, step, sentence, plan)
+        steps = say_count(len(plan.steps), "step")
+        figures = {"gain": f"{plan.gain_gpu_hours:.2f}", "cost": f"{plan.cost_gpu_hours:.2f}"}
+        why = say("{steps} of this plan gain {gain} GPU-hours and cost {cost}", steps=steps, **figures)
+        return plan, [] if step is None else _migrations(rule, state, step, why, plan)
 
     return made
 
@@ -141,7 +141,7 @@ def _detail(state: FleetState, step: Step) -> str:
     return f"{step.subject} to {', '.join(places or hosts)}"
 
 
-def _migrations(rule: str, state: FleetState, step: Step, sentence: str, plan: Plan) -> list[Intent]:
+def _migrations(rule: str, state: FleetState, step: Step, why: Phrase, plan: Plan) -> list[Intent]:
     """One step as an intent on the first GPU that its work leaves: managers move a job or a pod as a whole."""
     moved = [move for move in step.moves if move.source and move.source != move.target]
     if not moved:
@@ -157,9 +157,9 @@ def _migrations(rule: str, state: FleetState, step: Step, sentence: str, plan: P
         plan_gain_gpu_hours=round(plan.gain_gpu_hours, 2),
         plan_cost_gpu_hours=round(plan.cost_gpu_hours, 2),
     )
-    sentence = f"{step.sentence.rstrip('.')}; {sentence}."
+    said = say("{step} {why}.", step=step.said, why=why)
     subject = subject_of_gpu(state, first.source[0].gpu, _detail(state, step))
-    return [Intent(rule, subject, ActionKind.MIGRATE, sentence, parameters, work_of(work), state.simulated)]
+    return [Intent(rule, subject, ActionKind.MIGRATE, said, parameters, work_of(work), state.simulated)]
 
 
 def _scale_in(state: FleetState, dependencies: PlanDependencies, past: PlanHistory) -> tuple[Plan, list[Intent]]:
@@ -220,9 +220,10 @@ def _emptied(
     if step is None:
         return []
     saved = state.pools[pool].node_gpus * limits.horizon_h
-    sentence = f"it empties {last.subject}, which pool {pool} can do without: {saved:.0f} GPU-hours are saved"
+    template = "It empties {host}, which pool {pool} can do without: {saved} GPU-hours are saved"
+    why = say(template, host=last.subject, pool=pool, saved=f"{saved:.0f}")
     whole = Plan("scale", "", tuple(steps), gain_gpu_hours=saved, cost_gpu_hours=sum(s.cost_gpu_hours for s in steps))
-    return _migrations(rule, state, step, sentence, whole)
+    return _migrations(rule, state, step, why, whole)
 
 
 def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Step, nodes: int) -> Intent:
@@ -232,7 +233,7 @@ def _size(rule: str, action: ActionKind, state: FleetState, pool: str, step: Ste
     if action is ActionKind.SCALE_IN:
         parameters = ScaleInParameters(context=context, nodes=nodes, gpus=gpus, node=step.subject)
     subject = Subject(SubjectKind.POOL, pool, pool=pool, detail=f"{sign}{counted(nodes, 'node')}")
-    return Intent(rule, subject, action, step.sentence, parameters, simulated=state.simulated)
+    return Intent(rule, subject, action, step.said, parameters, simulated=state.simulated)
 
 
 _FOLLOWERS: Mapping[str, Callable[[FleetState, PlanDependencies, PlanHistory], tuple[Plan, list[Intent]]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from tocsin.actions.planning.placement import assign
 from tocsin.actions.planning.plan import RULES, Plan, Step, work_of
@@ -11,6 +12,7 @@ from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
 from tocsin.actions.planning.units import PlanLimits, pinned, price
 from tocsin.domain.decision import ActionParameters, DefragmentParameters, MigrateParameters
 from tocsin.domain.finding import ActionKind, Finding, Incident, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase, say, say_list
 
 MOST_NAMED = 4
 """Pieces of work that the sentence of a decision names at most; its parameters name all."""
@@ -23,8 +25,8 @@ class PlanNote:
     """What a plan adds to a decision: parameters, a clause of its sentence, and why it cannot be done now."""
 
     parameters: ActionParameters | None = None
-    words: str = ""
-    obstacle: str = ""
+    words: Phrase | None = None
+    obstacle: Phrase | None = None
 
 
 NOTHING = PlanNote()
@@ -81,8 +83,8 @@ def _places(state: FleetState, subject: Subject, limits: PlanLimits) -> PlanNote
     # Nothing that leaves may come back to what it leaves.
     now = state.with_nodes([], [replace(slot, healthy=False) for slot in slots])
     found: list[tuple[str, tuple[str, ...]]] = []
-    said: list[str] = []
-    stuck: list[str] = []
+    said: list[Phrase] = []
+    stuck: list[Phrase] = []
     for name in sorted({work.unit for work in works.values()}):
         members = [work for work in works.values() if work.unit == name]
         where, words = _place(now, members, limits)
@@ -92,30 +94,36 @@ def _places(state: FleetState, subject: Subject, limits: PlanLimits) -> PlanNote
     return PlanNote(MigrateParameters(work=names, to_host=hosts), _listed(said), _listed(stuck))
 
 
-def _listed(said: Sequence[str]) -> str:
-    each = list(dict.fromkeys(said))
-    more = f" and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
-    return f"{', '.join(each[:MOST_NAMED])}{more}"
+def _listed(said: Sequence[Phrase]) -> Phrase | None:
+    """What is said, each once and the first few alone; None where that is nothing."""
+    each = list({str(one): one for one in said}.values())
+    if not each:
+        return None
+    listed = say_list(each[:MOST_NAMED])
+    return listed if len(each) <= MOST_NAMED else say("{said} and {n} more", said=listed, n=len(each) - MOST_NAMED)
 
 
-def _place(state: FleetState, works: list[Workload], limits: PlanLimits) -> tuple[tuple[str, ...], str]:
+def _place(state: FleetState, works: list[Workload], limits: PlanLimits) -> tuple[tuple[str, ...], Phrase]:
     """The hosts for these pieces of one unit, and in words; no hosts where they have to stay."""
     name = works[0].unit
     alone = [replace(work, gang="", lost_s=work.lost_s or 0.0) for work in works]
     reason = next(
-        (why for one in alone if (why := pinned(_open(state, one), [one], replace(limits, patience_s=-1.0)))), ""
+        (why for one in alone if (why := pinned(_open(state, one), [one], replace(limits, patience_s=-1.0)))), None
     )
-    if reason:
-        return (), f"{'what runs there' if works[0].stays == UNSEEN else name} has to stay: {reason}"
+    if reason is not None:
+        what = say("what runs there") if works[0].stays == UNSEEN else name
+        return (), say("{work} has to stay: {reason}", work=what, reason=reason)
     without = state.with_works([replace(work, holds=()) for work in works])
     places = assign(without, [replace(work, holds=()) for work in works], limits)
     if places is None:
-        return (), f"{name} has no place now"
+        return (), say("{work} has no place now", work=name)
     hosts = tuple(sorted({one.host for _, one in places}))
     prices = [price(state, work, limits) for work in works]
     known = [one.gpu_hours for one in prices if one is not None]
-    lost = f" for {sum(known):.2f} GPU-hours" if len(known) == len(prices) else ""
-    return hosts, f"{name} to {' '.join(hosts)}{lost}"
+    goes = say("{work} to {hosts}", work=name, hosts=" ".join(hosts))
+    if len(known) < len(prices):
+        return hosts, goes
+    return hosts, say("{move} for {cost} GPU-hours", move=goes, cost=f"{sum(known):.2f}")
 
 
 def _open(state: FleetState, work: Workload) -> FleetState:
@@ -145,10 +153,15 @@ def _repacking(state: FleetState, steps: Sequence[Step]) -> PlanNote:
         return NOTHING
     moves = [(work_of(state.works[move.work]), move) for step in steps for move in step.moves]
     hosts = [state.gpus[move.target[0].gpu].host for _, move in moves]
-    said = [step.sentence[0].lower() + step.sentence[1:].rstrip(".") for step in steps[:MOST_NAMED]]
-    more = f" and {len(steps) - MOST_NAMED} more" if len(steps) > MOST_NAMED else ""
+    said = say("as planned: {steps}", steps=_one_by_one(steps[:MOST_NAMED]))
+    if len(steps) > MOST_NAMED:
+        said = say("{said} {n} more follow", said=said, n=len(steps) - MOST_NAMED)
     made = DefragmentParameters(work=tuple(name for name, _ in moves), to_host=tuple((host,) for host in hosts))
-    return PlanNote(made, f"{', '.join(said)}{more}")
+    return PlanNote(made, said)
+
+
+def _one_by_one(steps: Sequence[Step]) -> Phrase | str:
+    return reduce(lambda before, then: say("{step} {next}", step=before, next=then), (one.said for one in steps))
 
 
 @dataclass
@@ -164,4 +177,8 @@ class Proposals:
 
 def alone(findings: Iterable[Finding]) -> list[Incident]:
     """An incident for each of what planners ask for: none of it explains anything else."""
-    return [Incident(one, (one,), one.started_ms, one.last_ms, one.sentence) for one in findings if one.rule in PLANNED]
+    return [
+        Incident(one, (one,), one.started_ms, one.last_ms, one.sentence, sentence_zh=one.sentence_zh)
+        for one in findings
+        if one.rule in PLANNED
+    ]

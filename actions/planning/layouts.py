@@ -105,7 +105,7 @@ def _worked_out(whole: Reading, profiles: Mapping[str, str]) -> MigLayout:
     template = TEMPLATES[template_of(whole.gpu.model)]
     found = deduced(whole.values, template, Counter(profiles.values()) if profiles else None)
     if found.layout is None:
-        several = f"{found.count} layouts of its MIG instances agree with what is known"
+        several = "several layouts of its MIG instances agree with what is known"
         return MigLayout(
             None, several if found.count else "the placement of its MIG instances is unknown", count=found.count
         )

@@ -21,10 +21,10 @@ from tocsin.actions.planning.state import (
     Workload,
     share_of,
 )
-from tocsin.actions.planning.units import HOUR_S, PlanLimits, budgets_of, pinned, price
+from tocsin.actions.planning.units import HOUR_S, PlanLimits, budgets_of, pinned, price, say_gpus
 from tocsin.domain.fragmentation import FreeNode, expected_unusable, fits_together
 from tocsin.domain.grouping import grouped
-from tocsin.domain.words import counted
+from tocsin.domain.phrase import Phrase, say, say_all, say_count
 
 LOSS_S = 3600.0
 """Work lost by a failure where nobody knows how often checkpoints are written (own choice)."""
@@ -153,7 +153,7 @@ def place(state: FleetState, limits: PlanLimits, weights: Weights | None = None)
     for name in sorted(waiting, key=lambda one: _urgency(one, waiting[one])):
         works = waiting[name]
         if len(works) < len(state.gangs.get(works[0].gang, works)):
-            refused.append(Refusal(name, "some of its gang runs already"))
+            refused.append(Refusal(name, say("some of its gang runs already")))
             continue
         found = _together(now, works, limits, weights)
         if found is None:
@@ -162,10 +162,10 @@ def place(state: FleetState, limits: PlanLimits, weights: Weights | None = None)
         now = now.with_works([replace(work, holds=one.holds) for work, one in found])
         steps.append(_placing(name, found))
     after = Simulation(state, limits.most_risk).run(steps)
-    placed = counted(sum(len(step.moves) for step in steps), "piece")
+    placed = say_count(sum(len(step.moves) for step in steps), "piece")
     return Plan(
         "place",
-        f"Start {placed} of work; {len(refused)} must wait on.",
+        say("Start {pieces} of work; {n} must wait on.", pieces=placed, n=len(refused)),
         tuple(steps),
         tuple(refused),
         fleet_figures(state),
@@ -245,16 +245,19 @@ def _placing(name: str, found: Found) -> Step:
     for _, one in found:
         for term, value in one.terms.items():
             terms[term] = terms.get(term, 0.0) + value
-    reasons = ", ".join(f"{term} {value:+.2f}" for term, value in terms.items())
+    costs = {term: f"{value:+.2f}" for term, value in terms.items()}
+    template = (
+        "Start {work} on {hosts} (GPU-hours: fragmentation {fragmentation}, risk {risk}, data {data}, load {load})."
+    )
     return Step(
         StepKind.PLACE,
         name,
-        f"Start {name} on {', '.join(hosts)} (GPU-hours: {reasons}).",
+        say(template, work=name, hosts=", ".join(hosts), **costs),
         tuple(Move(work.id, work.holds, one.holds) for work, one in found),
     )
 
 
-def _why_not(state: FleetState, work: Workload, limits: PlanLimits) -> str:
+def _why_not(state: FleetState, work: Workload, limits: PlanLimits) -> Phrase:
     reasons: dict[str, int] = {}
     for host, node in state.nodes.items():
         problems = [misfit(work, node, (slot,), limits.most_risk) for slot in state.by_host[host]]
@@ -269,8 +272,11 @@ def _why_not(state: FleetState, work: Workload, limits: PlanLimits) -> str:
         else:
             reason = "too few free GPUs, or in the wrong places"
         reasons[reason] = reasons.get(reason, 0) + 1
-    summary = "; ".join(f"{counted(count, 'host')}: {reason}" for reason, count in sorted(reasons.items()))
-    return f"it fits nowhere now ({summary})" if summary else "there is no host"
+    each = [
+        say("{hosts}: {reason}", hosts=say_count(count, "host"), reason=reason)
+        for reason, count in sorted(reasons.items())
+    ]
+    return say("it fits nowhere now ({reasons})", reasons=say_all(each)) if each else say("there is no host")
 
 
 def evacuate(state: FleetState, host: str, limits: PlanLimits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
@@ -279,7 +285,7 @@ def evacuate(state: FleetState, host: str, limits: PlanLimits) -> tuple[tuple[St
     Work that can be asked writes a checkpoint first. A gang moves whole: its members on other hosts restart in place.
     """
     steps: list[Step] = []
-    refused = [Refusal(name, reason) for name, reason in sorted(state.staying(host).items())]
+    refused = [Refusal(name, say("{said}", said=reason)) for name, reason in sorted(state.staying(host).items())]
     left = Counter({name: budget.allowed for name, budget in state.budgets.items()})
     now = state
     for name, works in _leaving(state, host).items():
@@ -302,7 +308,9 @@ def _leaving(state: FleetState, host: str) -> dict[str, Sequence[Workload]]:
     return found
 
 
-def _must_stay(state: FleetState, works: Sequence[Workload], limits: PlanLimits, left: Mapping[str, int]) -> str:
+def _must_stay(
+    state: FleetState, works: Sequence[Workload], limits: PlanLimits, left: Mapping[str, int]
+) -> Phrase | None:
     for work in works:
         alone = replace(work, gang="", lost_s=work.lost_s or 0.0)
         open_state = state.with_nodes([replace(state.nodes[state.host_of(work)], schedulable=True)])
@@ -310,7 +318,7 @@ def _must_stay(state: FleetState, works: Sequence[Workload], limits: PlanLimits,
         if reason:
             return reason
     short = [name for name, count in budgets_of(works).items() if left[name] < count]
-    return f"disruption budget {short[0]} has nothing left" if short else ""
+    return say("disruption budget {budget} has nothing left", budget=short[0]) if short else None
 
 
 def _elsewhere(state: FleetState, works: Sequence[Workload], host: str, limits: PlanLimits) -> Found | None:
@@ -346,17 +354,24 @@ def _moving(
     cost = math.fsum(one.gpu_hours for one in prices if one is not None)
     hosts = ", ".join(sorted({one.host for _, one in found}))
     steps = [
-        Step(StepKind.CHECKPOINT, work.id, f"Ask {work.id} for a checkpoint and wait {work.checkpoint_s:.0f} s.")
+        Step(
+            StepKind.CHECKPOINT,
+            work.id,
+            say("Ask {work} for a checkpoint and wait {n} s.", work=work.id, n=f"{work.checkpoint_s:.0f}"),
+        )
         for work in asked
     ]
-    summary = f"{cost:.2f} GPU-hours of work lost" if None not in prices else "an unknown amount of work lost"
+    lost = say("{cost} GPU-hours of work lost", cost=f"{cost:.2f}")
+    if None in prices:
+        lost = say("an unknown amount of work lost")
+    moved = {"work": name, "gpus": say_gpus(held), "source": host, "hosts": hosts, "lost": lost}
     sources = {work.id: work.holds for work in works}
     return [
         *steps,
         Step(
             StepKind.MOVE,
             name,
-            f"Move {name} ({held:g} GPU{'' if held <= 1 else 's'}) from {host} to {hosts}: {summary}.",
+            say("Move {work} ({gpus}) from {source} to {hosts}: {lost}.", **moved),
             tuple(Move(work.id, sources[work.id], one.holds) for work, one in found),
             cost_gpu_hours=cost,
         ),

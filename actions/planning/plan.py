@@ -13,6 +13,7 @@ from typing import Any
 from tocsin.actions.planning.state import FleetState, GpuHold, Workload
 from tocsin.domain.decision import ActionParameters
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase, in_chinese
 from tocsin.domain.reading import Owner
 
 RULES: Mapping[str, str] = {
@@ -63,7 +64,7 @@ class Step:
 
     kind: StepKind
     subject: str
-    sentence: str
+    said: Phrase | str
     moves: tuple[Move, ...] = ()
     amount: float = 0.0
     wait_s: float = 0.0
@@ -72,13 +73,29 @@ class Step:
     gain_gpu_hours: float = 0.0
     cost_gpu_hours: float = 0.0
 
+    @property
+    def sentence(self) -> str:
+        return str(self.said)
+
+    @property
+    def sentence_zh(self) -> str:
+        return in_chinese(self.said)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """What was looked at and left alone, and why."""
 
     subject: str
-    reason: str
+    said: Phrase | str
+
+    @property
+    def reason(self) -> str:
+        return str(self.said)
+
+    @property
+    def reason_zh(self) -> str:
+        return in_chinese(self.said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,7 @@ class Plan:
     """
 
     kind: str
-    sentence: str
+    said: Phrase | str
     steps: tuple[Step, ...] = ()
     refused: tuple[Refusal, ...] = ()
     before: Mapping[str, float] = field(default_factory=dict)
@@ -100,13 +117,29 @@ class Plan:
     simulated: bool = False
 
     @property
+    def sentence(self) -> str:
+        return str(self.said)
+
+    @property
+    def sentence_zh(self) -> str:
+        return in_chinese(self.said)
+
+    @property
     def moved(self) -> tuple[str, ...]:
         """Ids of all works that the plan moves or places."""
         return tuple(move.work for step in self.steps for move in step.moves)
 
     def as_json(self) -> dict[str, Any]:
         """The plan as `tocsin plan --json` prints it."""
-        return asdict(self)
+        steps = [
+            {"kind": one.kind, "subject": one.subject, "sentence": one.sentence, **_rest(one)} for one in self.steps
+        ]
+        refused = [{"subject": one.subject, "reason": one.reason} for one in self.refused]
+        return {"kind": self.kind, "sentence": self.sentence, **_rest(self), "steps": steps, "refused": refused}
+
+
+def _rest(one: Plan | Step) -> dict[str, Any]:
+    return {name: value for name, value in asdict(one).items() if name not in ("kind", "subject", "said")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +149,18 @@ class Intent:
     rule: str
     subject: Subject
     action: ActionKind
-    sentence: str
+    said: Phrase | str
     parameters: ActionParameters
     work: str = ""
     simulated: bool = False
+
+    @property
+    def sentence(self) -> str:
+        return str(self.said)
+
+    @property
+    def sentence_zh(self) -> str:
+        return in_chinese(self.said)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -140,6 +181,7 @@ class Intent:
             started_ms=since_ms,
             last_ms=now_ms,
             sentence=self.sentence,
+            sentence_zh=self.sentence_zh,
             simulated=self.simulated,
             owners=owners,
         )

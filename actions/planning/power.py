@@ -13,7 +13,7 @@ from tocsin.actions.planning.state import FleetState, Slot
 from tocsin.domain.decision import ThrottleParameters
 from tocsin.domain.finding import ActionKind, Subject
 from tocsin.domain.grouping import grouped
-from tocsin.domain.words import counted
+from tocsin.domain.phrase import Phrase, say, say_count
 
 GRAIN_W = 10
 """Limits are asked for in steps of so many watts, so that small shifts of the plan change no decision (own choice)."""
@@ -57,11 +57,13 @@ def power_caps(state: FleetState, budget: PowerBudget) -> Plan:
     floors alone do not fit nothing is planned: work must leave. No limit falls when the facility's budget rises.
     """
     known = [slot for slot in state.gpus.values() if _range(slot) is not None]
-    refused = [Refusal(slot.uuid, "its power limits are not known") for slot in state.gpus.values() if not _range(slot)]
+    unknown = say("its power limits are not known")
+    refused = [Refusal(slot.uuid, unknown) for slot in state.gpus.values() if not _range(slot)]
     before = _figures(state, known)
     short = _floors_too_high(state, known, budget)
     if short:
-        return _plan(state, "Leave all power limits: the floors alone do not fit.", (), [*short, *refused], before)
+        left = say("Leave all power limits: the floors alone do not fit.")
+        return _plan(state, left, (), [*short, *refused], before)
     limits = _fill(state, _groups(state, known), budget)
     steps = tuple(
         _step(slot, limits[slot.uuid])
@@ -69,15 +71,17 @@ def power_caps(state: FleetState, budget: PowerBudget) -> Plan:
         if slot.limit_watts is not None and limits[slot.uuid] < slot.limit_watts - 0.5
     )
     Simulation(state).run(steps)
-    return _plan(state, f"Lower the power limit of {counted(len(steps), 'GPU')}.", steps, refused, before)
+    return _plan(
+        state, say("Lower the power limit of {gpus}.", gpus=say_count(len(steps), "GPU")), steps, refused, before
+    )
 
 
 def _plan(
-    state: FleetState, sentence: str, steps: tuple[Step, ...], refused: Iterable[Refusal], before: Mapping[str, float]
+    state: FleetState, said: Phrase, steps: tuple[Step, ...], refused: Iterable[Refusal], before: Mapping[str, float]
 ) -> Plan:
     after = Simulation(state).run(steps)
     slots = [slot for slot in after.gpus.values() if _range(slot) is not None]
-    return Plan("power", sentence, steps, tuple(refused), before, _figures(after, slots), simulated=state.simulated)
+    return Plan("power", said, steps, tuple(refused), before, _figures(after, slots), simulated=state.simulated)
 
 
 def _range(slot: Slot) -> tuple[float, float] | None:
@@ -113,7 +117,7 @@ def _floors_too_high(state: FleetState, slots: Iterable[Slot], budget: PowerBudg
     return [
         Refusal(
             f"rack {name}" if name else "facility",
-            f"the floors need {watts:.0f} W of {limits[name]:.0f} W; work must leave",
+            say("the floors need {n} W of {most} W; work must leave", n=f"{watts:.0f}", most=f"{limits[name]:.0f}"),
         )
         for name, watts in floors.items()
         if watts > limits.get(name, math.inf) + 1e-6
@@ -195,9 +199,13 @@ def _step(slot: Slot, watts: float) -> Step:
     return Step(
         StepKind.POWER_LIMIT,
         slot.uuid,
-        f"Lower the power limit of {slot.uuid} on {slot.host} from {slot.limit_watts:.0f} to {watts:.0f} W.",
+        say("Lower the power limit of {gpu} on {host} from {was} to {watts} W.", **_change(slot, watts)),
         amount=float(watts),
     )
+
+
+def _change(slot: Slot, watts: float) -> dict[str, str]:
+    return {"gpu": slot.uuid, "host": slot.host, "was": f"{slot.limit_watts:.0f}", "watts": f"{watts:.0f}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +263,10 @@ def _holds(state: FleetState, budget: PowerBudget) -> bool:
 
 
 def _keep(cap: Cap, state: FleetState) -> Intent:
-    watts = f"{cap.parameters.power_limit_watts or 0.0:.0f} W"
-    sentence = f"Keep the power limit of {cap.subject.name} at {watts}: the power budget would not hold without it."
-    return Intent(RULES["power"], cap.subject, ActionKind.THROTTLE, sentence, cap.parameters, simulated=state.simulated)
+    watts = f"{cap.parameters.power_limit_watts or 0.0:.0f}"
+    template = "Keep the power limit of {gpu} at {watts} W: the power budget would not hold without it."
+    said = say(template, gpu=cap.subject.name, watts=watts)
+    return Intent(RULES["power"], cap.subject, ActionKind.THROTTLE, said, cap.parameters, simulated=state.simulated)
 
 
 def _lower(state: FleetState, steps: Sequence[Step]) -> list[Intent]:
@@ -283,8 +292,11 @@ def _limit(state: FleetState, step: Step) -> Intent:
         RULES["power"],
         subject_of_gpu(state, slot.uuid, f"{watts} W"),
         ActionKind.THROTTLE,
-        f"Lower the power limit of {slot.uuid} on {slot.host} from {slot.limit_watts:.0f} to {watts} W: the limits "
-        "together are above the power budget.",
+        say(
+            "Lower the power limit of {gpu} on {host} from {was} to {watts} W: "
+            "the limits together are above the power budget.",
+            **_change(slot, watts),
+        ),
         ThrottleParameters(power_limit_watts=watts, was_watts=round(slot.limit_watts)),
         simulated=state.simulated,
     )

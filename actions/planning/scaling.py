@@ -14,8 +14,8 @@ from tocsin.actions.planning.state import FleetNode, FleetState, Pool
 from tocsin.actions.planning.units import PlanLimits, price
 from tocsin.domain.clock import SECOND
 from tocsin.domain.finding import SubjectKind
+from tocsin.domain.phrase import Phrase, say, say_count
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.words import counted
 
 MOST_NEW = 4
 """Nodes that one failing node may call for at most (own choice)."""
@@ -50,7 +50,7 @@ def replace_before_drain(state: FleetState, hosts: Sequence[str], limits: PlanLi
     now = state.with_nodes([replace(state.nodes[host], risk=1.0) for host in hosts if host in state.nodes])
     for host in hosts:
         if host not in now.nodes:
-            refused.append(Refusal(host, "there is no such node"))
+            refused.append(Refusal(host, say("there is no such node")))
             continue
         found, reasons = _replace_one(now, host, state.nodes[host].risk, limits)
         refused += reasons
@@ -62,8 +62,13 @@ def replace_before_drain(state: FleetState, hosts: Sequence[str], limits: PlanLi
     added = sum(int(step.amount) for step in steps if step.kind is StepKind.SCALE_OUT)
     return Plan(
         "scale",
-        f"Add {counted(added, 'node')} and drain {drained} of {counted(len(hosts), 'node')}; "
-        f"{cost:.2f} GPU-hours of work are lost.",
+        say(
+            "Add {added} and drain {n} of {hosts}; {cost} GPU-hours of work are lost.",
+            added=say_count(added, "node"),
+            n=drained,
+            hosts=say_count(len(hosts), "node"),
+            cost=f"{cost:.2f}",
+        ),
         tuple(steps),
         tuple(refused),
         ready_figures(state),
@@ -85,20 +90,19 @@ def _replace_one(
 ) -> tuple[list[Step], tuple[Refusal, ...]]:
     pool = state.pools.get(state.nodes[host].pool)
     best: tuple[list[Step], tuple[Refusal, ...]] | None = None
-    reason = "its pool may not grow" if pool is None else ""
+    reason: Phrase | str = say("its pool may not grow")
     for added in range(MOST_NEW + 1 if pool is not None else 1):
         ahead = _grow(pool, added, state) if pool is not None and added else []
-        why = f" ({risk:.0%} likely to fail)" if risk > 0 else ""
-        cordon = Step(StepKind.CORDON, host, f"Stop new work on {host}{why}.")
+        cordon = _cordon(host, risk)
         try:
             ready = Simulation(state, 1.0).run([*ahead, cordon])
         except PlanBroken as broken:
-            reason = broken.reason
+            reason = broken.said
             continue
         moves, left = evacuate(ready, host, limits)
         steps = [*ahead, cordon, *moves]
         if not left:
-            return [*steps, Step(StepKind.DRAIN, host, f"Drain {host}: all its work has left.")], ()
+            return [*steps, Step(StepKind.DRAIN, host, say("Drain {host}: all its work has left.", host=host))], ()
         if best is None or len(left) < len(best[1]):
             best = steps, left
     if best is not None:
@@ -108,10 +112,12 @@ def _replace_one(
 
 def _grow(pool: Pool, added: int, state: FleetState) -> list[Step]:
     hosts = new_names(state, pool, added)
-    what, are = counted(added, "node"), "it is" if added == 1 else "they are"
-    wait = f"Wait until {are} ready (about {pool.provision_s / 60:.0f} min)."
+    minutes = f"{pool.provision_s / 60:.0f}"
+    one, several = "Wait until it is ready (about {n} min).", "Wait until they are ready (about {n} min)."
+    wait = say(one if added == 1 else several, n=minutes)
+    more = say("Add {nodes} to pool {pool}.", nodes=say_count(added, "node"), pool=pool.name)
     return [
-        Step(StepKind.SCALE_OUT, pool.name, f"Add {what} to pool {pool.name}.", amount=float(added), hosts=hosts),
+        Step(StepKind.SCALE_OUT, pool.name, more, amount=float(added), hosts=hosts),
         Step(StepKind.WAIT_READY, pool.name, wait, amount=float(added), hosts=hosts),
     ]
 
@@ -131,14 +137,14 @@ def scale_in(state: FleetState, policy: ScalingPolicy, limits: PlanLimits) -> Pl
         reason = _keep(now, pool, policy)
         found = None if reason else _dispensable(now, pool, limits)
         if found is None:
-            refused.append(Refusal(name, reason or "no node can be emptied within the laws"))
+            refused.append(Refusal(name, reason or say("no node can be emptied within the laws")))
             continue
         steps += found
         now = Simulation(now, 1.0).run(found)
     removed = sum(step.kind is StepKind.SCALE_IN for step in steps)
     return Plan(
         "scale",
-        f"Remove {counted(removed, 'node')}." if removed else "No pool gives a node back.",
+        say("Remove {nodes}.", nodes=say_count(removed, "node")) if removed else say("No pool gives a node back."),
         tuple(steps),
         tuple(refused),
         ready_figures(state),
@@ -149,21 +155,33 @@ def scale_in(state: FleetState, policy: ScalingPolicy, limits: PlanLimits) -> Pl
     )
 
 
-def _keep(state: FleetState, pool: Pool, policy: ScalingPolicy) -> str:
-    """Why the pool keeps its size; empty where it may shrink."""
+def _keep(state: FleetState, pool: Pool, policy: ScalingPolicy) -> Phrase | None:
+    """Why the pool keeps its size; None where it may shrink."""
     if pool.utilisation is None:
-        return "its utilisation is unknown"
+        return say("its utilisation is unknown")
     if pool.utilisation >= policy.scale_in_below:
-        return f"{pool.utilisation:.0%} busy, not below {policy.scale_in_below:.0%}"
+        busy, below = f"{pool.utilisation:.0%}", f"{policy.scale_in_below:.0%}"
+        return say("{busy} busy, not below {below}", busy=busy, below=below)
     if pool.waiting_gpus:
-        return f"work waits for {pool.waiting_gpus:g} GPUs"
+        return say("work waits for {n} GPUs", n=f"{pool.waiting_gpus:g}")
     if pool.changed_ms is not None and state.at_ms - pool.changed_ms < policy.in_rest_s * SECOND:
-        return "it was scaled a short while ago"
+        return say("it was scaled a short while ago")
     ready = state.ready_gpus(pool.name)
     if ready - pool.node_gpus < pool.floor_gpus:
-        return f"{ready} GPUs are ready, and its floor is {pool.floor_gpus}"
+        return _at_floor(ready, pool)
     after = pool.utilisation * ready / (ready - pool.node_gpus) if ready > pool.node_gpus else math.inf
-    return f"the rest would be {after:.0%} busy" if after > policy.most_after else ""
+    return say("the rest would be {busy} busy", busy=f"{after:.0%}") if after > policy.most_after else None
+
+
+def _at_floor(ready: int, pool: Pool) -> Phrase:
+    return say("{n} GPUs are ready, and its floor is {floor}", n=ready, floor=pool.floor_gpus)
+
+
+def _cordon(host: str, risk: float = 0.0) -> Step:
+    said = say("Stop new work on {host}.", host=host)
+    if risk > 0:
+        said = say("Stop new work on {host} ({risk} likely to fail).", host=host, risk=f"{risk:.0%}")
+    return Step(StepKind.CORDON, host, said)
 
 
 def _dispensable(state: FleetState, pool: Pool, limits: PlanLimits) -> list[Step] | None:
@@ -171,7 +189,7 @@ def _dispensable(state: FleetState, pool: Pool, limits: PlanLimits) -> list[Step
     for node in sorted(nodes, key=lambda one: (_loss(state, one, limits), -one.risk, one.host)):
         if state.staying(node.host) or any(not work.movable for work in state.on_host.get(node.host, ())):
             continue
-        cordon = Step(StepKind.CORDON, node.host, f"Stop new work on {node.host}.")
+        cordon = _cordon(node.host)
         try:
             closed = Simulation(state, 1.0).run([cordon])
         except PlanBroken:
@@ -180,9 +198,12 @@ def _dispensable(state: FleetState, pool: Pool, limits: PlanLimits) -> list[Step
         if left:
             continue
         loss = math.fsum(step.cost_gpu_hours for step in moves)
-        busy = "of unknown load" if pool.utilisation is None else f"{pool.utilisation:.0%} busy"
-        sentence = f"Remove {node.host} from pool {pool.name}, {busy}: {loss:.2f} GPU-hours are lost."
-        return [cordon, *moves, Step(StepKind.SCALE_IN, node.host, sentence, amount=1.0)]
+        load = say("of unknown load")
+        if pool.utilisation is not None:
+            load = say("{busy} busy", busy=f"{pool.utilisation:.0%}")
+        template = "Remove {host} from pool {pool}, {load}: {cost} GPU-hours are lost."
+        said = say(template, host=node.host, pool=pool.name, load=load, cost=f"{loss:.2f}")
+        return [cordon, *moves, Step(StepKind.SCALE_IN, node.host, said, amount=1.0)]
     return None
 
 
@@ -236,16 +257,16 @@ def follow_demand(state: FleetState, demands: Iterable[PoolDemand], policy: Scal
     for demand in demands:
         pool = state.pools.get(demand.pool)
         if pool is None:
-            refused.append(Refusal(demand.pool, "nothing is known of this pool"))
+            refused.append(Refusal(demand.pool, say("nothing is known of this pool")))
             continue
         found, reason = _follow(now, pool, demand, policy, limits)
-        if reason:
+        if reason is not None:
             refused.append(Refusal(pool.name, reason))
         now = Simulation(now, 1.0).run(found)
         steps += found
     return Plan(
         "scale",
-        f"{counted(len(steps), 'step')} for the demand ahead.",
+        say("{steps} for the demand ahead.", steps=say_count(len(steps), "step")),
         tuple(steps),
         tuple(refused),
         ready_figures(state),
@@ -257,11 +278,11 @@ def follow_demand(state: FleetState, demands: Iterable[PoolDemand], policy: Scal
 
 def _follow(
     state: FleetState, pool: Pool, demand: PoolDemand, policy: ScalingPolicy, limits: PlanLimits
-) -> tuple[list[Step], str]:
+) -> tuple[list[Step], Phrase | None]:
     """Steps, or why there are none."""
     now_ms, size, ready = state.at_ms, pool.node_gpus, state.ready_gpus(pool.name)
     rest_s = math.inf if pool.changed_ms is None else (now_ms - pool.changed_ms) / SECOND
-    rested = f"it was scaled {rest_s / 60:.0f} min ago"
+    rested = say("it was scaled {n} min ago", n=f"{rest_s / 60:.0f}")
     soon = demand.most(now_ms, now_ms + int((pool.provision_s + policy.out_rest_s) * SECOND))
     if soon is not None and soon > policy.fill_to * ready:
         if rest_s < policy.out_rest_s:
@@ -269,25 +290,25 @@ def _follow(
         return _more(state, pool, math.ceil((soon / policy.fill_to - ready) / size - 1e-9), soon)
     later = demand.most(now_ms, now_ms + int(policy.in_window_s * SECOND))
     if later is None:
-        return [], "nothing is known of the demand"
+        return [], say("nothing is known of the demand")
     if later > policy.most_after * (ready - size):
-        return [], f"{later:.0f} GPUs are wanted of {ready}: neither too many nor too few"
+        template = "{n} GPUs are wanted of {ready}: neither too many nor too few"
+        return [], say(template, n=f"{later:.0f}", ready=ready)
     if ready - size < pool.floor_gpus:
-        return [], f"{ready} GPUs are ready, and its floor is {pool.floor_gpus}"
+        return [], _at_floor(ready, pool)
     if rest_s < policy.in_rest_s:
         return [], rested
     found = _dispensable(state, pool, limits)
-    return (found, "") if found else ([], "no node can be emptied within the laws")
+    return (found, None) if found else ([], say("no node can be emptied within the laws"))
 
 
-def _more(state: FleetState, pool: Pool, wanted: int, soon: float) -> tuple[list[Step], str]:
+def _more(state: FleetState, pool: Pool, wanted: int, soon: float) -> tuple[list[Step], Phrase | None]:
     have = sum(node.pool == pool.name for node in state.nodes.values())
     if pool.most_nodes is not None:
         wanted = min(wanted, pool.most_nodes - have)
     if wanted < 1:
-        return [], f"it has {counted(have, 'node')} and may have no more"
-    sentence = (
-        f"Add {counted(wanted, 'node')} to pool {pool.name}: {soon:.0f} GPUs are wanted within the time that takes."
-    )
+        return [], say("it has {nodes} and may have no more", nodes=say_count(have, "node"))
+    template = "Add {nodes} to pool {pool}: {n} GPUs are wanted within the time that takes."
+    said = say(template, nodes=say_count(wanted, "node"), pool=pool.name, n=f"{soon:.0f}")
     hosts = new_names(state, pool, wanted)
-    return [Step(StepKind.SCALE_OUT, pool.name, sentence, amount=float(wanted), hosts=hosts)], ""
+    return [Step(StepKind.SCALE_OUT, pool.name, said, amount=float(wanted), hosts=hosts)], None

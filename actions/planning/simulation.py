@@ -20,20 +20,26 @@ from tocsin.actions.planning.state import (
 )
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.fragmentation import Placement, free_slices
+from tocsin.domain.phrase import Phrase, say
 
 
 class PlanBroken(TocsinError):
-    """A step cannot be carried out, or must not be: `number` counts from 1, `reason` says why."""
+    """A step cannot be carried out, or must not be: `number` counts from 1, `reason` and `said` say why."""
 
-    def __init__(self, number: int, step: Step, reason: str) -> None:
+    def __init__(self, number: int, step: Step, said: Phrase | str) -> None:
         self.number = number
         self.step = step
-        self.reason = reason
-        super().__init__(f"step {number} ({step.kind} {step.subject}) breaks the plan: {reason}")
+        self.said = said
+        self.reason = str(said)
+        super().__init__(f"step {number} ({step.kind} {step.subject}) breaks the plan: {said}")
 
 
 class _MoveRefused(Exception):
-    """Why a step is refused."""
+    """Why a step is refused; a phrase where people are shown it."""
+
+    def __init__(self, said: Phrase | str) -> None:
+        super().__init__(str(said))
+        self.said = said
 
 
 class Simulation:
@@ -84,7 +90,7 @@ class Simulation:
         try:
             _DEEDS[step.kind](self, step)
         except _MoveRefused as refused:
-            raise PlanBroken(self._steps, step, str(refused)) from None
+            raise PlanBroken(self._steps, step, refused.said) from None
 
     def work(self, name: str) -> Workload:
         return self._works[name]
@@ -200,7 +206,8 @@ class Simulation:
         if pool.most_nodes is not None:
             have = sum(node.pool == pool.name for node in self._nodes.values())
             if have + len(step.hosts) > pool.most_nodes:
-                raise _MoveRefused(f"pool {pool.name} has {have} nodes and may have {pool.most_nodes}")
+                said = "pool {pool} has {n} nodes and may have {most}"
+                raise _MoveRefused(say(said, pool=pool.name, n=have, most=pool.most_nodes))
         pattern = self._pattern(pool)
         for host in step.hosts:
             if host in self._nodes:
@@ -233,7 +240,8 @@ class Simulation:
         floor = self._origin.pools[node.pool].floor_gpus if node.pool in self._origin.pools else 0
         ready = self._ready(node.pool)
         if ready < floor:
-            raise _MoveRefused(f"pool {node.pool} would have {ready} GPUs ready, fewer than its floor of {floor}")
+            said = "pool {pool} would have {n} GPUs ready, fewer than its floor of {floor}"
+            raise _MoveRefused(say(said, pool=node.pool, n=ready, floor=floor))
 
     def _drain(self, step: Step) -> None:
         node = self._node(step.subject)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tocsin.actions.planning.plan import Refusal
 from tocsin.actions.planning.state import FleetState, GpuMode, Workload
 from tocsin.domain.grouping import grouped
+from tocsin.domain.phrase import Phrase, say
 
 HOUR_S = 3600.0
 
@@ -91,47 +92,54 @@ def units_of(
     units, refused = [], []
     for name, works in sorted(found.items()):
         reason = pinned(state, works, limits)
-        if reason:
+        if reason is not None:
             refused.append(Refusal(name, reason))
         else:
             units.append(_unit(state, name, works, limits))
     return tuple(units), tuple(refused)
 
 
-def pinned(state: FleetState, works: Sequence[Workload], limits: PlanLimits) -> str:
-    """Why these works, which move together, stay where they are; empty where they may move."""
+def pinned(state: FleetState, works: Sequence[Workload], limits: PlanLimits) -> Phrase | None:
+    """Why these works, which move together, stay where they are; None where they may move."""
     hosts = {state.host_of(work) for work in works}
     if works[0].gang and len(state.gangs[works[0].gang]) != len(works):
-        return "its gang is not all placed in one way"
+        return say("its gang is not all placed in one way")
     if len(hosts) > 1:
-        return f"a gang over {len(hosts)} hosts is not split, and moving it would stop all of it"
+        return say("a gang over {n} hosts is not split, and moving it would stop all of it", n=len(hosts))
     if len(works) > 1 and any(work.mode is not GpuMode.EXCLUSIVE for work in works):
-        return "a gang that shares GPUs is not split"
+        return say("a gang that shares GPUs is not split")
     if not state.nodes[min(hosts)].schedulable:
-        return "its node is out of service"
+        return say("its node is out of service")
     for work in works:
         reason = _pinned(state, work, limits)
         if reason:
             return reason
     short = [name for name, count in budgets_of(works).items() if state.budgets[name].allowed < count]
-    return f"budget {short[0]} allows {state.budgets[short[0]].allowed} disruptions now" if short else ""
+    if not short:
+        return None
+    return say("budget {budget} allows {n} disruptions now", budget=short[0], n=state.budgets[short[0]].allowed)
 
 
-def _pinned(state: FleetState, work: Workload, limits: PlanLimits) -> str:
+def _pinned(state: FleetState, work: Workload, limits: PlanLimits) -> Phrase | None:
     if work.stays:
-        return work.stays
+        return say("{said}", said=work.stays)
     if not work.movable:
-        return "no eviction may touch it"
+        return say("no eviction may touch it")
     if len(work.budgets) > 1:
-        return "two disruption budgets cover it, which an eviction cannot pass"
+        return say("two disruption budgets cover it, which an eviction cannot pass")
     unknown = [name for name in work.budgets if name not in state.budgets]
     if unknown:
-        return f"its disruption budget {unknown[0]} is not known"
+        return say("its disruption budget {budget} is not known", budget=unknown[0])
     if work.lost_s is None:
-        return "the time of its last checkpoint is unknown"
+        return say("the time of its last checkpoint is unknown")
     if work.ends_in_s is not None and work.ends_in_s <= limits.patience_s:
-        return f"it ends by itself in {work.ends_in_s:.0f} s"
-    return ""
+        return say("it ends by itself in {n} s", n=f"{work.ends_in_s:.0f}")
+    return None
+
+
+def say_gpus(count: float) -> Phrase:
+    """GPUs, or a share of one."""
+    return say("{n} GPU" if count <= 1 else "{n} GPUs", n=f"{count:g}")
 
 
 def budgets_of(works: Iterable[Workload]) -> Counter[str]:

@@ -211,6 +211,7 @@ class StepOut(Wire):
     kind: str
     subject: str
     sentence: str
+    sentence_zh: str = ""
     wait_s: float = 0.0
     asks: bool = False
     gain_gpu_hours: float = 0.0
@@ -221,6 +222,7 @@ class RefusalOut(Wire):
     """What was left alone for one reason: the first, and how many."""
 
     reason: str
+    reason_zh: str = ""
     first: str
     count: Count
 
@@ -249,6 +251,7 @@ class PlanOut(Wire):
 
     kind: str
     sentence: str
+    sentence_zh: str = ""
     steps: list[StepOut] = Field(default_factory=list)
     steps_total: Count = 0
     refused: list[RefusalOut] = Field(default_factory=list)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from importlib import resources
 from string import Formatter
 
@@ -15,10 +15,11 @@ MOST_VALUES = 16
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """`template` is the English sentence with names in braces, by which a translation is found; `values` are texts."""
+    """`template` is the English sentence with names in braces, by which a translation is found; `values` are texts, or
+    phrases where a sentence has clauses of its own."""
 
     template: str
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str | Phrase] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.template.format_map(self.values)
@@ -26,7 +27,23 @@ class Phrase:
 
 def say(template: str, /, **values: object) -> Phrase:
     """The phrase of `template` with `values`."""
-    return Phrase(template, {name: str(value) for name, value in values.items()})
+    kept = {name: value if isinstance(value, Phrase) else str(value) for name, value in values.items()}
+    return Phrase(template, kept)
+
+
+def say_count(count: int, one: str) -> Phrase:
+    """`tocsin.domain.words.counted` as a phrase."""
+    return Phrase(f"{{n}} {one}" if count == 1 else f"{{n}} {one}s", {"n": f"{count:,}"})
+
+
+def say_all(clauses: Sequence[Phrase]) -> Phrase:
+    """`clauses`, one at least, with semicolons between them."""
+    return reduce(lambda before, then: say("{before}; {then}", before=before, then=then), clauses)
+
+
+def say_list(parts: Sequence[Phrase]) -> Phrase:
+    """`parts`, one at least, with commas between them."""
+    return reduce(lambda before, then: say("{before}, {then}", before=before, then=then), parts)
 
 
 def names_in(template: str) -> set[str]:
@@ -41,9 +58,9 @@ def chinese_phrases() -> Mapping[str, str]:
     return tomllib.loads(text)
 
 
-def in_chinese(phrase: Phrase | None) -> str:
-    """`phrase` in Chinese; empty where it has no translation, or lacks one of the values."""
-    if phrase is None or len(phrase.values) > MOST_VALUES:
+def in_chinese(phrase: Phrase | str | None) -> str:
+    """`phrase` in Chinese; empty where it is a text alone, has no translation, or lacks one of the values."""
+    if not isinstance(phrase, Phrase) or len(phrase.values) > MOST_VALUES:
         return ""
     template = chinese_phrases().get(phrase.template, "")
     if not names_in(template) <= phrase.values.keys():
@@ -52,6 +69,8 @@ def in_chinese(phrase: Phrase | None) -> str:
     return template.format_map(parts)
 
 
-def word_in_chinese(value: str) -> str:
+def word_in_chinese(value: Phrase | str) -> str:
     """What stands in a sentence as a value: in Chinese where the catalogue has it, else as it is."""
+    if isinstance(value, Phrase):
+        return in_chinese(value) or str(value)
     return chinese_phrases().get(value, value)

@@ -82,6 +82,7 @@ def plan_out(plan: Plan, state: FleetState, limits: PlanLimits) -> PlanOut:
     return PlanOut(
         kind=plan.kind,
         sentence=plan.sentence,
+        sentence_zh=plan.sentence_zh,
         steps=[_step_out(step) for step in plan.steps[:STEPS]],
         steps_total=len(plan.steps),
         refused=refusals(plan.refused),
@@ -101,6 +102,7 @@ def _step_out(step: Step) -> StepOut:
         kind=step.kind.value,
         subject=step.subject,
         sentence=step.sentence,
+        sentence_zh=step.sentence_zh,
         wait_s=step.wait_s,
         asks=step.asks,
         gain_gpu_hours=step.gain_gpu_hours,
@@ -110,9 +112,12 @@ def _step_out(step: Step) -> StepOut:
 
 def refusals(refused: Iterable[Refusal]) -> list[RefusalOut]:
     """By reason, the commonest first."""
-    by_reason = grouped((one.reason, one.subject) for one in refused)
+    by_reason = grouped((one.reason, one) for one in refused)
     commonest = sorted(by_reason.items(), key=lambda item: -len(item[1]))[:REASONS]
-    return [RefusalOut(reason=why, first=subjects[0], count=len(subjects)) for why, subjects in commonest]
+    return [
+        RefusalOut(reason=why, reason_zh=alike[0].reason_zh, first=alike[0].subject, count=len(alike))
+        for why, alike in commonest
+    ]
 
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float]:

@@ -50,11 +50,11 @@ def test_a_migration_names_the_work_and_where_it_would_go() -> None:
 
 def test_work_that_must_stay_or_has_no_place_is_named_as_such() -> None:
     stuck = fleet(1, [work("a", on("n0", *range(8)))])
-    assert Foresight(state=stuck).leaving(GPU).obstacle == "a has no place now"
+    assert str(Foresight(state=stuck).leaving(GPU).obstacle) == "a has no place now"
     assert decided(leaving(), Foresight(state=stuck)).sentence == "Migrate the work off n0/0 on n0: It is too hot."
     held = fleet(2, [work("a", on("n0", 0), budgets=("x",))], budgets=budgets(x=0))
     made = decided(leaving(), Foresight(state=held))
-    assert Foresight(state=held).leaving(GPU).obstacle == "a has to stay: budget x allows 0 disruptions now"
+    assert str(Foresight(state=held).leaving(GPU).obstacle) == "a has to stay: budget x allows 0 disruptions now"
     assert encode(made.parameters)["to_host"] == ""
 
 
@@ -133,7 +133,7 @@ def test_a_gpu_that_is_left_is_no_target() -> None:
     made = decided(leaving(), Foresight(state=state))
     assert encode(made.parameters)["to_host"] == "n0", "another GPU of the host is free"
     host = Subject(SubjectKind.HOST, "n0", "n0", "p")
-    assert Foresight(state=state).leaving(host).obstacle == "a has no place now"
+    assert str(Foresight(state=state).leaving(host).obstacle) == "a has no place now"
 
 
 def test_defragmenting_names_the_moves_of_the_plan_that_touch_the_subject() -> None:
@@ -148,7 +148,7 @@ def test_defragmenting_names_the_moves_of_the_plan_that_touch_the_subject() -> N
         made = decided(leaving(ActionKind.DEFRAGMENT, subject), seen)
         assert encode(made.parameters)["work"] == "b"
         assert encode(made.parameters)["to_host"] == "n0"
-        assert "move b (1 GPU) from n1 to n0" in made.sentence
+        assert "Move b (1 GPU) from n1 to n0" in made.sentence
     elsewhere = decided(leaving(ActionKind.DEFRAGMENT, Subject(SubjectKind.GPU, "n0/7", "n0", "p")), seen)
     assert "work" not in encode(elsewhere.parameters)
 

@@ -87,7 +87,7 @@ def test_a_foretold_fault_says_what_each_choice_would_cost() -> None:
     found = _foretold(world, 0.9, owners=(Owner(7, pod="train-0", namespace="ml"),))
     choice = choose(incident(found), world.view())
     assert choice.action is M
-    assert choice.why == "expected loss in GPU-hours: migrate 2.9, checkpoint 4.4, going on 5.6"
+    assert str(choice.why) == "expected loss in GPU-hours: migrate 2.9, checkpoint 4.4, going on 5.6"
     world.step()
     decision = world.only(M).decision
     assert decision.parameters.context.pods == ("ml/train-0",)

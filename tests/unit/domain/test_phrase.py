@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-import tocsin.actions.guards
+import tocsin.actions
+from tocsin.actions.planning.state import GUESSED, UNMANAGED, UNSEEN
 from tocsin.domain.finding import Severity
-from tocsin.domain.phrase import MOST_VALUES, Phrase, chinese_phrases, in_chinese, names_in, say
+from tocsin.domain.phrase import MOST_VALUES, Phrase, chinese_phrases, in_chinese, names_in, say, say_all, say_count
 from tocsin.rules.catalogue import csv_rows
 from tocsin.rules.load import load_rules
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid import xid
 
-GUARDS = sorted(Path(next(iter(tocsin.actions.guards.__path__))).glob("*.py"))
+SPEAKING = ("defragment", "follow", "foresight", "placement", "power", "scaling", "simulation", "units")
+ACTIONS = Path(next(iter(tocsin.actions.__path__)))
+GUARDS = sorted((ACTIONS / "guards").glob("*.py"))
+PLANNERS = [ACTIONS / "planning" / f"{name}.py" for name in SPEAKING]
+COUNTED = ("GPU", "host", "node", "piece", "step")
 PEOPLE = ("paused by {who} at {at}", "rejected by {who}")
 SILENCES = ("acknowledged", "snoozed", "maintenance planned")
 APPROVAL = "waits for a person: tocsin approve {id}"
@@ -28,6 +34,8 @@ MADE_OF_PARTS = (
         f"{one}{what} by {{who}} until {{at}}{why}"
         for one, what, why in product(SILENCES, ("", " for {kind} {name}"), ("", ": {reason}"))
     ),
+    *(str(say_count(n, one)).replace(str(n), "{n}") for n, one in product((1, 2), COUNTED)),
+    *(UNMANAGED, UNSEEN, GUESSED),
     *(f"{APPROVAL}{needed}{why}" for needed, why in product(NEEDED, ("", "; {why}"))),
 )
 
@@ -56,8 +64,8 @@ def test_no_guard_gives_a_reason_that_is_a_text_alone(path: Path) -> None:
         assert not isinstance(reason, ast.Constant | ast.JoinedStr), ast.unparse(reason)
 
 
-@pytest.mark.parametrize("path", GUARDS, ids=lambda path: path.stem)
-def test_every_template_of_a_guard_is_told_in_chinese(path: Path) -> None:
+@pytest.mark.parametrize("path", [*GUARDS, *PLANNERS], ids=lambda path: path.stem)
+def test_every_template_of_a_guard_or_planner_is_told_in_chinese(path: Path) -> None:
     assert set(templates(ast.parse(path.read_text(encoding="utf-8")))) <= chinese_phrases().keys()
 
 
@@ -93,13 +101,20 @@ def test_guards_are_looked_at() -> None:
 def test_both_languages_name_the_same_values(template: str) -> None:
     chinese = chinese_phrases()[template]
     assert names_in(chinese) == names_in(template)
-    assert chinese != template or template in ("GPU", "{said}")
+    assert chinese != template or template == "GPU" or not re.search("[a-z]", re.sub(r"\{\w+\}", "", template))
 
 
 def test_a_phrase_is_told_in_both() -> None:
     said = say("{kind} {place} has {n} under action already, at most {most}", kind="rack", place="r7", n=2, most=2)
     assert str(said) == "rack r7 has 2 under action already, at most 2"
     assert in_chinese(said) == "机架 r7 已有 2 个正在处理，最多 2 个"
+
+
+def test_clauses_are_told_in_both() -> None:
+    each = [say("{hosts}: {reason}", hosts=say_count(n, "host"), reason="too few CPUs") for n in (1, 2000)]
+    said = say("it fits nowhere now ({reasons})", reasons=say_all(each))
+    assert str(said) == "it fits nowhere now (1 host: too few CPUs; 2,000 hosts: too few CPUs)"
+    assert in_chinese(said) == "目前无处可放（1 台主机：CPU 不足；2,000 台主机：CPU 不足）"
 
 
 @pytest.mark.parametrize(
