@@ -14,7 +14,7 @@ from tocsin.client.models import ExportForm, FleetSummary, JournalPage, JournalQ
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import api, client_with, connect, current_token, lacking, show_problem
 from tocsin.dashboard.frame import current_text
-from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable
+from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable, recorded
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
 from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.errors import TocsinError
@@ -51,8 +51,8 @@ def in_words(entry: Entry, told: Mapping[str, str], text: Text) -> str:
         "subject": readable(str(payload.get("subject") or payload.get("gpu") or "")),
     }
     sentence = text(key, **values)
-    reason = payload.get("reason")
-    return f"{sentence} ({plain_sentence(str(reason), _LONGEST)})" if reason else sentence
+    reason = recorded(payload, "reason", text)
+    return f"{sentence} ({plain_sentence(reason, _LONGEST)})" if reason else sentence
 
 
 def _seen(payload: Mapping[str, object]) -> str:

@@ -29,10 +29,11 @@ from tocsin.dashboard.text import (
     Text,
     clock,
     decided,
+    decided_words,
     effect_words,
     markdown_safe,
-    plain_sentence,
     readable,
+    recorded,
     seconds_between,
     short_clock,
 )
@@ -107,11 +108,14 @@ def standing(story: DecisionStory, now: str, text: Text) -> str:
         return text("stand.verifying", when=when)
     if state is DecisionState.REJECTED:
         head = text("stand.rejected", who=item.rejected_by) if item.rejected_by else text("stand.denied")
-        return _with(head, item.reason)
+        return _with(head, text.said(item.reason, item.reason_zh))
     if state is DecisionState.EXPIRED:
-        return _with(text("stand.expired"), item.reason)
-    ended = text.name("outcome", item.outcome.status.value) if item.outcome else ""
-    return _with(_with(text(f"stand.{state.value}"), ended), item.outcome.detail if item.outcome else "")
+        return _with(text("stand.expired"), text.said(item.reason, item.reason_zh))
+    head = text(f"stand.{state.value}")
+    if item.outcome is None:
+        return head
+    ended = text.name("outcome", item.outcome.status.value)
+    return _with(_with(head, ended), text.said(item.outcome.detail, item.outcome.detail_zh))
 
 
 def _standing_held(item: TimelineItem, text: Text) -> str:
@@ -232,7 +236,7 @@ def _steps(entries: Sequence[Entry], now: str, text: Text) -> str:
             continue
         last = entry.kind
         words = _step(entry, text)
-        detail = str(entry.payload.get("detail") or entry.payload.get("reason") or "")
+        detail = recorded(entry.payload, "detail", text) or recorded(entry.payload, "reason", text)
         what = escape(words) + (f' <span class="tc-muted">{escape(readable(detail))}</span>' if detail else "")
         lines.append(style.row("", what, f"{short_clock(to_iso(entry.at_ms), now)} · #{entry.seq}"))
     return "".join(lines)
@@ -398,7 +402,7 @@ def _over_time(marks: list[TimelineMark], chosen: str, text: Text, palette: Pale
             x=[mark.at for mark in mine],
             y=[text.name("action", mark.action.value) for mark in mine],
             customdata=[mark.id for mark in mine],
-            text=[escape(plain_sentence(mark.sentence, _LABEL)) for mark in mine],
+            text=[escape(decided_words(mark.action, mark.sentence, mark.cause_zh, text, _LABEL)) for mark in mine],
             mode="markers",
             name=f"{text.name('decision_state', state.value)}",
             hovertemplate="%{text}<extra>%{x|%H:%M}</extra>",

@@ -1,6 +1,7 @@
 """Every word that the dashboard says itself, in English and Chinese.
 
-What the brain says (sentences of findings, predictions and guards) is shown as it comes, in English.
+What the brain says (findings, predictions, guards, plans, executions) is shown as it comes: in Chinese where the brain
+has that, else in English.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from importlib import resources
 
 from tocsin.client.models import DecisionOut, GpuSummary
 from tocsin.domain.clock import SECOND, from_iso
-from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.metrics import METRICS, spec_of, split_variant
 
 # Numbers and instants as people read them.
@@ -241,8 +242,17 @@ class Text:
 
 def decided(decision: DecisionOut, text: Text, most: int | None = None) -> str:
     """What is to be done and why, `readable`; with `most` it is cut to so many characters."""
-    cause = decision.parameters.context.cause_zh
-    if text.language != "zh" or not cause:
-        return plain_sentence(decision.sentence, most)
-    plain = readable(f"{text.name('action', decision.action.value)}：{cause}")
+    return decided_words(decision.action, decision.sentence, decision.parameters.context.cause_zh, text, most)
+
+
+def decided_words(action: ActionKind, sentence: str, cause_zh: str, text: Text, most: int | None = None) -> str:
+    """`decided` of the parts of a decision."""
+    if text.language != "zh" or not cause_zh:
+        return plain_sentence(sentence, most)
+    plain = readable(f"{text.name('action', action.value)}：{cause_zh}")
     return plain if most is None or len(plain) <= most else f"{plain[:most].rstrip()}…"
+
+
+def recorded(payload: Mapping[str, object], name: str, text: Text) -> str:
+    """Field `name` of an entry of the journal, in Chinese where that is the language and the entry has it."""
+    return text.said(str(payload.get(name) or ""), str(payload.get(f"{name}_zh") or ""))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-from tocsin.actions.model.executor import ExecutionResult, ManagerUnavailable
+from tocsin.actions.model.executor import ExecutionResult, ManagerUnavailable, went
 from tocsin.domain.clock import HOUR, SECOND
+from tocsin.domain.phrase import say
 
 TAG = "tocsin/decision/"
 """Begins the key of a group's tags with what Tocsin asked of it, one a decision: its id follows. An execution that was
@@ -227,13 +228,20 @@ class Scaling:
                     self._close(group, order)
                 seconds = (now_ms - order.at_ms) / SECOND
                 effect = {"nodes_down": 1.0, "scale_in_seconds": seconds} if gone else {}
-                return ExecutionResult(True, f"{order.target} of {group.name} ends", pending=not gone, effect=effect)
+                return went(
+                    True,
+                    say("{target} of {group} ends", target=order.target, group=group.name),
+                    pending=not gone,
+                    effect=effect,
+                )
             if here is not None:
                 return _waits(group, now_ms, identity) or self._end(
                     group, identity, here.id, protected=here.protected, now_ms=now_ms
                 )
         known = ", ".join(group.name for group in self.groups) or "no group"
-        return ExecutionResult(False, f"{instance or 'no instance'} is not in {known}", lasting=False)
+        return went(
+            False, say("{instance} is not in {known}", instance=instance or "no instance", known=known), lasting=False
+        )
 
     def seen(self, identity: str) -> bool | None:
         """Whether what was ordered for the decision has come about; None where no group shows an order."""
@@ -275,9 +283,13 @@ class Scaling:
             self._aws.set_desired(group.name, int(order.target))
         except AwsProblem as problem:
             self._let_go(group, order, problem)
-            return ExecutionResult(True, f"{group.name} is busy or cooling down{said}", pending=True)
+            return went(True, say("{group} is busy or cooling down{said}", group=group.name, said=said), pending=True)
         self._accepted.add((order.id, group.name))
-        return ExecutionResult(True, f"asked {group.name} for {order.target} instances{said}", pending=True)
+        return went(
+            True,
+            say("asked {group} for {target} instances{said}", group=group.name, target=order.target, said=said),
+            pending=True,
+        )
 
     def _let_go(self, group: Group, order: ScalingOrder, problem: AwsProblem) -> None:
         """Raise `problem` again unless the group is busy; what is refused for good must hold up no other order."""
@@ -315,15 +327,27 @@ class Scaling:
         if group.desired < target:
             return self._set(group, order, refused)
         if group.in_service < target and not order.ended:
-            return ExecutionResult(
-                True, f"{group.name}: {group.in_service} of {target} instances run{_after(refused)}", pending=True
+            return went(
+                True,
+                say(
+                    "{group}: {in_service} of {target} instances run{after}",
+                    group=group.name,
+                    in_service=group.in_service,
+                    target=target,
+                    after=_after(refused),
+                ),
+                pending=True,
             )
         self._close(group, order)
         effect = {
             "nodes_up": float(given + target - order.before),
             "scale_out_seconds": (now_ms - order.at_ms) / SECOND,
         }
-        return ExecutionResult(True, f"{group.name} runs {target} instances{_after(refused)}", effect=effect)
+        return went(
+            True,
+            say("{group} runs {target} instances{after}", group=group.name, target=target, after=_after(refused)),
+            effect=effect,
+        )
 
     def _is_short(self, group: Group, order: ScalingOrder) -> bool:
         """Whether the newest activity since the order failed for want of machines; any, once it was put back."""
@@ -335,17 +359,19 @@ class Scaling:
 
     def _end(self, group: Group, identity: str, instance: str, *, protected: bool, now_ms: int) -> ExecutionResult:
         if protected:
-            return ExecutionResult(False, f"{instance} is protected from scale-in", lasting=False)
+            return went(False, say("{instance} is protected from scale-in", instance=instance), lasting=False)
         if group.desired <= group.least:
-            return ExecutionResult(False, f"{group.name} is at its minimum of {group.least}", lasting=False)
+            return went(
+                False, say("{group} is at its minimum of {least}", group=group.name, least=group.least), lasting=False
+            )
         order = ScalingOrder(identity, instance, group.desired, now_ms)
         self._mark(group, order)
         try:
             self._aws.terminate(instance)
         except AwsProblem as problem:
             self._let_go(group, order, problem)
-            return ExecutionResult(True, f"{group.name} is busy", pending=True)
-        return ExecutionResult(True, f"ending {instance} of {group.name}", pending=True)
+            return went(True, say("{group} is busy", group=group.name), pending=True)
+        return went(True, say("ending {instance} of {group}", instance=instance, group=group.name), pending=True)
 
 
 def _waits(group: Group, now_ms: int, identity: str = "") -> ExecutionResult | None:

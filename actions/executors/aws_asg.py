@@ -9,13 +9,14 @@ from tocsin.actions.cloud.auto_scaling import AutoScaling, AwsProblem, Group, Sc
 from tocsin.actions.cloud.aws_client import open_boto
 from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, hold, went
 from tocsin.actions.model.scope import named_host, nodes_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.config.cloud import AwsSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, ScaleInParameters, Verdict
 from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.phrase import say
 
 _INSTANCE = re.compile(r"^i-[0-9a-f]{8,17}$")
 _PROCESSES = "gpu_processes"
@@ -46,8 +47,9 @@ class AwsAsg(ExecutorBase):
         named = named_host(decision)
         host = _host(decision) or _idle_host(view, pool_of(decision), named)
         if not host:
-            which = named or f"no host of pool {pool_of(decision)}"
-            return Verdict(PRE_CHECK, Ruling.HOLD, f"{which} is {'not ' if named else ''}known to be idle")
+            if named:
+                return hold(say("{host} is not known to be idle", host=named))
+            return hold(say("no host of pool {pool} is known to be idle", pool=pool_of(decision)))
         self._victims[decision.key] = host
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
@@ -57,11 +59,11 @@ class AwsAsg(ExecutorBase):
             result = self._do(decision, self._aws if plan is None else _Planned(self._aws, plan))
         except AwsProblem as problem:
             if problem.passing and plan is None:
-                return ExecutionResult(True, f"{problem}; tried again", pending=True)
+                return went(True, say("{problem}; tried again", problem=problem), pending=True)
             return ExecutionResult(False, str(problem), lasting=False)
         if plan is None or not result.ok:
             return result
-        return ExecutionResult(True, f"dry run, would have asked: {'; '.join(plan) or 'nothing'}", lasting=False)
+        return went(True, say("dry run, would have asked: {plan}", plan="; ".join(plan) or "nothing"), lasting=False)
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         try:

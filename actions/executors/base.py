@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, deny
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import affected, gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.domain.decision import Decision, Ruling, ScaleOutParameters, ScaleParameters, ThrottleParameters, Verdict
 from tocsin.domain.finding import Subject
+from tocsin.domain.phrase import say
 
 _LIMIT = "gpu_power_limit_watts"
 _TOLERANCE_W = 1.0
@@ -29,7 +30,7 @@ class ExecutorBase:
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:
         if decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "simulated decisions never leave the simulator")
+            return deny(say("simulated decisions never leave the simulator"))
         return self.check_real(decision, view)
 
     def check_real(self, decision: Decision, view: FleetView) -> Verdict:
@@ -45,8 +46,10 @@ class ExecutorBase:
 
 def rehearsed(result: ExecutionResult) -> ExecutionResult:
     """`result` of a dry run: it says so, and nothing in the world was changed."""
-    words = result.detail if result.detail.startswith("dry run") else f"dry run: {result.detail}"
-    return replace(result, detail=words, lasting=False)
+    if result.detail.startswith("dry run"):
+        return replace(result, lasting=False)
+    said = say("dry run: {detail}", detail=result.said or result.detail)
+    return replace(result, detail=str(said), said=said, lasting=False)
 
 
 def seen_in(decision: Decision, view: FleetView) -> bool | None:

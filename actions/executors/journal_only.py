@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, went
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.phrase import say
 
 
 class JournalOnly(ExecutorBase):
@@ -23,7 +24,7 @@ class JournalOnly(ExecutorBase):
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
-        return ExecutionResult(True, "recorded only, nothing was changed", lasting=False)
+        return went(True, say("recorded only, nothing was changed"), lasting=False)
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         return None

@@ -21,7 +21,7 @@ from tocsin.actions.kubernetes.client import connect
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import DrainProgress, DrainProgresses
 from tocsin.actions.kubernetes.rights import Need, needed
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, deny, hold, went
 from tocsin.actions.model.scope import pool_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
@@ -29,6 +29,7 @@ from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.phrase import say
 
 OWNED_FOR_MS = 5 * MINUTE
 """How long a pool whose replicas an autoscaler owns is not asked about again (own choice)."""
@@ -66,18 +67,18 @@ class Kubernetes(ExecutorBase):
 
     def check_real(self, decision: Decision, view: FleetView) -> Verdict:
         if not self.serves(decision):
-            return Verdict(PRE_CHECK, Ruling.HOLD, f"{decision.subject.key} is nothing in this cluster")
+            return hold(say("{key} is nothing in this cluster", key=decision.subject.key))
         if decision.action in _SCALING:
             return self._check_scaling(decision)
         if decision.action is ActionKind.UNCORDON:
             return _check_health(decision, view)
         if decision.action is ActionKind.MIGRATE and not pods_of(decision):
-            return Verdict(PRE_CHECK, Ruling.HOLD, f"it is not known which pods hold {decision.subject.name}")
+            return hold(say("it is not known which pods hold {subject}", subject=decision.subject.name))
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
         if decision.simulated or not self.serves(decision):
-            return ExecutionResult(False, f"{decision.subject.key} is nothing in this cluster", lasting=False)
+            return went(False, say("{key} is nothing in this cluster", key=decision.subject.key), lasting=False)
         state = self._rounds.of(decision.key)
         try:
             with self._noticing():
@@ -131,7 +132,7 @@ class Kubernetes(ExecutorBase):
         try:
             replicas_asked(decision)
         except ValueError:
-            return Verdict(PRE_CHECK, Ruling.DENY, "its parameter replicas is no number")
+            return deny(say("its parameter replicas is no number"))
         why, at_ms = self._owned.get(pool_of(decision), ("", 0))
         until_ms = at_ms + OWNED_FOR_MS
         if why and self._clock.now_ms() < until_ms:
@@ -148,8 +149,13 @@ class Kubernetes(ExecutorBase):
         # A server that has just come back refuses valid credentials until it has read its roles and tokens.
         restarted = error.refused and self._lost_s is not None and now - self._lost_s < patience
         if (error.passing or restarted) and now - state.silent_since < patience:
-            return ExecutionResult(True, f"{error}; it is asked again", pending=True)
-        return ExecutionResult(False, f"{error}{_hint(error)}", certain=not state.doubtful, unserved=error.no_service)
+            return went(True, say("{error}; it is asked again", error=error), pending=True)
+        return went(
+            False,
+            say("{error}{hint}", error=error, hint=_hint(error)),
+            certain=not state.doubtful,
+            unserved=error.no_service,
+        )
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
@@ -179,13 +185,13 @@ def _check_health(decision: Decision, view: FleetView) -> Verdict:
     host = host_of(decision)
     members = view.by_host.get(host, ())
     if not members:
-        return Verdict(PRE_CHECK, Ruling.HOLD, f"no GPU of {host} is seen, so nothing proves that it is healthy")
+        return hold(say("no GPU of {host} is seen, so nothing proves that it is healthy", host=host))
     sick = sorted(member.gpu.uuid for member in members if not member.healthy)
     if sick:
-        return Verdict(PRE_CHECK, Ruling.HOLD, f"not healthy on {host}: {', '.join(sick)}")
+        return hold(say("not healthy on {host}: {names}", host=host, names=", ".join(sick)))
     stale = sorted(member.gpu.uuid for member in members if not member.is_fresh(view.now_ms, view.policy.fresh_ms))
     if stale:
-        return Verdict(PRE_CHECK, Ruling.HOLD, f"no fresh reading on {host} of {', '.join(stale)}")
+        return hold(say("no fresh reading on {host} of {names}", host=host, names=", ".join(stale)))
     return Verdict(PRE_CHECK, Ruling.ALLOW)
 
 

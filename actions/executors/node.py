@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tocsin.actions.executors.base import ExecutorBase, rehearsed, seen_in
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, deny, hold, went
 from tocsin.actions.model.ranks import job_unknown, ranks_of, unseen_hosts
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.node.order_queue import WITHDRAWN, OrderQueue, QueuedOrder
@@ -33,6 +33,7 @@ from tocsin.domain.order import (
     RestoreOrderParameters,
     ThrottleOrderParameters,
 )
+from tocsin.domain.phrase import say
 
 SUPPORTED = frozenset(
     {
@@ -74,13 +75,13 @@ class NodeAgents(ExecutorBase):
     def check_real(self, decision: Decision, view: FleetView) -> Verdict:
         ranks = ranks_of(decision.subject, view)
         if not ranks and not ranks_in(decision.parameters):
-            return Verdict(PRE_CHECK, Ruling.HOLD, f"no GPU is known by {decision.subject.name}")
+            return hold(say("no GPU is known by {subject}", subject=decision.subject.name))
         if decision.action is ActionKind.THROTTLE:
             return self._check_job(decision, ranks, view)
         if decision.action is ActionKind.RESET_GPU:
             if not _drained(decision, view):
                 self._drained.discard(decision.key)
-                return Verdict(PRE_CHECK, Ruling.HOLD, "a GPU is reset only once its whole node is out of service")
+                return hold(say("a GPU is reset only once its whole node is out of service"))
             # Not in the decision: after a restart of the brain it has to be seen again before the order goes up.
             self._drained.add(decision.key)
         return Verdict(PRE_CHECK, Ruling.ALLOW)
@@ -89,18 +90,17 @@ class NodeAgents(ExecutorBase):
         named = set(ranks_in(decision.parameters))
         single = not named and decision.parameters.throttle_kind is ThrottleKind.CAP
         if ranks and not single and (named or {ranks[0]}) != set(ranks):
-            said = "the job on this GPU has changed since the decision was made"
-            return Verdict(PRE_CHECK, Ruling.DENY, said, view.now_ms)
+            return deny(say("the job on this GPU has changed since the decision was made"), view.now_ms)
         hidden = unseen_hosts(decision.subject, view)
         if hidden:
-            said = f"all GPUs of a job are throttled or none, and no reading shows those that it holds on {hidden[0]}"
-            return Verdict(PRE_CHECK, Ruling.HOLD, said)
+            template = "all GPUs of a job are throttled or none, and no reading shows those that it holds on {host}"
+            return hold(say(template, host=hidden[0]))
         if job_unknown(decision.subject, view):
-            return Verdict(PRE_CHECK, Ruling.HOLD, "which job the pod on this GPU belongs to is not known yet")
+            return hold(say("which job the pod on this GPU belongs to is not known yet"))
         unmanaged = [rank.gpu for rank in ranks if rank.gpu not in view.managed]
         if len(ranks) > 1 and unmanaged:
-            reason = f"all GPUs of a job are throttled or none, and {len(unmanaged)} of {len(ranks)} are not managed"
-            return Verdict(PRE_CHECK, Ruling.HOLD, reason)
+            template = "all GPUs of a job are throttled or none, and {n} of {total} are not managed"
+            return hold(say(template, n=len(unmanaged), total=len(ranks)))
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
@@ -109,7 +109,9 @@ class NodeAgents(ExecutorBase):
         orders = self._orders(decision)
         if decision.action is ActionKind.RESET_GPU and self._in_service_again(decision, orders):
             self._queue.close(order.key for order in orders)
-            return ExecutionResult(False, f"{_host(decision)} takes work again; its GPU was not reset", lasting=False)
+            return went(
+                False, say("{host} takes work again; its GPU was not reset", host=_host(decision)), lasting=False
+            )
         if decision.action is ActionKind.RESTORE and not self._dry_run:
             for order in orders:
                 kind = order.parameters.of if isinstance(order.parameters, RestoreOrderParameters) else None
@@ -145,18 +147,24 @@ class NodeAgents(ExecutorBase):
         """An earlier process has begun this reset. Its agent may have done it: what it says comes with the order."""
         host = _host(decision)
         if self._clock.now_ms() >= decision.expires_ms:
-            said = f"{host} was not seen out of service and empty again since the brain was restarted"
-            return ExecutionResult(False, f"{said}: whether its GPU was reset is unknown", certain=False)
-        return ExecutionResult(True, f"waits until {host} is seen out of service and empty again", pending=True)
+            template = (
+                "{host} was not seen out of service and empty again since the brain was restarted: "
+                "whether its GPU was reset is unknown"
+            )
+            return went(False, say(template, host=host), certain=False)
+        return went(True, say("waits until {host} is seen out of service and empty again", host=host), pending=True)
 
     def _give_up(self, standing: Sequence[QueuedOrder], late: Sequence[QueuedOrder]) -> ExecutionResult:
         self._queue.withdraw(each.order.key for each in standing)
         hosts = ", ".join(sorted({each.order.host for each in late}))
         taken = any(each.taken for each in standing)
-        problem = "did not end the order" if taken else "took no order"
+        late_order, no_order = (
+            "the agent of {hosts} did not end the order in time: {why}",
+            "the agent of {hosts} took no order in time: {why}",
+        )
         said = next((each.report.detail for each in late if each.report is not None and not each.taken), "")
         why = said or "is it running, with node.allow set?"
-        return ExecutionResult(False, f"the agent of {hosts} {problem} in time: {why}", certain=not taken)
+        return went(False, say(late_order if taken else no_order, hosts=hosts, why=why), certain=not taken)
 
     def _take_back(self, standing: Sequence[QueuedOrder], fallen: QueuedOrder) -> ExecutionResult:
         """One GPU of a job did not take part: the others are given back, and only then has it failed."""
@@ -164,10 +172,13 @@ class NodeAgents(ExecutorBase):
         backs = [self._queue.standing(f"{each.order.key}{WITHDRAWN}") for each in standing]
         open_ = [each for each in backs if each is not None and not each.state.ended]
         why = "" if fallen.report is None else fallen.report.detail
-        detail = f"all GPUs of a job or none: {fallen.order.gpu} on {fallen.order.host} did not take part ({why})"
+        template = "all GPUs of a job or none: {gpu} on {host} did not take part ({why})"
+        detail = say(template, gpu=fallen.order.gpu, host=fallen.order.host, why=why)
         if open_:
-            return ExecutionResult(True, f"{detail}; {len(open_)} others are being given back", pending=True)
-        return ExecutionResult(False, f"{detail}; the others are as they were")
+            return went(
+                True, say("{detail}; {n} others are being given back", detail=detail, n=len(open_)), pending=True
+            )
+        return went(False, say("{detail}; the others are as they were", detail=detail))
 
     def _orders(self, decision: Decision) -> list[Order]:
         ranks = ranks_in(decision.parameters) or (Rank(_host(decision), decision.subject.name),)
@@ -245,7 +256,9 @@ def _result(decision: Decision, standing: Sequence[QueuedOrder]) -> ExecutionRes
     reports = [each.report for each in standing if each.report is not None]
     waiting = len(standing) - len(reports)
     if waiting:
-        return ExecutionResult(True, f"{waiting} of {len(standing)} agents have not reported yet", pending=True)
+        return went(
+            True, say("{waiting} of {n} agents have not reported yet", waiting=waiting, n=len(standing)), pending=True
+        )
     effect = {name: sum(r.figures[name] for r in reports if name in r.figures) for name in EFFECTS}
     effect = {name: value for name, value in effect.items() if any(name in r.figures for r in reports)}
     said = "; ".join(dict.fromkeys(report.detail for report in reports))

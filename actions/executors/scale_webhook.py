@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, hold, went
 from tocsin.actions.model.scope import gpus_wanted, pool_of, scale_parameters
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.notifications.webhook import WebhookSender
@@ -14,6 +14,7 @@ from tocsin.config.cloud import ScaleBounds, ScaleWebhookSettings
 from tocsin.config.settings import WebhookSettings
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.phrase import say
 from tocsin.telemetry.metrics import OwnMetrics
 
 REQUESTED = "io.tocsin.scale.requested"
@@ -51,35 +52,45 @@ class ScaleWebhook(ExecutorBase):
         wanted, now = self._wanted(decision), self._sizes[pool]
         if (wanted <= now) if decision.action is ActionKind.SCALE_OUT else (wanted >= now):
             bounds = self._pools[pool]
-            said = f"pool {pool} has {now} GPUs; between {bounds.min_gpus} and {bounds.max_gpus} are allowed"
-            return Verdict(PRE_CHECK, Ruling.HOLD, said)
+            template = "pool {pool} has {n} GPUs; between {least} and {most} are allowed"
+            return hold(say(template, pool=pool, n=now, least=bounds.min_gpus, most=bounds.max_gpus))
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
         pool = pool_of(decision)
         if pool not in self._sizes:
-            return ExecutionResult(False, f"how many GPUs pool {pool} has is not known here", lasting=False)
+            return went(False, say("how many GPUs pool {pool} has is not known here", pool=pool), lasting=False)
         wanted = self._wanted(decision)
         if self._dry_run:
             return self._rehearse(decision, pool, wanted)
         self._own.set(METRIC, wanted, pool=pool)
         effect = {"gpus_wanted": float(wanted), "gpus_before": float(self._sizes[pool])}
         if self._sender is None:
-            return ExecutionResult(True, f"{METRIC} of pool {pool} is {wanted}", effect=effect)
+            return went(
+                True, say("{metric} of pool {pool} is {wanted}", metric=METRIC, pool=pool, wanted=wanted), effect=effect
+            )
         delivery = self._sender.send(self._with_sizes(decision, pool, wanted), REQUESTED)
-        return ExecutionResult(
+        return went(
             delivery.ok,
-            f"asked for {wanted} GPUs in pool {pool}: {delivery.detail}",
-            delivery.attempts,
-            delivery.certain,
+            say("asked for {wanted} GPUs in pool {pool}: {detail}", wanted=wanted, pool=pool, detail=delivery.detail),
+            attempts=delivery.attempts,
+            certain=delivery.certain,
             effect=effect,
         )
 
     def _rehearse(self, decision: Decision, pool: str, wanted: int) -> ExecutionResult:
         if self._sender is None:
-            return ExecutionResult(True, f"dry run: {METRIC} of pool {pool} would be {wanted}", lasting=False)
+            return went(
+                True,
+                say("dry run: {metric} of pool {pool} would be {wanted}", metric=METRIC, pool=pool, wanted=wanted),
+                lasting=False,
+            )
         delivery = self._sender.rehearse(self._with_sizes(decision, pool, wanted), REQUESTED)
-        return ExecutionResult(delivery.ok, f"{delivery.detail}, for {wanted} GPUs in pool {pool}", lasting=False)
+        return went(
+            delivery.ok,
+            say("{detail}, for {wanted} GPUs in pool {pool}", detail=delivery.detail, wanted=wanted, pool=pool),
+            lasting=False,
+        )
 
     def _with_sizes(self, decision: Decision, pool: str, wanted: int) -> Decision:
         asked = scale_parameters(decision)

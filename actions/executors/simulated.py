@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, deny, went
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.build import work_id
 from tocsin.actions.planning.facts import NodeState, WorkloadFacts, WorkloadSeen
@@ -23,6 +23,7 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.phrase import say
 
 REMEMBERED = 1000
 """Keys whose result is kept: one that comes again has no second effect."""
@@ -49,7 +50,7 @@ class Simulated(ExecutorBase):
 
     def check(self, decision: Decision, view: FleetView) -> Verdict:
         if not decision.simulated:
-            return Verdict(PRE_CHECK, Ruling.DENY, "the simulated fleet takes no decision about anything real")
+            return deny(say("the simulated fleet takes no decision about anything real"))
         return Verdict(PRE_CHECK, Ruling.ALLOW)
 
     def execute(self, decision: Decision) -> ExecutionResult:
@@ -62,17 +63,20 @@ class Simulated(ExecutorBase):
     def _execute(self, decision: Decision) -> ExecutionResult:
         target = self._target(decision)
         if self._dry_run:
-            said = f"dry run: would do {decision.action} to {target or 'nothing'} of the simulated fleet"
-            return ExecutionResult(bool(target), said, lasting=False)
+            template = "dry run: would do {action} to {target} of the simulated fleet"
+            said = say(template, action=decision.action.value, target=target or "nothing")
+            return went(bool(target), said, lasting=False)
         try:
             done = self._moved(decision) or [self._apply(decision, each) for each in _all(decision, target)]
         except InputError as error:
             return ExecutionResult(False, str(error), lasting=False)
         if not any(done):
-            return ExecutionResult(
-                False, f"the simulated {decision.subject.kind} does not answer, or has no room", lasting=False
+            return went(
+                False,
+                say("the simulated {kind} does not answer, or has no room", kind=decision.subject.kind),
+                lasting=False,
             )
-        return ExecutionResult(True, "done in the simulated fleet")
+        return went(True, say("done in the simulated fleet"))
 
     def _moved(self, decision: Decision) -> list[bool]:
         """Whether each named piece of work moved to the hosts named for it; empty where none is named. Defragmenting a

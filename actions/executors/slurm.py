@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, ManagerUnavailable, went
 from tocsin.actions.model.scope import named_host, pool_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
@@ -23,6 +23,7 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.phrase import say
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.topology.claims import Claim, ClaimSource
 
@@ -85,12 +86,12 @@ class SlurmExecutor(ExecutorBase):
             result = self._do(decision, slurm)
         except SlurmProblem as problem:
             if problem.trouble.passing and plan is None:
-                return ExecutionResult(True, f"{problem}; tried again", pending=True)
+                return went(True, say("{problem}; tried again", problem=problem), pending=True)
             return ExecutionResult(False, str(problem), lasting=False)
         if plan is None or not result.ok:
             return result
         said = "; ".join(" ".join(command) for command in plan) or "nothing"
-        return ExecutionResult(True, f"dry run, would have run: {said}", lasting=False)
+        return went(True, say("dry run, would have run: {said}", said=said), lasting=False)
 
     def verify(self, decision: Decision, view: FleetView) -> bool | None:
         try:
@@ -132,7 +133,7 @@ class SlurmExecutor(ExecutorBase):
         name = self._node_name(decision)
         node = seen.nodes.get(name)
         if node is None:
-            return ExecutionResult(False, f"Slurm knows no node {name}", lasting=False)
+            return went(False, say("Slurm knows no node {name}", name=name), lasting=False)
         if decision.action is ActionKind.UNCORDON:
             return self._give_back(decision, slurm, node, seen)
         if decision.action is ActionKind.REBOOT_NODE:
@@ -143,7 +144,7 @@ class SlurmExecutor(ExecutorBase):
         if refused is not None:
             return refused
         if decision.action is ActionKind.CORDON:
-            return ExecutionResult(True, f"{name} takes no new work")
+            return went(True, say("{name} takes no new work", name=name))
         return self._empty(decision, slurm, node, seen)
 
     def _empty(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
@@ -154,13 +155,18 @@ class SlurmExecutor(ExecutorBase):
             progress = JobMover(slurm).tend(task, seen, now_ms)
             said, effect = f"; {progress.text()}", progress.effect()
             if not progress.done:
-                return ExecutionResult(True, f"{node.name} takes no new work{said}", pending=True)
+                return went(True, say("{node} takes no new work{said}", node=node.name, said=said), pending=True)
         running = [job.ref for job in seen.on(node.name)]
         if running or not node.drained:
-            left = f"waits for {', '.join(running[:8])}" if running else "to be seen as drained"
-            return ExecutionResult(True, f"{node.name} takes no new work, {left}{said}", pending=True, effect=effect)
+            left = say("waits for {jobs}", jobs=", ".join(running[:8])) if running else say("to be seen as drained")
+            return went(
+                True,
+                say("{node} takes no new work, {left}{said}", node=node.name, left=left, said=said),
+                pending=True,
+                effect=effect,
+            )
         done = effect | nodes.drain_seconds(node, now_ms)
-        return ExecutionResult(True, f"{node.name} is drained{said}", effect=done)
+        return went(True, say("{node} is drained{said}", node=node.name, said=said), effect=done)
 
     def _move(self, decision: Decision, slurm: Slurm, node: SlurmNode, seen: SlurmSnapshot) -> ExecutionResult:
         """Checkpoint the jobs of a node, or of one GPU, and for a migration requeue them."""
@@ -175,13 +181,17 @@ class SlurmExecutor(ExecutorBase):
         unknown = decision.subject.name not in self._indices and not decision.parameters.context.jobs
         begun = any(_marked(job, decision.id) for job in seen.jobs)
         if decision.subject.kind is SubjectKind.GPU and unknown and not begun:
-            return ExecutionResult(
-                False, f"which GPU of {node.name} {decision.subject.name} is, is not known here", lasting=False
+            return went(
+                False,
+                say(
+                    "which GPU of {node} {subject} is, is not known here", node=node.name, subject=decision.subject.name
+                ),
+                lasting=False,
             )
         progress = JobMover(slurm).tend(task, seen, self._clock.now_ms())
-        return ExecutionResult(
+        return went(
             True,
-            f"{node.name}: {progress.text()}",
+            say("{node}: {progress}", node=node.name, progress=progress.text()),
             lasting=bool(progress.asked or progress.proved or progress.requeued or progress.waiting),
             pending=not progress.done,
             effect=progress.effect(),
@@ -201,8 +211,11 @@ class SlurmExecutor(ExecutorBase):
         released = JobMover(slurm).release_held(seen, drained.id) if result.ok and drained is not None else []
         if not released:
             return result
-        return ExecutionResult(
-            True, f"{result.detail}; released {', '.join(released)}", lasting=result.lasting, effect=result.effect
+        return went(
+            True,
+            say("{detail}; released {names}", detail=result.said or result.detail, names=", ".join(released)),
+            lasting=result.lasting,
+            effect=result.effect,
         )
 
     def _objection(self, decision: Decision, seen: SlurmSnapshot, view: FleetView) -> str:

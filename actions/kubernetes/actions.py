@@ -15,12 +15,13 @@ from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, Kube
 from tocsin.actions.kubernetes.cluster import HORIZONTAL, SCALED_OBJECT, Cluster, again_on
 from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
-from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.model.executor import ExecutionResult, went
 from tocsin.actions.model.scope import pool_of
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import SECOND, Clock, to_iso
 from tocsin.domain.decision import Decision, DefragmentParameters, ScaleParameters
 from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.phrase import Phrase, say
 
 SCALED_BY = "tocsin.io/scaled-by"
 """Annotation on an autoscaler: id of the decision that moved its minimum."""
@@ -103,13 +104,19 @@ class Scaler:
         if owner is not None:
             return self._hand_over(place, workload, wish, owner)
         if _written_by(held, wish.key):
-            return ExecutionResult(True, f"{workload.target}: already requested", lasting=False)
+            return went(True, say("{target}: already requested", target=workload.target), lasting=False)
         scale = self._cluster.scale(place.path)
         now = _replicas(scale)
         target = wish.target(now, workload)
         if target == now:
             bounds = f"{workload.min_replicas} to {workload.max_replicas}"
-            return ExecutionResult(True, f"{workload.target} stays at {now} replicas (bounds {bounds})", lasting=False)
+            return went(
+                True,
+                say(
+                    "{target} stays at {now} replicas (bounds {bounds})", target=workload.target, now=now, bounds=bounds
+                ),
+                lasting=False,
+            )
         self._cluster.set_replicas(place.path, target, scale["metadata"]["resourceVersion"], _manager(wish.key))
         return _scaled(f"{workload.target}: {now} -> {target} replicas", target - now)
 
@@ -118,13 +125,20 @@ class Scaler:
     ) -> ExecutionResult:
         """Leave the replicas to their owner; where settings allow, move its minimum instead."""
         if not self._move_minimum:
-            return ExecutionResult(False, f"{owner} sets the replicas of {workload.target}; it was left to that one")
+            return went(
+                False,
+                say(
+                    "{owner} sets the replicas of {target}; it was left to that one",
+                    owner=owner,
+                    target=workload.target,
+                ),
+            )
         if owner.annotations.get(SCALED_BY) == wish.key:
-            return ExecutionResult(True, f"{owner}: already requested", lasting=False)
+            return went(True, say("{owner}: already requested", owner=owner), lasting=False)
         before = owner.before
         target = max(min(wish.target(owner.minimum, workload), owner.maximum), before)
         if (target - owner.minimum) * wish.direction <= 0:
-            return ExecutionResult(True, f"{owner}: its minimum stays", lasting=False)
+            return went(True, say("{owner}: its minimum stays", owner=owner), lasting=False)
         notes = {SCALED_BY: wish.key, MINIMUM_BEFORE: str(before), MINIMUM_SET: str(target)}
         metadata = {"resourceVersion": owner.version, "annotations": notes}
         body = {"metadata": metadata, "spec": {_BOUNDS[owner.kind][0]: target}}
@@ -170,6 +184,11 @@ def _written_by(workload: Json, key: str) -> bool:
 
 def _scaled(detail: str, change: int) -> ExecutionResult:
     return ExecutionResult(True, detail, effect={"replicas_added": float(change)})
+
+
+def _with(said: Phrase, more: str) -> Phrase:
+    """`said`, and what else went wrong in words of its own."""
+    return say("{said}{more}", said=said, more=more) if more else said
 
 
 def host_of(decision: Decision) -> str:
@@ -237,11 +256,12 @@ class KubernetesActions:
         host = host_of(decision)
         stands = self._take(host, self._mark(decision), state)
         if stands is patches.CordonState.UNDONE:
-            return ExecutionResult(False, f"someone uncordoned {host}; left as is")
+            return went(False, say("someone uncordoned {host}; left as is", host=host))
         if stands is patches.CordonState.FOREIGN:
-            return ExecutionResult(True, f"{host} is cordoned by someone else; left as is", lasting=False)
-        words = f"cordoned {host}" if stands is patches.CordonState.FREE else f"{host} is cordoned already"
-        return ExecutionResult(True, words + self._set_condition(host, decision, healthy=False))
+            return went(True, say("{host} is cordoned by someone else; left as is", host=host), lasting=False)
+        free = stands is patches.CordonState.FREE
+        said = say("cordoned {host}" if free else "{host} is cordoned already", host=host)
+        return went(True, _with(said, self._set_condition(host, decision, healthy=False)))
 
     def _take(self, host: str, mark: patches.CordonNote, state: DrainProgress) -> patches.CordonState:
         """Cordon `host` unless it is, or unless that was undone; how it stood before."""
@@ -262,14 +282,15 @@ class KubernetesActions:
             return patches.uncordon(node, key, self._settings.fault_taint)
 
         if self._cluster.change_node(host, change) and not foreign[0]:
-            return ExecutionResult(True, f"uncordoned {host}" + self._set_condition(host, decision, healthy=True))
+            said = say("uncordoned {host}", host=host)
+            return went(True, _with(said, self._set_condition(host, decision, healthy=True)))
         if before[0] and back[0]:
-            return ExecutionResult(True, f"{host} was uncordoned already")
+            return went(True, say("{host} was uncordoned already", host=host))
         if before[0]:
-            return ExecutionResult(False, f"{host} has been cordoned again since this uncordoned it; left as is")
+            return went(False, say("{host} has been cordoned again since this uncordoned it; left as is", host=host))
         if foreign[0]:
-            return ExecutionResult(False, f"{host} was cordoned by someone else, who has to uncordon it")
-        return ExecutionResult(True, f"{host} was not cordoned by Tocsin", lasting=False)
+            return went(False, say("{host} was cordoned by someone else, who has to uncordon it", host=host))
+        return went(True, say("{host} was not cordoned by Tocsin", host=host), lasting=False)
 
     def _drain(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, mark = host_of(decision), self._mark(decision)
@@ -279,21 +300,21 @@ class KubernetesActions:
         except KubeError as error:
             if error.status != 404 or not before:
                 raise
-            return ExecutionResult(
-                True, f"{host} was deleted while it was drained; nothing is left to do", lasting=False
+            return went(
+                True, say("{host} was deleted while it was drained; nothing is left to do", host=host), lasting=False
             )
         if stands is patches.CordonState.UNDONE:
-            return ExecutionResult(False, f"someone uncordoned {host}; the drain stops")
+            return went(False, say("someone uncordoned {host}; the drain stops", host=host))
         said = "" if before else self._set_condition(host, decision, healthy=False)
         result = self._drainer.drain(DrainTask(host, mark), state)
-        return replace(
-            result, detail=result.detail + said, lasting=result.lasting and stands is not patches.CordonState.FOREIGN
-        )
+        ours = result.lasting and stands is not patches.CordonState.FOREIGN
+        more = None if result.said is None else _with(result.said, said)
+        return replace(result, detail=result.detail + said, said=more, lasting=ours)
 
     def _migrate(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, wanted = host_of(decision), pods_of(decision)
         if not wanted:
-            return ExecutionResult(False, f"no pods are named that hold {decision.subject.name}")
+            return went(False, say("no pods are named that hold {subject}", subject=decision.subject.name))
         if not state.begun:
             self._steer_away(host, decision.id)
             state.begun = not self._cluster.dry_run
@@ -302,30 +323,31 @@ class KubernetesActions:
     def _checkpoint(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host, wanted = host_of(decision), pods_of(decision)
         if not self._settings.checkpoint_seconds:
-            return ExecutionResult(False, "no pod is asked for checkpoints: kubernetes.checkpoint_seconds is 0")
+            return went(False, say("no pod is asked for checkpoints: kubernetes.checkpoint_seconds is 0"))
         here = [pod for pod in self._cluster.pods_on(host) if not pod.finished and not pod.terminating]
         asked = [pod for pod in here if pod.checkpoints and (pod.title in wanted if wanted else pod.gpus)]
         if not asked:
-            return ExecutionResult(False, f"no pod on {host} takes checkpoints on request")
+            return went(False, say("no pod on {host} takes checkpoints on request", host=host))
         for pod in asked:
             ask_for_checkpoint(self._cluster, pod, decision.id)
         waits = [pod.title for pod in asked if pod.annotations.get(CHECKPOINT_DONE) != decision.id]
         took = self._clock.monotonic() - state.since
         effect = {"checkpoint_seconds": took, "checkpoints_taken": float(len(asked) - len(waits))}
         if not waits:
-            return ExecutionResult(True, f"{len(asked)} checkpoints are safe", effect=effect)
-        words = f"no checkpoint yet of {', '.join(waits)}"
+            return went(True, say("{n} checkpoints are safe", n=len(asked)), effect=effect)
         if self._cluster.dry_run:
-            return ExecutionResult(True, f"dry run: would ask {', '.join(waits)}", effect=effect)
+            return went(True, say("dry run: would ask {names}", names=", ".join(waits)), effect=effect)
         late = took >= self._settings.checkpoint_seconds
-        return ExecutionResult(not late, words, pending=not late, effect=effect)
+        return went(
+            not late, say("no checkpoint yet of {pods}", pods=", ".join(waits)), pending=not late, effect=effect
+        )
 
     def _avoid(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         host = host_of(decision)
         until = self._steer_away(host, decision.id)
         if not until:
-            return ExecutionResult(True, f"new work was steered away from {host} before", lasting=False)
-        return ExecutionResult(True, f"new work goes elsewhere than to {host} until {until}")
+            return went(True, say("new work was steered away from {host} before", host=host), lasting=False)
+        return went(True, say("new work goes elsewhere than to {host} until {until}", host=host, until=until))
 
     def _steer_away(self, host: str, key: str) -> str:
         """Until when, empty where that was done before under `key`."""
@@ -342,16 +364,21 @@ class KubernetesActions:
         wanted = mig_config_of(decision)
         config = node.annotations.get(patches.MIG_BEFORE, "") if wanted == "previous" else wanted
         if not config:
-            return ExecutionResult(False, f"no MIG configuration is named for {host}")
+            return went(False, say("no MIG configuration is named for {host}", host=host))
         if node.labels.get(patches.MIG_CONFIG) == config and node.labels.get(patches.MIG_STATE) == "success":
-            return ExecutionResult(True, f"{host} is partitioned as {config} already", lasting=False)
+            return went(True, say("{host} is partitioned as {config} already", host=host, config=config), lasting=False)
         busy = sorted(
             pod.title for pod in self._cluster.pods_on(host) if pod.gpus and not pod.finished and not pod.of_daemon
         )
         if busy:
-            return ExecutionResult(False, f"{', '.join(busy)} hold GPUs of {host}; drain it before it is repartitioned")
+            return went(
+                False,
+                say(
+                    "{names} hold GPUs of {host}; drain it before it is repartitioned", names=", ".join(busy), host=host
+                ),
+            )
         self._cluster.change_node(host, lambda fresh: patches.repartition(fresh, config, decision.id))
-        return ExecutionResult(True, f"asked mig-manager for {config} on {host}", pending=True)
+        return went(True, say("asked mig-manager for {config} on {host}", config=config, host=host), pending=True)
 
     def _repartitioned(self, node: KubeNode, state: DrainProgress) -> ExecutionResult:
         answer, config = node.labels.get(patches.MIG_STATE, ""), node.labels.get(patches.MIG_CONFIG, "")
@@ -359,13 +386,29 @@ class KubernetesActions:
         effect = {"repartition_seconds": took}
         before = node.annotations.get(patches.MIG_BEFORE, "") or "none"
         if answer == "success":
-            return ExecutionResult(True, f"{node.name} is partitioned as {config}, before as {before}", effect=effect)
+            return went(
+                True,
+                say(
+                    "{node} is partitioned as {config}, before as {before}",
+                    node=node.name,
+                    config=config,
+                    before=before,
+                ),
+                effect=effect,
+            )
         if answer == "failed":
-            return ExecutionResult(False, f"mig-manager failed on {node.name}; it was {before} before", effect=effect)
+            return went(
+                False,
+                say("mig-manager failed on {node}; it was {before} before", node=node.name, before=before),
+                effect=effect,
+            )
         if took < self._settings.mig_seconds:
-            return ExecutionResult(True, f"mig-manager on {node.name}: {answer}", pending=True, effect=effect)
-        words = f"mig-manager on {node.name} still says {answer} after {self._settings.mig_seconds:.0f} s"
-        return ExecutionResult(False, words, certain=False, effect=effect)
+            return went(
+                True, say("mig-manager on {node}: {answer}", node=node.name, answer=answer), pending=True, effect=effect
+            )
+        said = "mig-manager on {node} still says {answer} after {n} s"
+        waited = f"{self._settings.mig_seconds:.0f}"
+        return went(False, say(said, node=node.name, answer=answer, n=waited), certain=False, effect=effect)
 
     def _scale(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
         workload = self._settings.workloads[pool_of(decision)]

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, CHECKPOINT_REQUESTED, Json, KubeError, KubeNode, Pod
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.model.executor import ExecutionResult, went
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import Clock
+from tocsin.domain.phrase import say
 
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 60.0
@@ -335,9 +336,9 @@ class Drainer:
         if not pods:
             return _ended(task.node, found, state, effect)
         if stuck(pods, state):
-            return ExecutionResult(False, f"not drained: {blockers(pods, state)}", effect=effect)
+            return went(False, say("not drained: {blockers}", blockers=blockers(pods, state)), effect=effect)
         if now - state.since < self._settings.drain_seconds:
-            return ExecutionResult(True, f"waiting: {blockers(pods, state)}", pending=True, effect=effect)
+            return went(True, say("waiting: {blockers}", blockers=blockers(pods, state)), pending=True, effect=effect)
         return self._late(pods, state, effect)
 
     def _late(self, pods: Sequence[Pod], state: DrainProgress, effect: Mapping[str, float]) -> ExecutionResult:
@@ -348,9 +349,9 @@ class Drainer:
             state.deleted = True
             # A second time box for those to end; nothing else is deleted in it.
             state.since = self._clock.monotonic()
-            return ExecutionResult(True, f"deleted against their budgets: {words}", pending=True, effect=effect)
+            return went(True, say("deleted against their budgets: {words}", words=words), pending=True, effect=effect)
         box = f"{self._settings.drain_seconds:.0f} s"
-        return ExecutionResult(False, f"not drained within {box}: {words}", effect=effect)
+        return went(False, say("not drained within {box}: {words}", box=box, words=words), effect=effect)
 
 
 def _forget(node: KubeNode, key: str) -> Json | None:
@@ -361,7 +362,7 @@ def _forget(node: KubeNode, key: str) -> Json | None:
 def _ended(node: str, found: SortedPods, state: DrainProgress, effect: Mapping[str, float]) -> ExecutionResult:
     left = "; ".join(f"left {title} ({why})" for title, why in found.stay.items())
     if found.stranded_gpus:
-        return ExecutionResult(False, f"pods that hold GPUs stay on {node}: {left}", effect=effect)
+        return went(False, say("pods that hold GPUs stay on {node}: {left}", node=node, left=left), effect=effect)
     detail = f"{len(state.evicted)} pods evicted from {node}" + (f"; {left}" if left else "")
     return ExecutionResult(True, detail, lasting=True, effect=effect)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
+from tocsin.actions.model.decision_json import in_chinese_too
 from tocsin.actions.model.decision_log import DecisionLog
-from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor
+from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, hold
 from tocsin.actions.model.goals import (
     NEW_ERRORS,
     OPEN_CAUSES,
@@ -32,6 +33,7 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Subject
+from tocsin.domain.phrase import Phrase, in_chinese, say
 
 log = structlog.get_logger()
 
@@ -45,6 +47,27 @@ LEAST_WATTS = 1.0
 INTERRUPTED = "interrupted: whether it took effect is unknown, it is not done again"
 PROGRESS_SECONDS = 60.0
 """Least time between two entries about one execution that goes on (own choice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A text in both languages; `chinese` is empty where there is English alone."""
+
+    english: str
+    chinese: str = ""
+
+    def and_then(self, clause: Phrase) -> Told:
+        chinese = in_chinese(clause)
+        return Told(f"{self.english}; {clause}", f"{self.chinese}；{chinese}" if self.chinese and chinese else "")
+
+
+def _result_words(seen: bool | None, figures: Phrase | None) -> Phrase:
+    """What the post-check saw, with the figures of the goal where there are any."""
+    if seen is None:
+        return say("its effect cannot be seen from here")
+    if figures is None:
+        return say("its effect is seen") if seen else say("goal not reached")
+    return say("its effect is seen: {figures}" if seen else "goal not reached: {figures}", figures=figures)
 
 
 class Workers(Protocol):
@@ -141,7 +164,7 @@ class Execution:
             return Verdict(PRE_CHECK, Ruling.HOLD, elsewhere)
         executor = self._routing.executor_for(decision)
         if executor is None:
-            return Verdict(PRE_CHECK, Ruling.HOLD, f"no executor carries out {decision.action}")
+            return hold(say("no executor carries out {action}", action=decision.action.value))
         try:
             return executor.check(decision, view)
         except Exception as error:  # the supervisor of executors: one of them stops no other decision
@@ -209,30 +232,31 @@ class Execution:
             over = self._clock.monotonic() - begun >= view.policy.settings.execution_seconds
             if not over:
                 self._begun_s[key] = begun
-                self._report_progress(record, result.detail)
+                self._report_progress(record, result)
                 return
             # It may still take effect after this: failed, but not certain.
-            limit = f"did not end within {view.policy.settings.execution_seconds:g} s: {result.detail}"
-            result = replace(result, ok=False, certain=False, detail=limit)
+            limit, detail = f"{view.policy.settings.execution_seconds:g}", result.said or result.detail
+            said = say("did not end within {limit} s: {detail}", limit=limit, detail=detail)
+            result = replace(result, ok=False, certain=False, detail=str(said), said=said)
         self._reported_s.pop(key, None)
         self._take_result(record, result)
 
-    def _report_progress(self, record: LedgerEntry, detail: str) -> None:
+    def _report_progress(self, record: LedgerEntry, result: ExecutionResult) -> None:
         """Put a change of where it stands on record, once a while: a drain counts down for hours."""
         now = self._clock.monotonic()
         last = self._reported_s.get(record.decision.key)
-        if detail != record.detail and (last is None or now - last >= PROGRESS_SECONDS):
+        if result.detail != record.detail and (last is None or now - last >= PROGRESS_SECONDS):
             self._reported_s[record.decision.key] = now
-            self._decision_log.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=detail)
+            chinese = in_chinese_too("detail", result.detail_zh)
+            self._decision_log.about(EntryKind.EXECUTION_GOES_ON, record.decision, detail=result.detail, **chinese)
 
     def _take_result(self, record: LedgerEntry, result: ExecutionResult) -> None:
         lasting = ACTIONS[record.decision.action].lasting
         if not result.ok:
             # Half a drain that nobody is sure of still keeps the node: it is given back by its inverse, not forgotten.
             stays = lasting and not result.certain
-            self._end(
-                record, OutcomeStatus.FAILED, result.detail, result.attempts, in_effect=stays, renew=result.certain
-            )
+            told = Told(result.detail, result.detail_zh)
+            self._end(record, OutcomeStatus.FAILED, told, result.attempts, in_effect=stays, renew=result.certain)
             return
         self._settling_since_s[record.decision.key] = self._clock.monotonic()
         self._decision_log.about(
@@ -244,6 +268,7 @@ class Execution:
             lasting=result.lasting and lasting,
             changed=result.lasting,
             effect=dict(result.effect),
+            **in_chinese_too("detail", result.detail_zh),
         )
 
     def verify_settled(self, view: FleetView) -> None:
@@ -301,43 +326,45 @@ class Execution:
 
     def _interrupted(self, record: LedgerEntry) -> None:
         lasting = ACTIONS[record.decision.action].lasting
-        self._end(record, OutcomeStatus.FAILED, INTERRUPTED, 1, in_effect=lasting, renew=False)
+        told = Told(INTERRUPTED, in_chinese(say(INTERRUPTED)))
+        self._end(record, OutcomeStatus.FAILED, told, 1, in_effect=lasting, renew=False)
 
     def _conclude(self, record: LedgerEntry) -> None:
         goal = record.decision.goal
-        words = "" if goal is None or (record.measured is None and record.seen) else in_words(goal, record.measured)
+        figures = None if goal is None or (record.measured is None and record.seen) else in_words(goal, record.measured)
+        told = Told(record.detail, record.detail_zh).and_then(_result_words(record.seen, figures))
         if record.seen is False:
-            detail = f"{record.detail}; goal not reached" + (f": {words}" if words else "")
             # On a ladder the cause is decided again at once, so that failures add up to the next rung.
             again = record.decision.action in RUNGS
             missed = OutcomeStatus.GOAL_NOT_REACHED
-            self._end(record, missed, detail, record.attempts, in_effect=record.lasting, renew=again)
+            self._end(record, missed, told, record.attempts, in_effect=record.lasting, renew=again)
             return
         status = OutcomeStatus.RESTORED if is_recovery(record.decision.action) else OutcomeStatus.SUCCEEDED
-        reached = f"its effect is seen{f': {words}' if words else ''}"
-        detail = f"{record.detail}; " + (reached if record.seen else "its effect cannot be seen from here")
-        self._end(record, status, detail, record.attempts, in_effect=record.lasting)
+        self._end(record, status, told, record.attempts, in_effect=record.lasting)
 
     def _end(
         self,
         record: LedgerEntry,
         status: OutcomeStatus,
-        detail: str,
+        told: Told,
         attempts: int,
         *,
         in_effect: bool,
         renew: bool = False,
     ) -> None:
+        then = next_step(record.decision, status, lasting=in_effect, again=renew)
         outcome = Outcome(
             decision=record.decision.id,
             status=status,
             executor=record.executor,
             at_ms=self._clock.now_ms(),
-            detail=detail,
+            detail=told.english,
+            detail_zh=told.chinese,
             attempts=attempts,
             effect=dict(record.effect),
             measured=record.measured,
-            next_step=next_step(record.decision, status, lasting=in_effect, again=renew),
+            next_step=str(then),
+            next_step_zh=in_chinese(then),
         )
         self._concluded.append(record.decision.id)
         self._decision_log.ended(record, outcome, in_effect=in_effect, renew=renew)
@@ -378,17 +405,19 @@ def judged(record: LedgerEntry, answer: bool | None, view: FleetView) -> tuple[b
     return goal.met(value), value
 
 
-def next_step(decision: Decision, status: OutcomeStatus, *, lasting: bool, again: bool) -> str:
+def next_step(decision: Decision, status: OutcomeStatus, *, lasting: bool, again: bool) -> Phrase:
     """What comes after an end, for people; `again` says that the cause is decided anew."""
     if status in (OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED):
         if not lasting or ACTIONS[decision.action].inverse is None:
-            return "nothing more is to be done"
+            return say("nothing more is to be done")
         if decision.category is Category.HARDWARE:
-            return f"it stays until a person gives it back: tocsin undo {decision.id}"
-        return "it is undone once its cause is gone"
+            return say("it stays until a person gives it back: tocsin undo {id}", id=decision.id)
+        return say("it is undone once its cause is gone")
     if status is OutcomeStatus.GOAL_NOT_REACHED and again:
-        return "after the rest it is tried again; what has no effect time and again gives way to the next rung"
-    return "it is tried again after the rest" if again else "it is not repeated by itself: a person should look"
+        return say("after the rest it is tried again; what has no effect time and again gives way to the next rung")
+    if again:
+        return say("it is tried again after the rest")
+    return say("it is not repeated by itself: a person should look")
 
 
 def _words(error: Exception) -> str:

@@ -48,6 +48,7 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase, in_chinese, say
 from tocsin.domain.prediction import Prediction
 
 # Asking the guards, recording what they say, and closing what has no more reason to wait.
@@ -103,7 +104,9 @@ class GuardEvaluation:
         reason = "; ".join(v.reason for v in denied)
         if reason:
             anew = all(v.until_ms is not None for v in denied)
-            self._decision_log.closed(record, DecisionState.REJECTED, reason, renew=anew)
+            chinese = [in_chinese(v.said) for v in denied]
+            reason_zh = "；".join(chinese) if all(chinese) else ""
+            self._decision_log.closed(record, DecisionState.REJECTED, reason, renew=anew, reason_zh=reason_zh)
 
     def own_verdicts(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
         """Is it what the subject needs most, and the executor's pre-check; nothing for a notification."""
@@ -112,7 +115,8 @@ class GuardEvaluation:
         chosen = decision.key in wanted
         selection = Verdict(SELECTION, Ruling.ALLOW)
         if not chosen:
-            selection = Verdict(SELECTION, Ruling.HOLD, "the state asks for something else on this subject now")
+            said = say("the state asks for something else on this subject now")
+            selection = Verdict(SELECTION, Ruling.HOLD, str(said), said=said)
         return selection, self._execution.pre_check(decision, view)
 
     def _cause(self, decision: Decision, verdicts: tuple[Verdict, ...], view: FleetView) -> str:
@@ -126,11 +130,13 @@ class GuardEvaluation:
         """Expire waiting decisions whose cause or time has ended; notifications go out all the same."""
         ended = []
         for record in self._waiting():
-            reason = "" if record.notice else _end_of(record.decision, view, now_ms)
+            why = None if record.notice else _end_of(record.decision, view, now_ms)
             with self._decision_log.lock:
-                if reason and record.waiting:
+                if why is not None and record.waiting:
                     renew = effective_mode(record.decision, view) is not Mode.OBSERVE
-                    self._decision_log.closed(record, DecisionState.EXPIRED, reason, renew=renew)
+                    self._decision_log.closed(
+                        record, DecisionState.EXPIRED, str(why), renew=renew, reason_zh=in_chinese(why)
+                    )
                     ended.append(record.decision.id)
         return tuple(ended)
 
@@ -145,28 +151,31 @@ class GuardEvaluation:
             causes = sorted(cause for cause, at_ms in counted if at_ms > start_ms and cause not in left_out)
             if ledger.controls().breaker is not None or len(causes) < settings.breaker_root_causes:
                 return
-            reason = f"{len(causes)} distinct root causes within {settings.breaker_window_seconds:g} s"
-            self._decision_log.note(EntryKind.BREAKER_TRIPPED, {"causes": causes, "reason": reason})
+            window = f"{settings.breaker_window_seconds:g}"
+            said = say("{n} distinct root causes within {window} s", n=len(causes), window=window)
+            content = {"causes": causes, "reason": str(said), "reason_zh": in_chinese(said)}
+            self._decision_log.note(EntryKind.BREAKER_TRIPPED, content)
 
     def _waiting(self) -> list[LedgerEntry]:
         return [record for record in self._decision_log.records() if record.waiting]
 
 
-def _end_of(decision: Decision, view: FleetView, now_ms: int) -> str:
-    """Why the decision ends now, empty where it does not.
+def _end_of(decision: Decision, view: FleetView, now_ms: int) -> Phrase | None:
+    """Why the decision ends now, None where it does not.
 
     While this brain only watches, a cause that it does not see may be one that it does not see yet.
     """
     if now_ms >= view.controls.expiry_ms(decision):
-        return "its time box ended"
+        return say("its time box ended")
     live = any(identity in view.findings for identity in decision.findings)
     if is_asked(decision):
-        return "" if undone_by(decision.parameters) in view.controls.effects else "what it was to undo has ended"
+        stands = undone_by(decision.parameters) in view.controls.effects
+        return None if stands else say("what it was to undo has ended")
     if is_recovery(decision.action):
-        return "a cause came back" if live else ""
+        return say("a cause came back") if live else None
     if now_ms < view.started_ms + view.policy.boot_grace_ms:
-        return ""
-    return "" if decision.findings and decision.findings[0] in view.findings else "its cause ended"
+        return None
+    return None if decision.findings and decision.findings[0] in view.findings else say("its cause ended")
 
 
 OUTSIDE = "someone at the manager"
@@ -375,7 +384,8 @@ class ActionLoop:
             if now is record.decision or not record.waiting:
                 return record.waiting
             if record.approved_by and _work_of(now) != _work_of(record.decision):
-                self._decision_log.closed(record, DecisionState.EXPIRED, OTHER_WORK, renew=True)
+                reason_zh = in_chinese(say(OTHER_WORK))
+                self._decision_log.closed(record, DecisionState.EXPIRED, OTHER_WORK, renew=True, reason_zh=reason_zh)
                 return False
             self._decision_log.decided(now)
             return True

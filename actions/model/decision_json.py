@@ -13,7 +13,7 @@ from tocsin.domain.parameters import encode
 
 _DECISION = TypeAdapter(Decision)
 _LATER: Mapping[str, Any] = {"level": None, "hard_fault": False, "goal": None}
-_LATER_OUTCOME: Mapping[str, Any] = {"measured": None, "next_step": ""}
+_LATER_OUTCOME: Mapping[str, Any] = {"measured": None, "next_step": "", "detail_zh": "", "next_step_zh": ""}
 _TEXTS = TypeAdapter(dict[str, str])
 _ACTIONS = {action.value: action for action in ActionKind}
 VERDICTS = TypeAdapter(tuple[Verdict, ...])
@@ -53,3 +53,8 @@ def dump_outcome(outcome: Outcome) -> dict[str, Any]:
     left_out = {name for name, default in _LATER_OUTCOME.items() if getattr(outcome, name) == default}
     dumped: dict[str, Any] = OUTCOME.dump_python(outcome, mode="json", exclude=left_out)
     return dumped
+
+
+def in_chinese_too(name: str, chinese: str) -> dict[str, str]:
+    """What an entry has beside field `name`; nothing where there is English alone, as in entries of before."""
+    return {f"{name}_zh": chinese} if chinese else {}

@@ -19,6 +19,7 @@ from tocsin.actions.model.decision_json import (
     dump_decision,
     dump_outcome,
     dump_verdicts,
+    in_chinese_too,
     load_decision,
 )
 from tocsin.actions.model.deliveries import Delivered, Done
@@ -240,6 +241,7 @@ class Ledger:
 
     def _end(self, record: LedgerEntry, state: DecisionState, payload: dict[str, Any]) -> None:
         record.state, record.reason = state, str(payload.get("reason", ""))
+        record.reason_zh = str(payload.get("reason_zh", ""))
         cause = record.decision.parameters.cause
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
@@ -286,6 +288,7 @@ class Ledger:
         record = self._record(payload)
         if record is not None:
             record.detail, record.updated_ms = payload["detail"], entry.at_ms
+            record.detail_zh = payload.get("detail_zh", "")
 
     def _verification(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
@@ -296,7 +299,7 @@ class Ledger:
         if payload["phase"] == "due":
             record.state = DecisionState.VERIFYING
             record.detail, record.attempts, record.lasting = payload["detail"], payload["attempts"], payload["lasting"]
-            record.changed = payload.get("changed", True)
+            record.changed, record.detail_zh = payload.get("changed", True), payload.get("detail_zh", "")
         else:
             record.checked, record.seen, record.measured = True, payload["seen"], payload.get("measured")
             if record.seen:
@@ -329,7 +332,9 @@ class Ledger:
 
     def _conclude(self, record: LedgerEntry, outcome: Outcome, entry: Entry, payload: dict[str, Any]) -> None:
         record.outcome, record.updated_ms = outcome, entry.at_ms
-        self._end(record, _STATE_OF[outcome.status], payload | {"reason": outcome.detail})
+        self._end(
+            record, _STATE_OF[outcome.status], payload | {"reason": outcome.detail, "reason_zh": outcome.detail_zh}
+        )
 
     def _undone_by(self, recovery: Decision) -> list[str]:
         """Keys of the effects that `recovery` is to undo: what began after it is not given back by it."""
@@ -621,9 +626,10 @@ class DecisionLog:
         dumped = dump_verdicts(verdicts)
         self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dumped, **more)
 
-    def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool) -> None:
+    def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool, reason_zh: str = "") -> None:
         """A decision ended without having run."""
-        self.verdicts_given(record, record.verdicts, str(record.overall), state=str(state), reason=reason, renew=renew)
+        why = {"reason": reason, **in_chinese_too("reason", reason_zh)}
+        self.verdicts_given(record, record.verdicts, str(record.overall), state=str(state), renew=renew, **why)
 
     def started(
         self, decision: Decision, executor: str, before: Mapping[str, float], work: Collection[str] = ()

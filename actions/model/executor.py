@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
-from tocsin.domain.decision import Decision, Verdict
+from tocsin.domain.decision import Decision, Ruling, Verdict
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.phrase import Phrase, in_chinese
 
 PRE_CHECK = "executor"
 """Name of the pre-check among the guards' verdicts."""
@@ -24,7 +25,8 @@ class ExecutionResult:
     tried again by itself. `lasting` is False where nothing in the world was changed. `pending` is True where it has
     begun and goes on: the loop calls `execute` under the same key again until it is not. `effect` holds what was
     measured, by name with its unit, such as ``drain_seconds`` or ``pods_evicted``. `unserved` is True where the manager
-    gave no service: no answer, or credentials or rights that it refused.
+    gave no service: no answer, or credentials or rights that it refused. `said` is `detail` as a phrase, for other
+    languages; None where it is a text alone (`went` makes both of one phrase).
     """
 
     ok: bool
@@ -35,6 +37,27 @@ class ExecutionResult:
     pending: bool = False
     effect: Mapping[str, float] = field(default_factory=dict)
     unserved: bool = False
+    said: Phrase | None = None
+
+    @property
+    def detail_zh(self) -> str:
+        """`detail` in Chinese; empty where there is English alone."""
+        return in_chinese(self.said)
+
+
+def went(ok: bool, said: Phrase, **rest: Any) -> ExecutionResult:
+    """A result whose `detail` is told in Chinese too; `rest` are its other fields."""
+    return ExecutionResult(ok, str(said), said=said, **rest)
+
+
+def hold(said: Phrase, until_ms: int | None = None) -> Verdict:
+    """The pre-check's *not now*, told in Chinese too."""
+    return Verdict(PRE_CHECK, Ruling.HOLD, str(said), until_ms, said=said)
+
+
+def deny(said: Phrase, until_ms: int | None = None) -> Verdict:
+    """The pre-check's *never*, told in Chinese too."""
+    return Verdict(PRE_CHECK, Ruling.DENY, str(said), until_ms, said=said)
 
 
 class ManagerUnavailable(TocsinError):

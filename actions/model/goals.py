@@ -25,6 +25,7 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.metrics import MetricKind, spec_of
+from tocsin.domain.phrase import Phrase, say
 
 POWER_LIMIT = "gpu_power_limit_watts"
 LIMIT_TOLERANCE_W = 1.0
@@ -274,17 +275,18 @@ def repaired_by(decision: Decision, outcome: Outcome) -> tuple[str, ...]:
     return tuple(f"{SubjectKind.GPU}:{uuid}" for uuid in sorted(gpus))
 
 
-def shown(value: float, unit: str) -> str:
+def shown(value: float, unit: str) -> Phrase:
     """`value` with two digits behind the point and its unit; what is counted is whole."""
     if unit in _UNITS.values():
-        return f"{value:.0f} {unit}"
+        return Phrase(f"{{n}} {unit}", {"n": f"{value:.0f}"})
     factor, sign = _SIGNS.get(unit, (1.0, f" {unit}" if unit else ""))
-    return f"{value * factor:.2f}{sign}"
+    return say("{said}", said=f"{value * factor:.2f}{sign}")
 
 
-def in_words(goal: ActionGoal, value: float | None) -> str:
+def in_words(goal: ActionGoal, value: float | None) -> Phrase:
     """What was measured beside what was wanted: ``gpu temperature 79.52 °C, goal at most 85.00 °C``."""
     name = goal.measure.removesuffix(f"_{goal.unit}").replace("_", " ")
-    found = "nothing shows it" if value is None else shown(value, goal.unit)
-    sense = "at most" if goal.sense is GoalSense.AT_MOST else "at least"
-    return f"{name} {found}, goal {sense} {shown(goal.target, goal.unit)}"
+    found = say("nothing shows it") if value is None else shown(value, goal.unit)
+    at_most, at_least = "{name} {found}, goal at most {target}", "{name} {found}, goal at least {target}"
+    template = at_most if goal.sense is GoalSense.AT_MOST else at_least
+    return say(template, name=name, found=found, target=shown(goal.target, goal.unit))

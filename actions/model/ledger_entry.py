@@ -33,8 +33,8 @@ WAITING = frozenset({DecisionState.HELD, DecisionState.APPROVED})
 class DecisionStatus:
     """One decision, what every guard last said of it, and how it ended.
 
-    `reason` says in words why it stands where it does; empty where the verdicts say it. `updated_ms` is the instant of
-    its last entry in the journal, `steps` are the numbers of its entries.
+    `reason` says in words why it stands where it does, `reason_zh` in Chinese; empty where the verdicts say it.
+    `updated_ms` is the instant of its last entry in the journal, `steps` are the numbers of its entries.
     """
 
     decision: Decision
@@ -46,6 +46,7 @@ class DecisionStatus:
     updated_ms: int
     reason: str = ""
     steps: tuple[int, ...] = ()
+    reason_zh: str = ""
 
     @property
     def waits_for_person(self) -> bool:
@@ -114,6 +115,8 @@ class LedgerEntry:
     cause: str = ""
     counted_ms: int = 0
     withheld: bool = False
+    detail_zh: str = ""
+    reason_zh: str = ""
 
     @property
     def final(self) -> bool:
@@ -153,4 +156,5 @@ class LedgerEntry:
             self.updated_ms,
             self.reason,
             tuple(self.steps),
+            self.reason_zh,
         )

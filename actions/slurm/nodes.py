@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.model.executor import ExecutionResult, went
 from tocsin.actions.model.scope import nodes_wanted, scale_parameters
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm
@@ -18,6 +18,7 @@ from tocsin.actions.slurm.state import SlurmNode, SlurmSnapshot, expand
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Decision
 from tocsin.domain.errors import InputError
+from tocsin.domain.phrase import say
 
 UP: Final = "power_up"
 DOWN: Final = "power_down"
@@ -67,11 +68,11 @@ def take_out(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> 
     if node.drained:
         return None
     if comments.find(node.comment, DRAIN, decision.id) is not None:
-        return ExecutionResult(
-            False, f"{node.name} was drained for this and someone resumed it; left as is", lasting=False
+        return went(
+            False, say("{node} was drained for this and someone resumed it; left as is", node=node.name), lasting=False
         )
     if comments.find(node.comment, DRAINED, decision.id) is not None:
-        return ExecutionResult(False, f"{node.name} was drained for this and given back; left as is", lasting=False)
+        return went(False, say("{node} was drained for this and given back; left as is", node=node.name), lasting=False)
     comment = comments.put(node.comment, comments.CommentTag(DRAIN, decision.id, now_ms))
     slurm.drain(node.name, comments.reason(decision.sentence, decision.id), comment)
     return None
@@ -92,13 +93,13 @@ def give_back(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) ->
             return ExecutionResult(False, again, lasting=False)
         effect = {f"out_of_service_{name}": value for name, value in drain_seconds(node, now_ms).items()}
         slurm.resume(node.name, comments.put(ended, comments.CommentTag(RESUMED, decision.id, now_ms)))
-        return ExecutionResult(True, f"{node.name} is given back", effect=effect)
+        return went(True, say("{node} is given back", node=node.name), effect=effect)
     if node.schedulable:
         if ended != node.comment:
             slurm.mark_node(node.name, ended)
-        return ExecutionResult(True, f"{node.name} was in service already", lasting=False)
+        return went(True, say("{node} was in service already", node=node.name), lasting=False)
     said = foreign(node) or f"{node.name} is {node.base.lower()} ({', '.join(sorted(node.flags)) or 'no flag'})"
-    return ExecutionResult(False, f"{said}; it was not Tocsin that took it out", lasting=False)
+    return went(False, say("{said}; it was not Tocsin that took it out", said=said), lasting=False)
 
 
 def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> ExecutionResult:
@@ -113,21 +114,23 @@ def reboot(slurm: Slurm, node: SlurmNode, decision: Decision, now_ms: int) -> Ex
     asked = comments.find(node.comment, ASKED, decision.id) is not None
     if mine is not None and node.boot_s * SECOND > mine.at_ms and _REBOOTING.isdisjoint(node.flags):
         if "NOT_RESPONDING" in node.flags:
-            return ExecutionResult(True, f"{node.name} has booted and does not answer yet", pending=True)
-        return ExecutionResult(
-            True, f"{node.name} has rebooted", effect={"reboot_seconds": max(0, now_ms - mine.at_ms) / SECOND}
+            return went(True, say("{node} has booted and does not answer yet", node=node.name), pending=True)
+        return went(
+            True,
+            say("{node} has rebooted", node=node.name),
+            effect={"reboot_seconds": max(0, now_ms - mine.at_ms) / SECOND},
         )
     if not _REBOOTING.isdisjoint(node.flags):
-        return ExecutionResult(True, f"{node.name} waits for its reboot", pending=True)
+        return went(True, say("{node} waits for its reboot", node=node.name), pending=True)
     if mine is not None and asked and node.ready:
-        return ExecutionResult(False, f"someone cancelled the reboot of {node.name}", lasting=False)
+        return went(False, say("someone cancelled the reboot of {node}", node=node.name), lasting=False)
     if not asked:
         marked = comments.put(node.comment, comments.CommentTag(REBOOT, decision.id, now_ms))
         slurm.mark_node(node.name, marked)
         why = comments.reason(decision.sentence, decision.id)
         slurm.reboot(node.name, why, give_back=not node.drained and node.base != "DOWN")
         slurm.mark_node(node.name, comments.put(marked, comments.CommentTag(ASKED, decision.id, now_ms)))
-    return ExecutionResult(True, f"{node.name} is to reboot once its work has ended", pending=True)
+    return went(True, say("{node} is to reboot once its work has ended", node=node.name), pending=True)
 
 
 class CloudNodePower:
@@ -174,10 +177,10 @@ class CloudNodePower:
         for name in fresh:
             self._ask(name, seen, comments.CommentTag(UP, decision.id, now_ms), up=True)
         if fresh:
-            return ExecutionResult(True, f"powering up {', '.join([*mine, *fresh])}", pending=True)
+            return went(True, say("powering up {names}", names=", ".join([*mine, *fresh])), pending=True)
         if not mine:
             where = self.partition(pool)
-            return ExecutionResult(False, f"partition {where} has no powered-down cloud node left", lasting=False)
+            return went(False, say("partition {where} has no powered-down cloud node left", where=where), lasting=False)
         return _arrival(list(mine.values()), wanted, now_ms)
 
     def back(self, decision: Decision, pool: str, seen: SlurmSnapshot, now_ms: int, only: str = "") -> ExecutionResult:
@@ -190,7 +193,9 @@ class CloudNodePower:
         names = [*mine, *fresh]
         if not names:
             return ExecutionResult(False, none_idle(self.partition(pool), only), lasting=False)
-        return ExecutionResult(True, f"powering down {', '.join(names)}", effect={"nodes_down": float(len(names))})
+        return went(
+            True, say("powering down {names}", names=", ".join(names)), effect={"nodes_down": float(len(names))}
+        )
 
     def seen(self, decision: Decision, what: str, seen: SlurmSnapshot) -> bool | None:
         """Whether what was powered for `decision` is where it should be; None where it shows no such node."""

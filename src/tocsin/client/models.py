@@ -585,6 +585,8 @@ class TimelineItem(DecisionOut):
     """Of its last entry in the journal."""
     reason: str = ""
     """Why it stands where it does; empty where the verdicts say it."""
+    reason_zh: str = ""
+    """The same in Chinese; empty where there is English alone."""
     asked_by: str = ""
     """Who asked for it, where no rule did."""
     inverse: ActionKind | None = None
@@ -606,6 +608,8 @@ class TimelineMark(Wire):
     state: DecisionState
     severity: Severity
     sentence: str
+    cause_zh: str = ""
+    """What is wrong, in Chinese; empty where there is English alone."""
 
 
 class Timeline(Wire):

@@ -514,7 +514,7 @@ class Outcome:
     """Exactly one is recorded for each executed decision; `effect` is what was measured of it, by name.
 
     `measured` is the figure of its goal in the goal's unit, None where nothing showed it; `next_step` says what
-    follows.
+    follows. `detail_zh` and `next_step_zh` are the same in Chinese, empty where there is English alone.
     """
 
     decision: str
@@ -526,3 +526,5 @@ class Outcome:
     effect: Mapping[str, float] = field(default_factory=dict)
     measured: float | None = None
     next_step: str = ""
+    detail_zh: str = ""
+    next_step_zh: str = ""

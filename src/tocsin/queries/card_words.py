@@ -326,10 +326,13 @@ def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     ended = _ENDED.get(status.state)
     if ended is None:
         return ("", ""), ""
-    said = "" if status.outcome is None else status.outcome.next_step
-    why = status.reason if status.state in (DecisionState.REJECTED, DecisionState.EXPIRED, DecisionState.FAILED) else ""
-    words = "; ".join(names.plain(part).rstrip(".") for part in (why, said) if part)
-    return (f"{action} {ended[0]}{f': {words}' if words else ''}.", f"{action_zh} {ended[1]}。"), ""
+    then, then_zh = ("", "") if status.outcome is None else (status.outcome.next_step, status.outcome.next_step_zh)
+    told = status.state in (DecisionState.REJECTED, DecisionState.EXPIRED, DecisionState.FAILED)
+    why, why_zh = (status.reason, status.reason_zh) if told else ("", "")
+    words = "; ".join(names.plain(part).rstrip(".") for part in (why, then) if part)
+    words_zh = "；".join(names.plain(part) for part in (why_zh, then_zh) if part)
+    english = f"{action} {ended[0]}{f': {words}' if words else ''}."
+    return (english, f"{action_zh} {ended[1]}{f'：{words_zh}' if words_zh else ''}。"), ""
 
 
 def no_action(trouble: CardCause) -> Words:

@@ -562,7 +562,7 @@ class _Maker:
             return f"what was found had cleared at {at}", f"发现的问题已于 {at} 消失"
         action, action_zh = action_words(newest.decision.action)
         figures = in_words(newest.decision.goal, newest.outcome.measured)
-        return f"{action} worked: {figures}", f"{action_zh} 有效：{figures}"
+        return f"{action} worked: {figures}", f"{action_zh} 有效：{in_chinese(figures) or figures}"
 
     def _after(self, incidents: set[str]) -> Words:
         """What is still in effect of what was done about a cause that is over."""

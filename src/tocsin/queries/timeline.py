@@ -78,6 +78,7 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
                 state=one.state,
                 severity=one.decision.severity,
                 sentence=one.decision.sentence,
+                cause_zh=one.decision.parameters.context.cause_zh,
             )
             for one in found[:MARKS]
         ],
@@ -126,7 +127,7 @@ def _undone(statuses: Sequence[DecisionStatus]) -> dict[str, str]:
 def _item(status: DecisionStatus, controls: Controls, undone_by: Mapping[str, str]) -> TimelineItem:
     decision = status.decision
     rejected = controls.rejections.get(decision.id)
-    reason = status.reason if status.outcome is None else ""
+    reason, reason_zh = (status.reason, status.reason_zh) if status.outcome is None else ("", "")
     losses = sorted(decision.parameters.expected_losses.items(), key=lambda one: (one[1], one[0]))
     return extended(
         TimelineItem,
@@ -134,6 +135,7 @@ def _item(status: DecisionStatus, controls: Controls, undone_by: Mapping[str, st
         rejected_by=rejected.actor if rejected else "",
         updated_ms=status.updated_ms,
         reason=rejected.reason if rejected else reason,
+        reason_zh="" if rejected else reason_zh,
         asked_by=asked_by(decision.parameters),
         inverse=ACTIONS[decision.action].inverse,
         undo_problem=problem_of(status, controls),

@@ -10,7 +10,7 @@ from tocsin.actions.loop.execution import INTERRUPTED, Threads, judged
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.loop.routing import Routing, build_routing
 from tocsin.actions.model.decision_json import dump_decision
-from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.model.executor import ExecutionResult, went
 from tocsin.actions.model.goals import NEW_ERRORS, POWER_LIMIT
 from tocsin.actions.model.ledger_entry import LedgerEntry
 from tocsin.config.settings import ActionSettings
@@ -27,6 +27,7 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity
+from tocsin.domain.phrase import say
 from tocsin_testing.action_world import FakeExecutor, World, settings, subject_of
 from tocsin_testing.builders import T0
 
@@ -75,6 +76,24 @@ def test_what_goes_on_is_called_again_until_it_ends() -> None:
     assert outcome is not None
     assert outcome.status is OutcomeStatus.SUCCEEDED
     assert outcome.effect["drain_seconds"] == 45.0
+
+
+def test_an_end_is_told_in_chinese_too_where_the_executor_is() -> None:
+    ends: list[tuple[str, str]] = []
+    for result in (went(True, say("{node} is drained{said}", node="n0", said="")), ExecutionResult(True, "drained")):
+        world = World()
+        world.executor.result, world.executor.seen = result, True
+        world.break_gpu("GPU-0-0")
+        for _ in range(4):
+            world.step()
+        outcome = world.only().outcome
+        assert outcome is not None
+        ends.append((outcome.detail_zh, outcome.next_step_zh))
+        assert world.journal.of(EntryKind.OUTCOME)[0].payload["outcome"].get("detail_zh", "") == outcome.detail_zh
+    (told, then), (silent, then_too) = ends
+    assert told.startswith("n0 已排空；已看到效果")
+    assert silent == "", "a manager that speaks English alone is not mixed with Chinese"
+    assert then == then_too == "原因消失后即撤销"
 
 
 def test_where_it_stands_is_on_record_once_a_while() -> None:

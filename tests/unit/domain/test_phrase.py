@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import tocsin.actions
+from tocsin.actions.loop.execution import INTERRUPTED
+from tocsin.actions.loop.loop import OTHER_WORK
 from tocsin.actions.planning.state import GUESSED, UNMANAGED, UNSEEN
 from tocsin.domain.finding import Severity
 from tocsin.domain.phrase import MOST_VALUES, Phrase, chinese_phrases, in_chinese, names_in, say, say_all, say_count
@@ -19,10 +21,16 @@ from tocsin.rules.load import load_rules
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid import xid
 
-SPEAKING = ("defragment", "follow", "foresight", "placement", "power", "scaling", "simulation", "units")
 ACTIONS = Path(next(iter(tocsin.actions.__path__)))
+PLANNERS = ("defragment", "follow", "foresight", "placement", "power", "scaling", "simulation", "units")
+SPEAKING = (
+    *(f"planning/{name}" for name in PLANNERS),
+    *("model/cost", "model/goals", "model/sentences", "loop/decide", "loop/execution", "loop/loop"),
+    *(f"executors/{path.stem}" for path in sorted((ACTIONS / "executors").glob("*.py"))),
+    *("kubernetes/actions", "kubernetes/drain", "slurm/nodes", "cloud/auto_scaling"),
+)
 GUARDS = sorted((ACTIONS / "guards").glob("*.py"))
-PLANNERS = [ACTIONS / "planning" / f"{name}.py" for name in SPEAKING]
+SPEAKERS = [ACTIONS / f"{name}.py" for name in SPEAKING]
 COUNTED = ("GPU", "host", "node", "piece", "step")
 PEOPLE = ("paused by {who} at {at}", "rejected by {who}")
 SILENCES = ("acknowledged", "snoozed", "maintenance planned")
@@ -35,7 +43,8 @@ MADE_OF_PARTS = (
         for one, what, why in product(SILENCES, ("", " for {kind} {name}"), ("", ": {reason}"))
     ),
     *(str(say_count(n, one)).replace(str(n), "{n}") for n, one in product((1, 2), COUNTED)),
-    *(UNMANAGED, UNSEEN, GUESSED),
+    *(UNMANAGED, UNSEEN, GUESSED, INTERRUPTED, OTHER_WORK),
+    *(f"{{n}} {unit}" for unit in ("findings", "errors", "jobs", "GPUs")),
     *(f"{APPROVAL}{needed}{why}" for needed, why in product(NEEDED, ("", "; {why}"))),
 )
 
@@ -54,7 +63,7 @@ def templates(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
             yield from (str(one.value) for one in node.args if isinstance(one, ast.Constant))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
-            whole = "{" in node.value and not node.value.startswith((" ", ":", "{why}"))
+            whole = re.search(r"\{[a-z_]+\}", node.value) and not node.value.startswith((" ", ":", "{why}"))
             yield from [node.value] if whole else []
 
 
@@ -64,8 +73,8 @@ def test_no_guard_gives_a_reason_that_is_a_text_alone(path: Path) -> None:
         assert not isinstance(reason, ast.Constant | ast.JoinedStr), ast.unparse(reason)
 
 
-@pytest.mark.parametrize("path", [*GUARDS, *PLANNERS], ids=lambda path: path.stem)
-def test_every_template_of_a_guard_or_planner_is_told_in_chinese(path: Path) -> None:
+@pytest.mark.parametrize("path", [*GUARDS, *SPEAKERS], ids=lambda path: path.stem)
+def test_every_template_is_told_in_chinese(path: Path) -> None:
     assert set(templates(ast.parse(path.read_text(encoding="utf-8")))) <= chinese_phrases().keys()
 
 
