@@ -10,6 +10,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tocsin.forecaster.trend.resample import Floats, Instants, median
 
@@ -132,15 +133,22 @@ def theil_sen(values: Floats) -> float:
     """Median slope over all pairs of points, per step (Sen 1968): up to 29 % of wild points do not move it."""
     if values.min() == values.max():
         return 0.0
-    first, second, apart = _pairs(values.size)
-    return median((values[second] - values[first]) / apart)
+    ahead, apart = _pairs(values.size)
+    # Each point and those after it round the ring: slices of one array, where gathering pairs would cost far more.
+    ring = sliding_window_view(np.concatenate([values, values[: len(ahead)]]), values.size)[1:]
+    slopes = np.subtract(ring, values)
+    slopes /= apart
+    # Adding zero takes the sign off a zero.
+    return median(slopes.ravel() if values.size % 2 else slopes.ravel()[: -(values.size // 2)]) + 0.0
 
 
 @lru_cache(maxsize=64)
-def _pairs(count: int) -> tuple[Instants, Instants, Instants]:
-    """First and second point of every pair of `count`, and how far they are apart; never written to."""
-    first, second = np.triu_indices(count, 1)
-    return first, second, second - first
+def _pairs(count: int) -> tuple[Instants, Floats]:
+    """How many points further round a ring of `count` the second of a pair lies, and how many steps later it is, below
+    zero where it came round; never written to. Half way round, the second half of the row has each pair again."""
+    ahead = np.arange(1, count // 2 + 1)
+    first = np.arange(count)
+    return ahead, np.where(first + ahead[:, None] < count, ahead[:, None], ahead[:, None] - count).astype(np.float64)
 
 
 def _gains(values: Floats) -> Floats:
