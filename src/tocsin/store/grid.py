@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -101,3 +102,9 @@ def by_gpu(columns: Columns, gpus: Iterable[str]) -> dict[str, Series]:
         uuid: Series(uuid, columns.metrics, columns.at_ms[chosen], columns.values[chosen])
         for uuid, chosen in ((uuid, rows.get(uuid, nothing)) for uuid in gpus)
     }
+
+
+def within(series: Series, start_ms: int, end_ms: int) -> Series:
+    """The rows of `series` in [`start_ms`, `end_ms`)."""
+    first, last = np.searchsorted(series.at_ms, [start_ms, end_ms])
+    return replace(series, at_ms=series.at_ms[first:last], values=series.values[first:last])

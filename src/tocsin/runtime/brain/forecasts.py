@@ -11,6 +11,7 @@ from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
@@ -19,8 +20,8 @@ from tocsin.forecaster.features.onsets import Onset, onsets_of
 from tocsin.forecaster.live.recalibration import KindFigures, Recalibration, came_of
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
-from tocsin.store.grid import by_gpu
-from tocsin.store.port import Store, StoreUnavailable
+from tocsin.store.grid import by_gpu, within
+from tocsin.store.port import Series, Store, StoreUnavailable
 
 log = structlog.get_logger()
 
@@ -109,7 +110,8 @@ class FleetForecasts:
         try:
             events = self._store.events(min(one.at_ms for one in due), now_ms + 1) if _on_faults(due) else []
             onsets = onsets_of(events, self._store.gpus()) if events else []
-            found = [(one, self._came(one, onsets)) for one in due]
+            past = self._past_of(due)
+            found = [(one, _came(one, past.get(id(one)), onsets)) for one in due]
         except StoreUnavailable as error:
             log.warning("forecasts not judged: the store is unavailable", error=str(error))
             with self._lock:
@@ -119,13 +121,17 @@ class FleetForecasts:
             self._kinds.settle([(one, came) for one, came in found if came is not None])
         return len(due) == MOST_SETTLED
 
-    def _came(self, said: Prediction, onsets: Sequence[Onset]) -> bool | None:
-        """Whether the metric crossed its threshold, or hardware failed, in time; None where nothing was read."""
-        end_ms = said.at_ms + said.horizon_ms
-        if not said.metric:
-            return any(one.device == said.subject.name and said.at_ms < one.at_ms <= end_ms for one in onsets)
-        series = self._store.series(said.subject.name, [said.metric], said.at_ms + 1, end_ms + 1)
-        return came_of(said, series.at_ms.tolist(), series.values[:, 0]) if series.values.size else None
+    def _past_of(self, due: Sequence[Prediction]) -> dict[int, Series]:
+        """The readings in the window of each crossing in `due`, by its identity; many GPUs in one request."""
+        found: dict[int, Series] = {}
+        for metric, cases in grouped((one.metric, one) for one in due if one.metric).items():
+            for first in range(0, len(cases), CHUNK):
+                part = cases[first : first + CHUNK]
+                start, end = min(one.at_ms for one in part), max(map(_end, part))
+                uuids = {one.subject.name for one in part}
+                series = by_gpu(self._store.columns([metric], start + 1, end + 1, uuids), uuids)
+                found |= {id(one): within(series[one.subject.name], one.at_ms + 1, _end(one) + 1) for one in part}
+        return found
 
     def _oldest(self, now_ms: int) -> int:
         return now_ms - int(3 * self._settings.every_seconds * SECOND) - MINUTE
@@ -222,6 +228,17 @@ class FleetForecasts:
             self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
             self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= now_ms - 2 * DAY}
             return list(self._newest.values())
+
+
+def _came(said: Prediction, series: Series | None, onsets: Sequence[Onset]) -> bool | None:
+    """Whether the metric crossed its threshold, or hardware failed, in time; None where nothing was read."""
+    if series is None:
+        return any(one.device == said.subject.name and said.at_ms < one.at_ms <= _end(said) for one in onsets)
+    return came_of(said, series.at_ms.tolist(), series.values[:, 0]) if series.values.size else None
+
+
+def _end(said: Prediction) -> int:
+    return said.at_ms + said.horizon_ms
 
 
 def _in_time(said: Prediction) -> tuple[int, str]:
