@@ -66,24 +66,32 @@ def candidates(
     for host, node in state.nodes.items():
         if not node.schedulable or node.risk > limits.most_risk or (work.pool and work.pool != node.pool):
             continue
-        if state.cpus_left(host) < work.cpus - SHARE_EPSILON or state.memory_left(host) < work.memory_bytes:
+        # Room on the GPUs is asked first: most hosts of a busy fleet have none.
+        roomy = state.by_host[host] if work.profile else _roomy(state, work, host)
+        if not roomy or state.cpus_left(host) < work.cpus - SHARE_EPSILON:
             continue
-        able = [slot for slot in state.by_host[host] if not misfit(work, node, (slot,), limits.most_risk)]
+        if state.memory_left(host) < work.memory_bytes:
+            continue
+        able = [slot for slot in roomy if not misfit(work, node, (slot,), limits.most_risk)]
         holds = _holds(state, work, able)
         if holds:
             found.append(Candidate(host, holds, _terms(state, work, node, holds, limits, weights)))
     return sorted(found, key=lambda one: (one.cost, one.host))
 
 
+def _roomy(state: FleetState, work: Workload, host: str) -> list[Slot]:
+    """The GPUs of `host` with room for a part of `work`; none where they are too few."""
+    least = min(work.gpus, 1.0) - SHARE_EPSILON
+    slots = [slot for slot in state.by_host[host] if state.free(slot.uuid) >= least]
+    return slots if len(slots) >= work.gpus else []
+
+
 def _holds(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[GpuHold, ...]:
     if work.profile:
         return _instance(state, work, able)
     if work.gpus < 1:
-        shares = [(state.free(slot.uuid), slot.uuid) for slot in able]
-        fitting = [one for one in shares if one[0] >= work.gpus - SHARE_EPSILON]
-        return (GpuHold(min(fitting)[1], work.gpus),) if fitting else ()
-    whole = [slot.uuid for slot in able if state.free(slot.uuid) >= 1.0 - SHARE_EPSILON]
-    return tuple(GpuHold(uuid) for uuid in whole[: int(work.gpus)]) if len(whole) >= work.gpus else ()
+        return (GpuHold(min((state.free(slot.uuid), slot.uuid) for slot in able)[1], work.gpus),) if able else ()
+    return tuple(GpuHold(slot.uuid) for slot in able[: int(work.gpus)]) if len(able) >= work.gpus else ()
 
 
 def _instance(state: FleetState, work: Workload, able: Sequence[Slot]) -> tuple[GpuHold, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -287,12 +287,46 @@ class FleetState:
 
     def with_works(self, works: Iterable[Workload]) -> FleetState:
         """A copy in which `works` stand for those of the same id."""
-        return replace(self, works={**self.works, **{work.id: work for work in works}})
+        changed = {work.id: work for work in works}
+        made = replace(self, works={**self.works, **changed})
+        made.__dict__["by_host"] = self.by_host
+        if not any(work.holds for work in changed.values()):
+            made.__dict__.update(self._lifted(changed))
+        return made
+
+    def _lifted(self, gone: Collection[str]) -> dict[str, object]:
+        """What holds where, once the works `gone` hold nothing: that of all others is not looked through again."""
+        before = [self.works[name] for name in gone if name in self.works]
+        on_gpu, on_host, taken = dict(self.on_gpu), dict(self.on_host), dict(self.taken)
+        for uuid in {hold.gpu for work in before for hold in work.holds}:
+            left = tuple(work for work in on_gpu.pop(uuid) if work.id not in gone)
+            del taken[uuid]
+            if left:
+                on_gpu[uuid], taken[uuid] = left, self._share_taken(uuid, left)
+        for host in {self.host_of(work) for work in before if work.holds}:
+            on_host[host] = tuple(work for work in on_host[host] if work.id not in gone)
+        return {"on_gpu": on_gpu, "on_host": on_host, "taken": taken}
+
+    def _share_taken(self, uuid: str, works: Iterable[Workload]) -> float:
+        found = 0.0
+        for work in {work.id: work for work in works}.values():
+            for hold in work.holds:
+                found += share_of(self.gpus[uuid], work, hold) if hold.gpu == uuid else 0.0
+        return found
 
     def with_nodes(self, nodes: Iterable[FleetNode], gpus: Iterable[Slot] = ()) -> FleetState:
         """A copy in which `nodes` and `gpus` stand for, or are added to, those of the same name."""
-        return replace(
+        nodes, slots = list(nodes), list(gpus)
+        made = replace(
             self,
             nodes={**self.nodes, **{node.host: node for node in nodes}},
-            gpus={**self.gpus, **{slot.uuid: slot for slot in gpus}},
+            gpus={**self.gpus, **{slot.uuid: slot for slot in slots}},
         )
+        if all(self._is_like(slot) for slot in slots):
+            made.__dict__.update({name: getattr(self, name) for name in ("on_gpu", "on_host", "gangs", "taken")})
+        return made
+
+    def _is_like(self, slot: Slot) -> bool:
+        """Whether work holds the same of `slot` as of the GPU with its name."""
+        known = self.gpus.get(slot.uuid)
+        return known is not None and (known.host, known.template) == (slot.host, slot.template)
