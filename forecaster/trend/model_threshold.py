@@ -16,7 +16,17 @@ from tocsin.domain.finding import Evidence, Subject, SubjectKind
 from tocsin.domain.metrics import METRICS as TABLE
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory
-from tocsin.forecaster.trend.resample import MAX_POINTS, EvenGrid, Floats, Instants, Mask, frozen, resample, since_reset
+from tocsin.forecaster.trend.resample import (
+    MAX_POINTS,
+    EvenGrid,
+    Floats,
+    Instants,
+    Mask,
+    cadence,
+    frozen,
+    resample,
+    since_reset,
+)
 from tocsin.forecaster.trend.smoothing import Smoothed, Trend, fit, look, may_rise
 from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown, where
 from tocsin.store.port import Series
@@ -69,14 +79,16 @@ def simulate(state: Smoothed, trend: Trend, limit: float) -> Passage:
     shock = min(state.alpha * state.sigma, trend.noise)
     keep = math.sqrt(1 - (shock / trend.noise) ** 2) if trend.noise > 0.0 else 0.0
     offset = np.full(PATHS, state.level - trend.level)
-    first = np.full(PATHS, np.inf)
-    before = np.full(PATHS, state.level)
-    for step in range(1, MAX_STEPS + 1):
-        offset = keep * offset + shock * shocks[step - 1]
-        level = start + drift * step + offset
-        arrived = (level >= limit) & np.isinf(first)
-        first[arrived] = step - ((level - limit) / np.maximum(level - before, 1e-300))[arrived].clip(0.0, 1.0)
-        before = level
+    levels = shock * shocks
+    for row in levels:
+        offset = np.add(keep * offset, row, out=row)
+    levels += start + drift * np.arange(1.0, MAX_STEPS + 1)[:, None]
+    there = levels >= limit
+    arrived, paths = there.argmax(axis=0), np.arange(PATHS)
+    level = levels[arrived, paths]
+    before = np.where(arrived > 0, levels[arrived - 1, paths], state.level)
+    share = ((level - limit) / np.maximum(level - before, 1e-300)).clip(0.0, 1.0)
+    first = np.where(there.any(axis=0), arrived + 1 - share, np.inf)
     return Passage(first)
 
 
@@ -194,6 +206,11 @@ class _Past:
     at_ms: Instants
     values: Floats
 
+    def since(self, start_ms: int) -> _Past:
+        """The samples from `start_ms` on."""
+        first = np.searchsorted(self.at_ms, start_ms)
+        return _Past(self.at_ms[first:], self.values[first:])
+
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
@@ -233,20 +250,20 @@ class ThresholdForecaster:
 
     def _target(self, history: GpuHistory, target: Target, series: Series, stuck: Mask, now_ms: int) -> Prediction:
         at_ms, values = series.at_ms, column(series, target.metric)
-        blank = self._blank(history, target, now_ms)
         if values is None or not np.isfinite(values).any():
-            return unknown(blank, "the metric has no value")
+            return unknown(self._blank(history, target, now_ms), "the metric has no value")
         present = np.flatnonzero(np.isfinite(values))
         if stuck[present[-1]]:
             moved = np.flatnonzero(~stuck[: present[-1]])
             since = to_iso(int(at_ms[moved[-1]]))
-            return unknown(blank, f"telemetry is frozen: power and energy have not moved since {since}")
+            why = f"telemetry is frozen: power and energy have not moved since {since}"
+            return unknown(self._blank(history, target, now_ms), why)
         usable = present[~stuck[present]]
         past = _Past(at_ms[usable], values[usable] if target.rising else -values[usable])
         if target.cumulative:
             first = since_reset(past.values)
             past = _Past(past.at_ms[first:], past.values[first:])
-        blank = replace(blank, value=float(values[usable][-1]))
+        blank = self._blank(history, target, now_ms, float(values[usable[-1]]))
         reason = _lacks(past, now_ms)
         if reason:
             return unknown(blank, reason)
@@ -256,7 +273,7 @@ class ThresholdForecaster:
             return unknown(blank, f"samples too uneven for {MIN_POINTS} even steps")
         return self._state(blank, target, found, limit, now_ms)
 
-    def _blank(self, history: GpuHistory, target: Target, now_ms: int) -> Prediction:
+    def _blank(self, history: GpuHistory, target: Target, now_ms: int, value: float | None = None) -> Prediction:
         gpu = history.gpu
         return Prediction(
             subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
@@ -268,6 +285,7 @@ class ThresholdForecaster:
             model_version=self.version,
             sentence=f"{where(gpu)}: {target.metric}",
             metric=target.metric,
+            value=value,
             threshold=target.limit,
             coverage=self._coverage,
             simulated=gpu.simulated,
@@ -279,14 +297,13 @@ class ThresholdForecaster:
         rise = f"{trend.slope * HOUR / grid.step_ms:.3g} {TABLE[target.metric].unit}/h"
         text = f"{'rises' if target.rising else 'falls'} {rise}"
         evidence = Evidence(target.metric, f"{text} over the last {hours(grid.span_ms)}", grid.end_ms, blank.value)
-        made = replace(blank, horizon_ms=horizon, evidence=(evidence,))
         if grid.values[-1] >= limit:
-            return reached(made)
+            return reached(replace(blank, horizon_ms=horizon, evidence=(evidence,)))
         age = now_ms - grid.end_ms
         steps = (horizon + age) / grid.step_ms
         passage = found.passage
         chance = passage.probability(steps) if passage else screened_probability(trend, limit, steps)
-        made = replace(made, probability=min(max(chance, 0.0), 1.0))
+        made = replace(blank, horizon_ms=horizon, evidence=(evidence,), probability=min(max(chance, 0.0), 1.0))
         if passage is None or chance < 0.5:
             return no_crossing(made)
         low, mid, high = (
@@ -307,7 +324,7 @@ def _lacks(past: _Past, now_ms: int) -> str:
     span = int(past.at_ms[-1] - past.at_ms[0])
     if span < MIN_SPAN_MS:
         return f"samples span {hours(span)}, {hours(MIN_SPAN_MS)} needed"
-    allowed = max(STALE_MS, STALE_STEPS * int(np.median(np.diff(past.at_ms))))
+    allowed = max(STALE_MS, STALE_STEPS * cadence(past.at_ms))
     if now_ms - past.at_ms[-1] > allowed:
         return f"the newest usable sample is {hours(int(now_ms - past.at_ms[-1]))} old, {hours(allowed)} allowed"
     return ""
@@ -322,13 +339,13 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
     whole: _Finding | None = None
     span = int(past.at_ms[-1] - past.at_ms[0])
     for part in PARTS:
-        recent = past.at_ms >= past.at_ms[-1] - span // part
-        values = past.values[recent]
+        recent = past.since(past.at_ms[-1] - span // part)
+        values = recent.values
         if values.size < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
             break
         if whole is not None and values.min() == values.max():
             break  # what stands still does not rise in any shorter part either
-        grid = resample(past.at_ms[recent], values)
+        grid = resample(recent.at_ms, values)
         if grid.values.size < MIN_POINTS:
             break
         if whole is not None and not may_rise(grid.values):
@@ -348,8 +365,8 @@ def _stopped(past: _Past, part: int, span: int, slope: float) -> bool:
     """Whether the newest quarter of the part, or half an hour, shows that a rise of `slope` a millisecond has ended:
     what filled up and holds its level goes nowhere."""
     newest_ms = min(max(span // part // NEWEST, MIN_SPAN_MS), span)
-    newest = past.at_ms >= past.at_ms[-1] - newest_ms
-    grid = resample(past.at_ms[newest], past.values[newest])
+    newest = past.since(past.at_ms[-1] - newest_ms)
+    grid = resample(newest.at_ms, newest.values)
     if grid.values.size < MIN_POINTS:
         return False
     now = look(grid.values)

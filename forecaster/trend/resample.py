@@ -77,11 +77,20 @@ def median(values: Floats | Instants) -> float:
     return float((low + high) / 2)
 
 
+def cadence(at_ms: Instants) -> int:
+    """The usual time between two of the instants `at_ms`, of which there are at least two."""
+    return _cadence_of(np.ascontiguousarray(at_ms, np.int64).tobytes())
+
+
+@lru_cache(maxsize=128)
+def _cadence_of(instants: bytes) -> int:
+    return int(median(np.diff(np.frombuffer(instants, np.int64))))
+
+
 def grid_step(at_ms: Instants) -> int:
     """The finest step of the ladder that keeps the span in `MAX_POINTS` and is no finer than the usual cadence."""
     span = int(at_ms[-1] - at_ms[0])
-    cadence = int(median(np.diff(at_ms)))
-    wanted = max(cadence, -(-span // (MAX_POINTS - 1)), 1)
+    wanted = max(cadence(at_ms), -(-span // (MAX_POINTS - 1)), 1)
     return next((step for step in _STEPS if step >= wanted), wanted)
 
 

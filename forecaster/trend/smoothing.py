@@ -10,7 +10,6 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from tocsin.forecaster.trend.resample import Floats, Instants, median
 
@@ -135,8 +134,9 @@ def theil_sen(values: Floats) -> float:
         return 0.0
     ahead, apart = _pairs(values.size)
     # Each point and those after it round the ring: slices of one array, where gathering pairs would cost far more.
-    ring = sliding_window_view(np.concatenate([values, values[: len(ahead)]]), values.size)[1:]
-    slopes = np.subtract(ring, values)
+    ring = np.concatenate([values, values[: len(ahead)]])
+    later = np.ndarray((len(ahead), values.size), np.float64, ring, values.itemsize, (values.itemsize,) * 2)
+    slopes = later - values
     slopes /= apart
     # Adding zero takes the sign off a zero.
     return median(slopes.ravel() if values.size % 2 else slopes.ravel()[: -(values.size // 2)]) + 0.0
@@ -155,16 +155,23 @@ def _gains(values: Floats) -> Floats:
     size, longer = divmod(values.size, BLOCKS)
     border = longer * (size + 1)
     parts = (values[:border].reshape(longer, size + 1), values[border:].reshape(BLOCKS - longer, size))
-    return np.diff(np.concatenate([_medians(part) for part in parts]))
+    medians = np.concatenate([_medians(part) for part in parts if len(part)])
+    return medians[1:] - medians[:-1]
 
 
 def _medians(rows: Floats) -> Floats:
-    """`numpy.median` of each row, without NaN."""
+    """`numpy.median` of each row, without NaN. Rows are short: sorting them is quicker than choosing from them."""
     half = rows.shape[1] // 2
+    ordered = np.sort(rows, axis=1)
     if rows.shape[1] % 2:
-        return np.asarray(np.partition(rows, half, axis=1)[:, half])
-    middle = np.partition(rows, (half - 1, half), axis=1)[:, half - 1 : half + 1]
-    return np.asarray((middle[:, 0] + middle[:, 1]) / 2)
+        return np.asarray(ordered[:, half])
+    return np.asarray((ordered[:, half - 1] + ordered[:, half]) / 2)
+
+
+def _deviation(values: Floats) -> float:
+    """`numpy.std`, without its overhead."""
+    apart = values - np.add.reduce(values) / values.size
+    return math.sqrt(np.add.reduce(apart * apart) / values.size)
 
 
 def may_rise(values: Floats) -> bool:
@@ -186,14 +193,14 @@ def look(values: Floats) -> Trend:
     """
     n = values.size
     slope = theil_sen(values)
-    places = np.arange(n) - (n - 1)
-    level = median(values - slope * places)
-    rest = values - level - slope * places
-    noise = float(rest.std())
-    denominator = float((rest**2).sum())
+    line = slope * (np.arange(n) - (n - 1))
+    level = median(values - line)
+    rest = values - level - line
+    noise = _deviation(rest)
+    denominator = float((rest * rest).sum())
     r = float((rest[1:] * rest[:-1]).sum()) / denominator if denominator > 0 else 0.0
     effective = max(3.0, n * (1 - r) / (1 + r)) if r > 0 else float(n)
     error = noise * math.sqrt(12 / (effective * n**2))
     recent = median(values[-max(1, n // BLOCKS) :])
     steady = slope > SIGNIFICANCE * error and _steady(values, slope)
-    return Trend(level, slope, error, noise, n, effective, recent, float(values.std()), steady)
+    return Trend(level, slope, error, noise, n, effective, recent, _deviation(values), steady)

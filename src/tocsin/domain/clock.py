@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 SECOND = 1_000
@@ -66,7 +67,12 @@ def to_iso(at_ms: int) -> str:
 
 def to_minute(at_ms: int) -> str:
     """`at_ms` for people, in UTC to the minute, for example ``2026-11-21 03:54 UTC``."""
-    return datetime.fromtimestamp(at_ms / SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return _minute(at_ms // MINUTE)
+
+
+@lru_cache(maxsize=1024)
+def _minute(minutes: int) -> str:
+    return datetime.fromtimestamp(minutes * MINUTE / SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def optional_iso(at_ms: int | None) -> str | None:
