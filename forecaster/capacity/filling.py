@@ -308,17 +308,18 @@ class _Filling:
 def _values(reading: Reading) -> dict[int, tuple[float, str]]:
     """The largest value of each watched metric that the reading has, and its key, by place."""
     largest: dict[int, tuple[float, str]] = {}
-    for key, value in reading.values.items():
-        place = _place_of(key)
-        if place is not None and (place not in largest or value > largest[place][0]):
+    for place, key in _watched(tuple(reading.values)):
+        value = reading.values[key]
+        if place not in largest or value > largest[place][0]:
             largest[place] = (value, key)
     return largest
 
 
-@lru_cache(maxsize=65_536)
-def _place_of(key: str) -> int | None:
-    """The place of the metric or variant `key`; None where it is not watched."""
-    return _PLACE.get(split_variant(key)[0]) if key.startswith(_STARTS) else None
+@lru_cache(maxsize=4096)
+def _watched(keys: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
+    """Places and keys of the watched metrics and variants among `keys`; readings of a GPU have the same ones mostly."""
+    named = ((split_variant(key)[0], key) for key in keys if key.startswith(_STARTS))
+    return tuple((_PLACE[name], key) for name, key in named if name in _PLACE)
 
 
 @dataclass(frozen=True, slots=True)
