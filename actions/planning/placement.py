@@ -81,8 +81,10 @@ def candidates(
 
 def _roomy(state: FleetState, work: Workload, host: str) -> list[Slot]:
     """The GPUs of `host` with room for a part of `work`; none where they are too few."""
-    least = min(work.gpus, 1.0) - SHARE_EPSILON
-    slots = [slot for slot in state.by_host[host] if state.free(slot.uuid) >= least]
+    least, room = min(work.gpus, 1.0) - SHARE_EPSILON, state.room[host]
+    if max(room, default=0.0) < least:
+        return []
+    slots = [slot for slot, free in zip(state.by_host[host], room, strict=True) if free >= least]
     return slots if len(slots) >= work.gpus else []
 
 

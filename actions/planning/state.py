@@ -232,6 +232,15 @@ class FleetState:
                 found[hold.gpu] = found.get(hold.gpu, 0.0) + share_of(self.gpus[hold.gpu], work, hold)
         return found
 
+    @cached_property
+    def room(self) -> Mapping[str, tuple[float, ...]]:
+        """The free share of each GPU of a host, in the order of `by_host`."""
+        return {host: self._room_on(slots) for host, slots in self.by_host.items()}
+
+    def _room_on(self, slots: Iterable[Slot]) -> tuple[float, ...]:
+        taken = self.taken
+        return tuple(max(0.0, 1.0 - taken.get(slot.uuid, 0.0)) if slot.healthy else 0.0 for slot in slots)
+
     def host_of(self, work: Workload) -> str:
         """The host that `work` is on; empty while it waits."""
         return self.gpus[work.holds[0].gpu].host if work.holds else ""
@@ -291,21 +300,23 @@ class FleetState:
         made = replace(self, works={**self.works, **changed})
         made.__dict__["by_host"] = self.by_host
         if not any(work.holds for work in changed.values()):
-            made.__dict__.update(self._lifted(changed))
+            made._take_over_lifted(self, changed)
         return made
 
-    def _lifted(self, gone: Collection[str]) -> dict[str, object]:
-        """What holds where, once the works `gone` hold nothing: that of all others is not looked through again."""
-        before = [self.works[name] for name in gone if name in self.works]
-        on_gpu, on_host, taken = dict(self.on_gpu), dict(self.on_host), dict(self.taken)
-        for uuid in {hold.gpu for work in before for hold in work.holds}:
+    def _take_over_lifted(self, before: FleetState, gone: Collection[str]) -> None:
+        """What holds where, from the state `before` in which the works `gone` held something: of all others it is the
+        same."""
+        works = [before.works[name] for name in gone if name in before.works]
+        on_gpu, on_host, taken = dict(before.on_gpu), dict(before.on_host), dict(before.taken)
+        for uuid in {hold.gpu for work in works for hold in work.holds}:
             left = tuple(work for work in on_gpu.pop(uuid) if work.id not in gone)
             del taken[uuid]
             if left:
                 on_gpu[uuid], taken[uuid] = left, self._share_taken(uuid, left)
-        for host in {self.host_of(work) for work in before if work.holds}:
-            on_host[host] = tuple(work for work in on_host[host] if work.id not in gone)
-        return {"on_gpu": on_gpu, "on_host": on_host, "taken": taken}
+        hosts = {self.host_of(work) for work in works if work.holds}
+        on_host.update({host: tuple(work for work in on_host[host] if work.id not in gone) for host in hosts})
+        self.__dict__.update(on_gpu=on_gpu, on_host=on_host, taken=taken)
+        self.__dict__["room"] = {**before.room, **{host: self._room_on(self.by_host[host]) for host in hosts}}
 
     def _share_taken(self, uuid: str, works: Iterable[Workload]) -> float:
         found = 0.0
@@ -322,9 +333,17 @@ class FleetState:
             nodes={**self.nodes, **{node.host: node for node in nodes}},
             gpus={**self.gpus, **{slot.uuid: slot for slot in slots}},
         )
-        if all(self._is_like(slot) for slot in slots):
-            made.__dict__.update({name: getattr(self, name) for name in ("on_gpu", "on_host", "gangs", "taken")})
+        if all(self._is_like(slot) for slot in slots) and all(node.host in self.nodes for node in nodes):
+            made._take_over_alike(self, {slot.uuid: slot for slot in slots})
         return made
+
+    def _take_over_alike(self, before: FleetState, changed: Mapping[str, Slot]) -> None:
+        """What is on which host, from the state `before`, of which the GPUs `changed` are in another condition."""
+        hosts = {slot.host for slot in changed.values()}
+        new = {host: tuple(changed.get(slot.uuid, slot) for slot in before.by_host[host]) for host in hosts}
+        kept = {name: getattr(before, name) for name in ("on_gpu", "on_host", "gangs", "taken")}
+        self.__dict__.update(kept, by_host={**before.by_host, **new})
+        self.__dict__["room"] = {**before.room, **{host: self._room_on(slots) for host, slots in new.items()}}
 
     def _is_like(self, slot: Slot) -> bool:
         """Whether work holds the same of `slot` as of the GPU with its name."""
