@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
@@ -13,7 +13,7 @@ from tocsin.domain.reading import Reading
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.memory import MemoryStore
-from tocsin.store.port import Series, StoreUnavailable
+from tocsin.store.port import Columns, StoreUnavailable
 from tocsin_testing.builders import T0, gpu
 
 GPUS = [gpu(n) for n in range(12)]
@@ -68,16 +68,19 @@ def test_claims_that_fail_mute_their_kind_and_a_restart_knows_it() -> None:
 
 
 class CountingStore(MemoryStore):
-    """Counts the reads of series, and fails them while it is `down`."""
+    """Counts the reads of columns, and fails them while it is `down`."""
 
     reads = 0
     down = False
 
-    def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
         self.reads += 1
+        assert end_ms - start_ms <= 2 * HOUR, "no more is read than windows that lie together"
         if self.down:
             raise StoreUnavailable("down")
-        return super().series(gpu, metrics, start_ms, end_ms)
+        return super().columns(metrics, start_ms, end_ms, gpus)
 
 
 def test_a_start_judges_nothing_and_the_past_is_judged_once_afterwards() -> None:
@@ -89,9 +92,11 @@ def test_a_start_judges_nothing_and_the_past_is_judged_once_afterwards() -> None
     again.recall(now_ms)
     assert store.reads == 0
     again.catch_up(now_ms)
-    assert store.reads == 48 * len(GPUS)
+    assert 0 < store.reads <= 48, "many GPUs in one request"
+    (known,), before = [one for one in again.kinds(now_ms) if one.model == "guess"], store.reads
+    assert known.open == 0
     again.settle(now_ms)
-    assert store.reads == 48 * len(GPUS)
+    assert store.reads == before
 
 
 def test_cases_wait_while_the_store_is_unavailable() -> None:

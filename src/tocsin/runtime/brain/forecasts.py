@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -125,8 +125,7 @@ class FleetForecasts:
         """The readings in the window of each crossing in `due`, by its identity; many GPUs in one request."""
         found: dict[int, Series] = {}
         for metric, cases in grouped((one.metric, one) for one in due if one.metric).items():
-            for first in range(0, len(cases), CHUNK):
-                part = cases[first : first + CHUNK]
+            for part in _together(cases):
                 start, end = min(one.at_ms for one in part), max(map(_end, part))
                 uuids = {one.subject.name for one in part}
                 series = by_gpu(self._store.columns([metric], start + 1, end + 1, uuids), uuids)
@@ -235,6 +234,23 @@ def _came(said: Prediction, series: Series | None, onsets: Sequence[Onset]) -> b
     if series is None:
         return any(one.device == said.subject.name and said.at_ms < one.at_ms <= _end(said) for one in onsets)
     return came_of(said, series.at_ms.tolist(), series.values[:, 0]) if series.values.size else None
+
+
+def _together(cases: Iterable[Prediction]) -> Iterator[list[Prediction]]:
+    """Cases to read for in one request: `CHUNK` at most, with windows that span twice their longest at most."""
+    part: list[Prediction] = []
+    start, end, longest = 0, 0, 0
+    for one in cases:
+        wide = max(end, _end(one)) - min(start, one.at_ms) > 2 * max(longest, one.horizon_ms)
+        if part and (wide or len(part) == CHUNK):
+            yield part
+            part = []
+        if not part:
+            start, end, longest = one.at_ms, _end(one), one.horizon_ms
+        start, end, longest = min(start, one.at_ms), max(end, _end(one)), max(longest, one.horizon_ms)
+        part.append(one)
+    if part:
+        yield part
 
 
 def _end(said: Prediction) -> int:
