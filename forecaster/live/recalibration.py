@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import json
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -133,9 +134,12 @@ class KindRecord:
     announced: bool = False
     """Whether it was muted when that was last told."""
     _weighed_ms: int | None = None
+    _shares: list[float] | None = None
+    """Of `calibrated`, until the next case: every forecast of every GPU asks for them."""
 
     def settle(self, case: Prediction, came: bool, now_ms: int) -> None:
         """Take in a case whose window is over."""
+        self._shares = None
         if self._weighed_ms is not None:
             keep = 0.5 ** (max(0, now_ms - self._weighed_ms) / HALF_LIFE_MS)
             self.cases, self.came = self.cases * keep, self.came * keep
@@ -183,6 +187,12 @@ class KindRecord:
 
     def calibrated(self, said: float) -> float:
         """What is stated in place of `said`: never less for more."""
+        if self._shares is None:
+            self._shares = self._worked_out()
+        return self._shares[_place(said)] if self._shares else said
+
+    def _worked_out(self) -> list[float]:
+        """What is stated by range of `EDGES`; nothing where there are no cases."""
         cases, came = self.cases.copy(), self.came.copy()
         if self.prior is not None:
             known = np.asarray(self.prior.cases)
@@ -190,9 +200,7 @@ class KindRecord:
             cases, came = cases + known * share, came + np.asarray(self.prior.came) * share
         middles = np.array([(low + high) / 2 for low, high in pairwise(EDGES)])
         shares = _rising((came + OWN_WEIGHT * middles) / (cases + OWN_WEIGHT), cases + OWN_WEIGHT)
-        if not cases.sum():
-            return said
-        return float(shares[_place(said)])
+        return [float(share) for share in shares] if cases.sum() else []
 
     def counted(self) -> dict[str, Any]:
         """As JSON, for a prior."""
@@ -201,7 +209,7 @@ class KindRecord:
 
 
 def _place(said: float) -> int:
-    return min(int(np.searchsorted(EDGES, said, side="right")) - 1, len(EDGES) - 2)
+    return min(bisect_right(EDGES, said) - 1, len(EDGES) - 2)
 
 
 def _rising(shares: Floats, weights: Floats) -> Floats:
