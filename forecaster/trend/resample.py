@@ -84,7 +84,8 @@ def cadence(at_ms: Instants) -> int:
 
 @lru_cache(maxsize=128)
 def _cadence_of(instants: bytes) -> int:
-    return int(median(np.diff(np.frombuffer(instants, np.int64))))
+    at_ms: Instants = np.frombuffer(instants, np.int64)
+    return int(median(np.diff(at_ms)))
 
 
 def grid_step(at_ms: Instants) -> int:

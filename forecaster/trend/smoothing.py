@@ -155,8 +155,9 @@ def _gains(values: Floats) -> Floats:
     size, longer = divmod(values.size, BLOCKS)
     border = longer * (size + 1)
     parts = (values[:border].reshape(longer, size + 1), values[border:].reshape(BLOCKS - longer, size))
-    medians = np.concatenate([_medians(part) for part in parts if len(part)])
-    return medians[1:] - medians[:-1]
+    medians: Floats = np.concatenate([_medians(part) for part in parts if len(part)])
+    gains: Floats = medians[1:] - medians[:-1]
+    return gains
 
 
 def _medians(rows: Floats) -> Floats:
