@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, expect
 
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
 from tocsin.dashboard.launch import command
@@ -83,20 +84,23 @@ def dashboard(api: str, folder: Path, token: str = "") -> Iterator[str]:
                 os.environ[name] = value
 
 
+_PAGES: WeakKeyDictionary[Browser, Page] = WeakKeyDictionary()
+
+
+def _page(browser: Browser) -> Page:
+    """The page of `browser` that all tests use: what it has loaded of Streamlit is loaded once, which is half the cost
+    of a visit."""
+    if browser not in _PAGES:
+        _PAGES[browser] = browser.new_context(locale="en-GB").new_page()
+        _PAGES[browser].set_default_timeout(WAIT)
+    return _PAGES[browser]
+
+
 @contextmanager
-def opened(
-    browser: Browser, url: str, theme: str = "light", size: tuple[int, int] = (WIDTH, HEIGHT), **context: Any
-) -> Iterator[Page]:
-    """A page in a fresh profile; at the end nothing must have gone to the console or to another host."""
+def opened(browser: Browser, url: str, theme: str = "light", size: tuple[int, int] = (WIDTH, HEIGHT)) -> Iterator[Page]:
+    """A page that nobody has been on; at the end nothing must have gone to the console or to another host."""
     base = "/".join(url.split("/")[:3])
-    profile = browser.new_context(
-        viewport={"width": size[0], "height": size[1]},
-        color_scheme=theme,  # type: ignore[arg-type]
-        locale="en-GB",
-        **context,
-    )
-    page = profile.new_page()
-    page.set_default_timeout(WAIT)
+    page = _page(browser)
     problems: list[str] = []
     elsewhere: list[str] = []
 
@@ -105,19 +109,36 @@ def opened(
         if message.type == "error" and not asked.endswith(ASKED_BY_STREAMLIT):
             problems.append(f"{message.text} {message.location}")
 
-    page.on("console", note)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith((base, "data:", "blob:")) else elsewhere.append(request.url),
-    )
-    page.goto(url)
+    def thrown(error: object) -> None:
+        problems.append(str(error))
+
+    def sent(request: Request) -> None:
+        if not request.url.startswith((base, "data:", "blob:")):
+            elsewhere.append(request.url)
+
+    listeners: list[tuple[Any, Any]] = [("console", note), ("pageerror", thrown), ("request", sent)]
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    for event, listener in listeners:
+        page.on(event, listener)
     try:
+        page.goto(url)
         yield page
-    finally:
-        profile.close()
+        _forget(page)
+    except BaseException:
+        _PAGES.pop(browser).context.close()
+        raise
+    for event, listener in listeners:
+        page.remove_listener(event, listener)
     assert problems == []
     assert elsewhere == []
+
+
+def _forget(page: Page) -> None:
+    """Leave no session, cookie or note behind."""
+    page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+    page.goto("about:blank")
+    page.context.clear_cookies()
 
 
 def idle(page: Page) -> None:
