@@ -218,7 +218,7 @@ def _single_moves(state: FleetState, piece: Workload) -> Iterator[FleetState]:
 
 @pytest.mark.parametrize("kind", ["defragment", "mig"])
 def test_the_same_packing_costs_less_than_half(kind: str) -> None:
-    rows = list(compare([kind], [64, 256], range(2), lambda: 0.0, PlanLimits(effort=4000)))
+    rows = list(compare([kind], [64], range(3), lambda: 0.0, PlanLimits(effort=4000)))
     assert all(row.planner_f <= row.greedy_f + 1e-6 for row in rows)
     assert sum(row.planner_cost for row in rows) <= sum(row.greedy_cost for row in rows) / 2
     assert all(row.net >= row.greedy_net for row in rows)
