@@ -105,6 +105,8 @@ _SCALES = {
     },
     **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
 }
+_CONDITION_KEY = re.compile(r'k:\{"type":"([^"\\]+)"\}')
+"""How the server names a condition among the fields of a writer."""
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 """Taint that the cluster puts on a node that is cordoned."""
 MIRROR = "kubernetes.io/config.mirror"
@@ -158,10 +160,25 @@ class KubeNode(_Object):
         """Whether its kubelet says so."""
         return self.condition("Ready").get("status") == "True"
 
+    @property
+    def conditions(self) -> list[Json]:
+        return list((self.raw.get("status") or {}).get("conditions") or [])
+
     def condition(self, kind: str) -> Mapping[str, Any]:
         """The condition of type `kind`; empty where there is none."""
-        found = (self.raw.get("status") or {}).get("conditions") or []
-        return next((each for each in found if each.get("type") == kind), {})
+        return next((each for each in self.conditions if each.get("type") == kind), {})
+
+    @property
+    def condition_writers(self) -> dict[str, set[str]]:
+        """Field managers by type of the condition that they have written; empty where the server tells none."""
+        found: dict[str, set[str]] = {}
+        for each in self._metadata.get("managedFields") or []:
+            fields = ((each.get("fieldsV1") or {}).get("f:status") or {}).get("f:conditions") or {}
+            for key in fields:
+                kind = _CONDITION_KEY.fullmatch(key)
+                if kind is not None:
+                    found.setdefault(kind.group(1), set()).add(str(each.get("manager", "")))
+        return found
 
 
 class Pod(_Object):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -95,9 +95,15 @@ class Cluster:
 
     def set_condition(self, name: str, condition: Json) -> None:
         """Write one condition of a node; others stay."""
-        self._write(
-            "PATCH", f"/api/v1/nodes/{_in_path(name)}/status", {"status": {"conditions": [condition]}}, STRATEGIC
-        )
+        self._conditions(name, [condition])
+
+    def remove_conditions(self, name: str, kinds: Iterable[str]) -> None:
+        """Take conditions of a node away by type; others stay, and one that is gone already is no error."""
+        self._conditions(name, [{"type": kind, "$patch": "delete"} for kind in kinds])
+
+    def _conditions(self, name: str, conditions: list[Json]) -> None:
+        body = {"status": {"conditions": conditions}}
+        self._write("PATCH", f"/api/v1/nodes/{_in_path(name)}/status", body, STRATEGIC)
 
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Merge `annotations` into the pod's; 409 where another pod has its name by now."""

@@ -95,7 +95,7 @@ def has_uncordoned(node: KubeNode, key: str) -> bool:
     return key in _ended(node, UNCORDONS_ENDED)
 
 
-def _ending(node: KubeNode) -> dict[str, str]:
+def ending(node: KubeNode) -> dict[str, str]:
     """The annotation once the cordon that is noted on the node has ended; empty where none is."""
     key = node.annotations.get(CORDON_KEY)
     if not key:
@@ -116,7 +116,7 @@ def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
     if stands is CordonState.OURS and node.annotations.get(CORDON_KEY) == mark.key:
         return None
     at = node.annotations.get(CORDON_AT, mark.at) if stands is CordonState.OURS else mark.at
-    notes = {CORDON_REASON: mark.reason[:LONGEST_REASON], CORDON_KEY: mark.key, CORDON_AT: at} | _ending(node)
+    notes = {CORDON_REASON: mark.reason[:LONGEST_REASON], CORDON_KEY: mark.key, CORDON_AT: at} | ending(node)
     spec: Json = {"unschedulable": True}
     others = [each for each in node.taints if not _is_fault(node, each, mark.taint)]
     if mark.taint and not any(_is(each, mark.taint, CLOSED) for each in others):
@@ -157,7 +157,7 @@ def uncordon(node: KubeNode, key: str, taint: str = "") -> Json | None:
         spec["taints"] = kept
     if not (gone or labels or spec):
         return None
-    notes = gone | _ending(node)
+    notes = gone | ending(node)
     if is_ours(node) or node.schedulable:
         # One that somebody else cordoned is not uncordoned by this: it stays to be done.
         notes |= _with(node, UNCORDONS_ENDED, key)
@@ -263,6 +263,11 @@ def _is_fault(node: KubeNode, taint: Json, key: str) -> bool:
     """Whether it is the taint `key` that went with Tocsin's cordon: its value names the decision, as the mark does."""
     own = is_marked(node) and taint.get("value") == _value(node.annotations.get(CORDON_KEY, ""))
     return bool(key) and own and _is(taint, key, CLOSED)
+
+
+def cordon_values(node: KubeNode) -> frozenset[str]:
+    """Values of the taints that went with cordons of Tocsin's on this node, now or before."""
+    return frozenset(_value(key) for key in (node.annotations.get(CORDON_KEY, ""), *_ended(node)) if key)
 
 
 def _value(key: str) -> str:

@@ -186,6 +186,50 @@ def test_nodes_and_rights_are_shown_without_leave_to_act(site: Site) -> None:
     assert _act(site, "rights") == (0, "ok: every right is granted\n")
 
 
+def test_all_that_it_set_in_the_cluster_is_taken_back_on_record(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOCSIN_KUBERNETES__FAULT_TAINT", "tocsin.io/fault")
+    cordoned, avoided, other = site.node("n1"), site.node("n2"), site.node("n3")
+    site.edit(f"/api/v1/nodes/{other}", spec={"unschedulable": True})
+    for words in (("cordon", cordoned, "--reason", "XID 79"), ("avoid", avoided)):
+        assert _act(site, "--yes", *words)[0] == 0
+    began = len(_own(tmp_path))
+    cordon = "cordon, taint tocsin.io/fault:NoSchedule, label tocsin.io/cordoned-by, condition TocsinGpuHealthy"
+    avoid = "taint tocsin.io/avoid:PreferNoSchedule"
+    would = f"{cordoned}: would take back {cordon}\n{avoided}: would take back {avoid}\n"
+    assert _release(site, "--all", "--dry-run") == (0, f"{would}ok: 2 nodes would be released\n")
+    assert len(_own(tmp_path)) == began
+    said = f"{cordoned}: took back {cordon}\n{avoided}: took back {avoid}\nok: 2 nodes released\n"
+    assert _release(site, "--all", "--yes", "--reason", "removed") == (0, said)
+    for node in (cordoned, avoided):
+        found = site.find_node(node)
+        assert "tocsin.io/fault" not in json.dumps(found["spec"])
+        assert "tocsin.io/avoid" not in json.dumps(found["spec"])
+        assert "TocsinGpuHealthy" not in json.dumps(found["status"])
+        assert "tocsin.io/cordoned-by" not in found["metadata"].get("labels", {})
+        assert not found["spec"].get("unschedulable")
+    assert site.find_node(other)["spec"]["unschedulable"] is True
+    assert json.loads(_release(site, "--all", "--yes", "--json")[1])["said"] == ["ok: 0 nodes released"]
+    begun, ended = [one.payload for one in _own(tmp_path)[began : began + 2]]
+    assert (begun["action"], begun["subject"]["kind"], begun["reason"]) == ("release_all", "fleet", "removed")
+    assert (ended["status"], ended["detail"]) == ("succeeded", "ok: 2 nodes released")
+
+
+def _release(site: Site, *words: str) -> tuple[int, str]:
+    command = ["release", "--kubeconfig", str(site.kubeconfig), *words]
+    result = CliRunner().invoke(cli, command, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return int(result.return_value or 0), result.output
+
+
+@pytest.mark.parametrize("words", [(), ("--all", "host", "n1"), ("host",), ("--all",)])
+def test_what_to_release_must_be_said(site: Site, words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match=r"name KIND and NAME, or --all|give exactly one"):
+        _release(site, *words)
+
+
 @pytest.mark.parametrize("words", [[], ["--yes", "--dry-run"]])
 def test_whether_to_act_must_be_said(site: Site, words: list[str]) -> None:
     with pytest.raises(InputError, match="give exactly one"):

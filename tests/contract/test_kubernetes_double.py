@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tocsin.actions.kubernetes.api import KubeNode
 from tocsin_testing.kube_double import ADMIN, KubeDouble, taken_apart
 from tocsin_testing.kube_recorded import Answer, exchanges
 
@@ -96,6 +97,18 @@ def test_conditions_merge_by_type(double: KubeDouble) -> None:
     wanted = exchanges()["node_condition_patch"]["response"]["body"]["status"]["conditions"]
     answer = _ask(double, "node_condition_patch")
     assert [each["type"] for each in answer.body["status"]["conditions"]] == [each["type"] for each in wanted]
+
+
+def test_a_condition_goes_by_its_type_and_its_writer_with_it(double: KubeDouble) -> None:
+    _ask(double, "node_create", metadata={"name": "gpu-node-1"})
+    _ask(double, "node_condition_of_tocsin", status={"conditions": [{"type": "GpuPredicted", "status": "True"}]})
+    before = KubeNode(_ask(double, "node_condition_of_tocsin").body)
+    assert before.condition_writers == {"GpuHealthy": {"tocsin"}, "GpuPredicted": {"tocsin"}}
+    after = KubeNode(_ask(double, "node_condition_delete").body)
+    wanted = KubeNode(exchanges()["node_condition_delete"]["response"]["body"])
+    assert not after.condition("GpuPredicted")
+    assert after.condition_writers == {"GpuHealthy": wanted.condition_writers["GpuHealthy"]}
+    assert "GpuPredicted" not in wanted.condition_writers
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tocsin.cli.common import CliContext, SaidGroup, connect, json_option, pass_context, show
+from tocsin.cli.common import CliContext, SaidGroup, all_of, connect, json_option, pass_context, show
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import HOUR, Clock, SystemClock
 from tocsin.domain.decision import (
@@ -294,11 +294,10 @@ class Person:
             parameters=parameters,
         )
 
-    def labelling(self, node: str, labels: Sequence[str], server: str) -> Deed:
-        """The labelling of a node, which no decision ever asks for."""
-        name = hashlib.sha256(f"person|host:{node}|label|{self.clock.now_ms()}".encode()).hexdigest()[:16]
-        subject = Subject(SubjectKind.HOST, node, node)
-        return Deed(name, "label", subject, "asked for by a person", server, {"labels": " ".join(labels)})
+    def deed(self, action: str, subject: Subject, server: str, parameters: Mapping[str, str], reason: str = "") -> Deed:
+        """What no decision ever asks for, such as the labelling of a node."""
+        name = hashlib.sha256(f"person|{subject.key}|{action}|{self.clock.now_ms()}".encode()).hexdigest()[:16]
+        return Deed(name, action, subject, reason or "asked for by a person", server, parameters)
 
     def on_node(self, node: str, reason: str, parameters: ActionParameters) -> Decision:
         return self.decision(Subject(SubjectKind.HOST, node, node), reason, parameters)
@@ -309,13 +308,31 @@ _reason = click.option("--reason", required=True, help="Why; written on the node
 _wait = click.option("--wait", type=click.FloatRange(min=1), help="Most seconds; default: kubernetes.drain_seconds.")
 
 
-@click.group(cls=SaidGroup)
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="File; default: setting kubernetes.kubeconfig.")
-@click.option("--context", "context_name", help="Context of the kubeconfig; default: its current one.")
-@click.option(
-    "--dry-run", is_flag=True, help="Print what would be done; the server validates each write and stores none."
+cluster_options = all_of(
+    click.option("--kubeconfig", type=click.Path(path_type=Path), help="File; default: setting kubernetes.kubeconfig."),
+    click.option("--context", "context_name", help="Context of the kubeconfig; default: its current one."),
+    click.option(
+        "--dry-run", is_flag=True, help="Print what would be done; the server validates each write and stores none."
+    ),
+    click.option("--yes", is_flag=True, help="Do it."),
 )
-@click.option("--yes", is_flag=True, help="Do it.")
+
+
+def person_of(
+    context: CliContext, kubeconfig: Path | None, context_name: str | None, *, dry_run: bool, yes: bool
+) -> Person:
+    """Who runs the command, at the cluster that the options name, or else the settings."""
+    changes: dict[str, Any] = {} if kubeconfig is None else {"kubeconfig": kubeconfig}
+    changes |= {} if context_name is None else {"context": context_name}
+    settings = context.settings.kubernetes.model_copy(update=changes)
+    clock = SystemClock()
+    own = context.settings.journal.by_hand
+    brain = partial(connect, context, None, None, timeout=BRAIN_SECONDS)
+    return Person(settings, dry_run, yes, clock, ManualRecord(brain, own, clock, partial(click.echo, err=True)))
+
+
+@click.group(cls=SaidGroup)
+@cluster_options
 @pass_context
 @click.pass_context
 def act(
@@ -331,14 +348,7 @@ def act(
     Exit codes: 0 done, 1 not done, 2 bad input, 3 the API server does not answer, or refuses the credentials or the
     right.
     """
-    changes: dict[str, Any] = {} if kubeconfig is None else {"kubeconfig": kubeconfig}
-    changes |= {} if context_name is None else {"context": context_name}
-    settings = context.settings.kubernetes.model_copy(update=changes)
-    clock = SystemClock()
-    own = context.settings.journal.by_hand
-    brain = partial(connect, context, None, None, timeout=BRAIN_SECONDS)
-    record = ManualRecord(brain, own, clock, partial(click.echo, err=True))
-    click_context.obj = Person(settings, dry_run, yes, clock, record)
+    click_context.obj = person_of(context, kubeconfig, context_name, dry_run=dry_run, yes=yes)
 
 
 @act.command()
@@ -468,7 +478,8 @@ def label(person: Person, node: str, labels: Sequence[str]) -> int:
     with closing(client):
         if person.dry_run:
             return change(click.echo)
-        return person.noted(person.labelling(node, labels, client.server), change)
+        about = Subject(SubjectKind.HOST, node, node)
+        return person.noted(person.deed("label", about, client.server, {"labels": " ".join(labels)}), change)
 
 
 def _label(text: str) -> tuple[str, str | None]:

@@ -126,6 +126,15 @@ def show(as_json: bool, document: object, lines: Iterable[str], brain: str = "")
         click.echo(line)
 
 
+def said_as_json(run: Callable[[], object]) -> int:
+    """The exit code of `run`, whose lines are held back and printed as ``{"ok", "exit_code", "said"}``."""
+    with redirect_stdout(StringIO()) as lines:
+        code = run()
+    code = code if isinstance(code, int) else 0
+    dump({"ok": code == 0, "exit_code": code, "said": lines.getvalue().splitlines()})
+    return code
+
+
 class SaidCommand(click.Command):
     """A command that says what it does in lines, with ``--json`` the same lines as ``{"ok", "exit_code", "said"}``.
 
@@ -142,11 +151,8 @@ class SaidCommand(click.Command):
         """Run it; its lines are held back for the JSON."""
         if not self._wraps or not ctx.params.pop("as_json"):
             return super().invoke(ctx)
-        with redirect_stdout(StringIO()) as lines:
-            code = super().invoke(ctx)
-        code = code if isinstance(code, int) else 0
-        dump({"ok": code == 0, "exit_code": code, "said": lines.getvalue().splitlines()})
-        return code
+        run = super().invoke
+        return said_as_json(lambda: run(ctx))
 
 
 class SaidGroup(click.Group):

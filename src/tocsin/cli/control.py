@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import click
 
 from tocsin.cli import values
@@ -85,39 +83,6 @@ def breaker_reset(context: CliContext, api_url: str | None, token: str | None, a
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["host", "gpu"]))
-@click.argument("name", shell_complete=values.released)
-@click.option("--reason", default="", help="Why; kept in the journal.")
-@click.option("--right", is_flag=True, help="What was done there was right: it does not count against its rule.")
-@api_options
-@json_option
-@pass_context
-def release(
-    context: CliContext,
-    kind: Literal["host", "gpu"],
-    name: str,
-    reason: str,
-    right: bool,
-    api_url: str | None,
-    token: str | None,
-    as_json: bool,
-) -> None:
-    """Give the host NAME, or the GPU with UUID NAME, back to service and leave it alone for the hold-off.
-
-    A GPU that its host does not report any more may then be reported by another host: it has moved, or the host has a
-    new name.
-    """
-    with connect(context, api_url, token) as client:
-        released = client.release(kind, name, reason, right=right)
-    said = f"{kind} {name} released, left alone until {released.held_off_until}"
-    if released.given_up:
-        said += f"; GPUs that another host may report now: {released.given_up}"
-    if released.still_reported:
-        said += f"; GPUs that it reports itself and keeps: {released.still_reported}"
-    done(as_json, said, client.base_url, **released.model_dump(mode="json"))
-
-
-@click.command()
 @click.argument("kind", shell_complete=values.fault_kinds)
 @click.argument("gpu", shell_complete=values.gpus)
 @api_options
@@ -131,4 +96,4 @@ def inject(context: CliContext, kind: str, gpu: str, api_url: str | None, token:
     done(as_json, said, client.base_url, **started.model_dump(mode="json"))
 
 
-COMMANDS: list[click.Command] = [pause, resume, approve, reject, release, breaker, inject]
+COMMANDS: list[click.Command] = [pause, resume, approve, reject, breaker, inject]

@@ -176,6 +176,8 @@ class KubeDouble:
         kept = before | {"status": changed.get("status", {})} if part else _without_status(changed, before)
         if asked.plural == "nodes" and _closed(kept) != _closed(before):
             kept = kept | {"metadata": kept["metadata"] | {"managedFields": _writers_of_cordon(kept, asked)}}
+        if asked.plural == "nodes" and part:
+            kept = kept | {"metadata": kept["metadata"] | {"managedFields": _writers_of_conditions(kept, asked)}}
         return _ok(self.state.change(asked.collection, asked.name, copy.deepcopy(kept), dry_run=asked.dry_run))
 
     def _put(self, asked: Asked) -> Answer:
@@ -326,6 +328,33 @@ def _writers_of_cordon(node: Json, asked: Asked) -> list[Json]:
     others = [each for each in node["metadata"].get("managedFields", []) if each.get("fieldsV1") != fields]
     own = {"manager": writer, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
     return [*others, own] if _closed(node) else others
+
+
+def _writers_of_conditions(node: Json, asked: Asked) -> list[Json]:
+    """A writer of status has the conditions that it wrote last, as `node_condition_of_tocsin` was recorded."""
+    writer = asked.query.get("fieldManager", "unknown")
+    written = {f'k:{{"type":"{each["type"]}"}}' for each in asked.body.get("status", {}).get("conditions", [])}
+    there = {f'k:{{"type":"{each["type"]}"}}' for each in node.get("status", {}).get("conditions", [])}
+    owned: dict[str, set[str]] = {}
+    others = []
+    for each in node["metadata"].get("managedFields", []):
+        if each.get("subresource") == "status":
+            owned[each["manager"]] = set(each["fieldsV1"]["f:status"]["f:conditions"]) - written
+        else:
+            others.append(each)
+    owned[writer] = owned.get(writer, set()) | written
+    return others + [
+        {
+            "manager": manager,
+            "operation": "Update",
+            "apiVersion": "v1",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:status": {"f:conditions": {key: {".": {}} for key in sorted(keys & there)}}},
+            "subresource": "status",
+        }
+        for manager, keys in owned.items()
+        if keys & there
+    ]
 
 
 def _same_uid(found: Json, options: Json) -> None:

@@ -277,13 +277,15 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def merge_strategic(target: Json, patch: Json) -> Json:
-    """Strategic merge patch: conditions merge by type, taints are replaced as a whole, the rest merges."""
+    """Strategic merge patch: conditions merge by type or go by ``$patch``, taints are replaced as a whole, the rest
+    merges."""
     result: Json = merge(target, patch)
     new = patch.get("status", {}).get("conditions")
     if new is not None:
         kinds = {condition["type"] for condition in new}
         old = target.get("status", {}).get("conditions", [])
-        result["status"]["conditions"] = [*new, *(condition for condition in old if condition["type"] not in kinds)]
+        kept = [condition for condition in new if condition.get("$patch") != "delete"]
+        result["status"]["conditions"] = [*kept, *(condition for condition in old if condition["type"] not in kinds)]
     return result
 
 

@@ -1,0 +1,118 @@
+"""Everything that Tocsin wrote on nodes is taken back at once: for a person who overrules it, or takes it away.
+
+What is Tocsin's is told by its marks and by the writers that the server keeps, never by settings alone: a key or a type
+may have been renamed since, and another tool may use the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tocsin.actions.kubernetes import patches
+from tocsin.actions.kubernetes.api import Json, KubeError, KubeNode
+from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.patches import AVOID, CORDONED_BY, CORDONS_ENDED, OWNER, UNCORDONS_ENDED
+
+_NOTES = (patches.CORDON_REASON, patches.CORDON_KEY, patches.CORDON_AT, patches.AVOID_UNTIL, patches.AVOID_KEY)
+_MEMORY = (CORDONS_ENDED, UNCORDONS_ENDED)
+"""Annotations that keep a brain from doing again what has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """One node: what was `taken` back, what was `left` and why, and the refusal, empty for none."""
+
+    node: str
+    taken: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    error: str = ""
+
+
+def release_all(cluster: Cluster, *, condition: str = "", forget: bool = False) -> Iterator[Released]:
+    """Take back all of it, node by node; nodes without anything of Tocsin's are passed over.
+
+    `condition` is the type that settings name, for servers that tell no writers. With `forget` the ids of ended
+    decisions go too. A node that refuses does not keep the others from it. Raises KubeError where the server gives no
+    service at all.
+    """
+    for node in cluster.nodes():
+        found = _release(cluster, node, condition, forget=forget)
+        if found is not None:
+            yield found
+
+
+def _release(cluster: Cluster, listed: KubeNode, condition: str, *, forget: bool) -> Released | None:
+    taken: list[str] = []
+    left: list[str] = []
+
+    def change(node: KubeNode) -> Json | None:
+        taken[:], left[:] = _marks(node), _left(node)
+        return taking_back(node, forget=forget)
+
+    try:
+        if taking_back(listed, forget=forget) is not None:
+            cluster.change_node(listed.name, change)
+        else:
+            left = _left(listed)
+        kinds = own_conditions(listed, condition)
+        if kinds:
+            cluster.remove_conditions(listed.name, kinds)
+            taken += [f"condition {kind}" for kind in kinds]
+    except KubeError as error:
+        if error.no_service:
+            raise
+        return Released(listed.name, tuple(taken), tuple(left), str(error))
+    return Released(listed.name, tuple(taken), tuple(left)) if taken or left else None
+
+
+def taking_back(node: KubeNode, *, forget: bool) -> Json | None:
+    """The merge patch that takes back all marks; None where there are none."""
+    gone = [key for key in node.annotations if key in _NOTES or key.startswith(patches.MIGRATED)]
+    gone += [key for key in _MEMORY if forget and key in node.annotations]
+    labels = _labels(node)
+    kept = [each for each in node.taints if not _ours(node, each)]
+    spec: Json = {"taints": kept} if len(kept) != len(node.taints) else {}
+    if patches.is_ours(node) and not node.schedulable:
+        spec["unschedulable"] = None
+    if not (gone or labels or spec):
+        return None
+    notes: Json = dict.fromkeys(gone) | ({} if forget else patches.ending(node))
+    return {"metadata": {"labels": dict.fromkeys(labels), "annotations": notes}, "spec": spec}
+
+
+def own_conditions(node: KubeNode, condition: str) -> list[str]:
+    """Types of the conditions that Tocsin alone has written; `condition` too where the server tells no writer of it."""
+    writers = node.condition_writers
+    present = [str(each.get("type", "")) for each in node.conditions]
+    return [kind for kind in present if writers.get(kind, {OWNER} if kind == condition else set()) == {OWNER}]
+
+
+def _marks(node: KubeNode) -> list[str]:
+    cordon = ["cordon"] if patches.is_ours(node) and not node.schedulable else []
+    taints = [f"taint {each.get('key')}:{each.get('effect')}" for each in node.taints if _ours(node, each)]
+    labels = [f"label {key}" for key in _labels(node)]
+    return [*cordon, *taints, *labels] or ["annotations"]
+
+
+def _left(node: KubeNode) -> list[str]:
+    """What is not taken back: another's cordon, and a layout of GPUs, which is no mark."""
+    left = []
+    if patches.is_marked(node) and not patches.is_ours(node):
+        left.append("the cordon is somebody else's by now")
+    if patches.MIG_KEY in node.annotations:
+        now, before = node.labels.get(patches.MIG_CONFIG, ""), node.annotations.get(patches.MIG_BEFORE) or "none"
+        said = f"{patches.MIG_CONFIG} stays {now or 'none'}, it was {before} before"
+        left.append(f"{said}: tocsin act --yes mig {node.name} previous" if before != "none" else said)
+    return left
+
+
+def _labels(node: KubeNode) -> list[str]:
+    return [key for key, value in ((CORDONED_BY, OWNER), (AVOID, "true")) if node.labels.get(key) == value]
+
+
+def _ours(node: KubeNode, taint: Json) -> bool:
+    """The taint that steers away, or one whose value is the id of a decision that cordoned this node."""
+    if taint.get("key") == AVOID and taint.get("effect") == patches.RATHER_NOT:
+        return True
+    return taint.get("effect") == patches.CLOSED and taint.get("value") in patches.cordon_values(node)

@@ -1,0 +1,131 @@
+"""`tocsin release`: a host or a GPU back to service through the brain, or everything that Tocsin set in a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from tocsin.cli import values
+from tocsin.cli.act import BRAIN_SECONDS, Person, cluster_options, person_of
+from tocsin.cli.common import CliContext, api_options, connect, done, json_option, pass_context, said_as_json
+from tocsin.domain.errors import InputError, TocsinError
+from tocsin.domain.finding import Subject, SubjectKind
+
+if TYPE_CHECKING:
+    from tocsin.actions.kubernetes.cluster import Cluster
+    from tocsin.actions.kubernetes.release import Released
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["host", "gpu"]), required=False)
+@click.argument("name", shell_complete=values.released, required=False)
+@click.option(
+    "--all", "everything", is_flag=True, help="Take back everything that Tocsin set in the Kubernetes cluster."
+)
+@click.option("--forget", is_flag=True, help="With --all: remove the ids of ended decisions too, to leave no trace.")
+@click.option("--reason", default="", help="Why; kept in the journal.")
+@click.option("--right", is_flag=True, help="What was done there was right: it does not count against its rule.")
+@cluster_options
+@api_options
+@json_option
+@pass_context
+def release(
+    context: CliContext,
+    kind: Literal["host", "gpu"] | None,
+    name: str | None,
+    everything: bool,
+    forget: bool,
+    reason: str,
+    right: bool,
+    kubeconfig: Path | None,
+    context_name: str | None,
+    dry_run: bool,
+    yes: bool,
+    api_url: str | None,
+    token: str | None,
+    as_json: bool,
+) -> int:
+    """Give the host NAME, or the GPU with UUID NAME, back to service and leave it alone for the hold-off.
+
+    A GPU that its host does not report any more may then be reported by another host: it has moved, or the host has a
+    new name. --all needs no brain: with --dry-run or --yes it takes back each cordon, taint, label and condition that
+    Tocsin set on the nodes of a Kubernetes cluster, and nothing of others.
+    """
+    if everything == (kind is not None and name is not None) or (everything and kind is not None):
+        raise InputError("release", name or kind or "", "is not one thing to release", "name KIND and NAME, or --all")
+    if everything:
+        person = person_of(context, kubeconfig, context_name, dry_run=dry_run, yes=yes)
+        brain = partial(_active_brain, context, api_url, token)
+        work = partial(_release_all, person, brain, reason, forget=forget)
+        return said_as_json(work) if as_json else work()
+    if kind is not None and name is not None:
+        _release_one(context, kind, name, reason, right, (api_url, token), as_json)
+    return 0
+
+
+def _release_one(
+    context: CliContext,
+    kind: Literal["host", "gpu"],
+    name: str,
+    reason: str,
+    right: bool,
+    api: tuple[str | None, str | None],
+    as_json: bool,
+) -> None:
+    with connect(context, *api) as client:
+        released = client.release(kind, name, reason, right=right)
+    said = f"{kind} {name} released, left alone until {released.held_off_until}"
+    if released.given_up:
+        said += f"; GPUs that another host may report now: {released.given_up}"
+    if released.still_reported:
+        said += f"; GPUs that it reports itself and keeps: {released.still_reported}"
+    done(as_json, said, client.base_url, **released.model_dump(mode="json"))
+
+
+def _active_brain(context: CliContext, api_url: str | None, token: str | None) -> bool:
+    """Whether a brain answers that is not paused."""
+    try:
+        with connect(context, api_url, token, timeout=BRAIN_SECONDS) as client:
+            return not client.summary().paused
+    except TocsinError:
+        return False
+
+
+def _release_all(person: Person, active: Callable[[], bool], reason: str, *, forget: bool) -> int:
+    person.allow()
+    client, cluster, _ = person.open()
+    with closing(client):
+        if active():
+            click.echo("warning: a brain runs that is not paused, and may act again: tocsin pause REASON", err=True)
+        work = partial(_taken_back, cluster, person.settings.node_condition, forget)
+        if person.dry_run:
+            return work(click.echo)
+        about = Subject(SubjectKind.FLEET, "fleet")
+        return person.noted(person.deed("release_all", about, client.server, {}, reason), work)
+
+
+def _taken_back(cluster: Cluster, condition: str, forget: bool, say: Callable[[str], object]) -> int:
+    from tocsin.actions.kubernetes.release import release_all
+
+    nodes, failed = 0, 0
+    for one in release_all(cluster, condition=condition, forget=forget):
+        click.echo(_line(one, dry_run=cluster.dry_run))
+        nodes += bool(one.taken)
+        failed += bool(one.error)
+    words = "would be released" if cluster.dry_run else "released"
+    say(f"failed: {failed} nodes refused, {nodes} {words}" if failed else f"ok: {nodes} nodes {words}")
+    return 1 if failed else 0
+
+
+def _line(one: Released, *, dry_run: bool) -> str:
+    parts = [f"{'would take' if dry_run else 'took'} back {', '.join(one.taken)}"] if one.taken else []
+    parts += [f"failed: {one.error}"] if one.error else []
+    return f"{one.node}: " + "; ".join([*parts, *one.left])
+
+
+COMMANDS: list[click.Command] = [release]
