@@ -60,11 +60,15 @@ class LineLabels:
     __slots__ = ("_by_name",)
 
     def __init__(self, labels: Mapping[str, str]) -> None:
-        self._by_name = {name.lower(): value.strip() for name, value in labels.items()}
+        stripped = ((name.lower(), value.strip()) for name, value in labels.items())
+        self._by_name = {name: value for name, value in stripped if value}
 
     def first(self, *names: str) -> str:
         """The value of the first of `names` (lower case) that has one."""
-        return next((self._by_name[name] for name in names if self._by_name.get(name)), "")
+        for name in names:  # half the time of a generator, for each line of each GPU
+            if (found := self._by_name.get(name)) is not None:
+                return found
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 import httpx2
@@ -24,6 +25,8 @@ from tocsin.http_client import http_client
 # labels, is small enough for the json module.
 
 Floats = npt.NDArray[np.float64]
+Pairs = tuple[Floats, Floats]
+"""Instants in seconds and values of one series."""
 
 _KEY = b'"values":'
 _NEXT = b"],["
@@ -83,8 +86,8 @@ def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
     return b"".join(kept), blocks
 
 
-def _table(blocks: list[bytes]) -> list[Floats]:
-    """float64[n, 2] of each list of pairs. Raises NotAnAnswer, and Unavailable without polars."""
+def _table(blocks: list[bytes]) -> list[Pairs]:
+    """Instants and values of each list of pairs. Raises NotAnAnswer, and Unavailable without polars."""
     if not blocks:
         return []
     check_installed()
@@ -98,19 +101,22 @@ def _table(blocks: list[bytes]) -> list[Floats]:
         raise NotAnAnswer("a value is no number") from None
     if frame.height != sum(lengths) or frame.null_count().sum_horizontal().item():
         raise NotAnAnswer("a pair is incomplete")
-    return np.split(frame.to_numpy(), np.cumsum(lengths)[:-1])
+    at, value = frame["at"].to_numpy(), frame["value"].to_numpy()
+    ends = list(accumulate(lengths))
+    return [(at[begin:end], value[begin:end]) for begin, end in pairwise((0, *ends))]
 
 
-def _pairs(values: object, blocks: list[Floats]) -> Floats:
-    """float64[n, 2] of what stands at ``values``: the number of a block, or a list where it was not cut out."""
+def _pairs(values: object, blocks: list[Pairs]) -> Pairs:
+    """Instants and values of what stands at ``values``: the number of a block, or a list where it was not cut out."""
     if isinstance(values, int) and 0 <= values < len(blocks):
         return blocks[values]
     if not isinstance(values, list):
-        return np.empty((0, 2))
+        return np.empty(0), np.empty(0)
     try:
-        return np.array([(float(at), float(value)) for at, value in values]).reshape(-1, 2)
+        found = np.array([(float(at), float(value)) for at, value in values]).reshape(-1, 2)
     except (TypeError, ValueError):
         raise NotAnAnswer("a pair is no pair of numbers") from None
+    return found[:, 0].copy(), found[:, 1].copy()
 
 
 def document(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
@@ -144,9 +150,9 @@ def parse_matrix(body: bytes) -> Matrix:
         labels = one.get("metric") if isinstance(one, dict) else None
         if not isinstance(labels, dict):
             raise NotAnAnswer("a series has no labels")
-        pairs = _pairs(one.get("values"), table)
-        if pairs.size:
-            lines.append(Line(labels, pairs[:, 0].copy(), pairs[:, 1].copy()))
+        at_s, values = _pairs(one.get("values"), table)
+        if at_s.size:
+            lines.append(Line(labels, at_s, values))
     return Matrix(lines, notes(answer))
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tocsin.collector.dcgm.exposition import DCGM_PREFIXES, PROCESS_START, Entity, Head, Use, entity_of, head_about
 from tocsin.collector.dcgm.fields import SXID_FATAL, SXID_NON_FATAL, XID_COUNT, XID_NAMES
 from tocsin.collector.prometheus_history.history import NAMES, inner_selector, is_read
-from tocsin.collector.prometheus_history.http import HistoryClient, Line, TooMuch
+from tocsin.collector.prometheus_history.http import HistoryClient, Line, Matrix, TooMuch
 from tocsin.collector.promql.mapping import ExporterMapping, built_in, read_mapping
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
@@ -137,24 +138,37 @@ class SeriesReader:
         return "{" + ",".join(part for part in parts if part) + "}"
 
     def _lines(self, now_ms: int) -> Iterator[Line]:
-        place = 0
+        """The lines of all chunks; the server works at the next one while those of one are looked at."""
+        with ThreadPoolExecutor(1, "promql") as ahead:
+            yield from self._chunk_lines(now_ms, ahead)
+        yield from self._starts(now_ms)
+
+    def _chunk_lines(self, now_ms: int, ahead: Executor) -> Iterator[Line]:
+        def asked(place: int) -> Future[Matrix]:
+            return ahead.submit(self._client.raw, self._selector(self._chunks[place]), self._lookback_ms, now_ms)
+
+        place, answer = 0, asked(0)
         while place < len(self._chunks):
             chunk = self._chunks[place]
             try:
-                matrix = self._client.raw(self._selector(chunk), self._lookback_ms, now_ms)
+                matrix = answer.result()
             except TooMuch as problem:
                 half = len(chunk) // 2
                 self._chunks[place : place + 1] = [chunk[:half], chunk[half:]] if half else []
                 if not half:
                     self.outcomes["too_large"] += 1
                     _log.warning("a metric is too much for one answer and is left out", name=chunk[0], why=str(problem))
+                    if not self._chunks:
+                        self._surveyed_ms = None  # once a server has recovered, all of it is asked for again
+                        what = "narrow promql.selector or raise promql.max_answer_bytes"
+                        raise TooMuch(f"not one metric fits into an answer; {what}") from None
+                if place < len(self._chunks):
+                    answer = asked(place)
                 continue
-            yield from matrix.lines
             place += 1
-        if not self._chunks:
-            self._surveyed_ms = None  # once a server has recovered, all of it is asked for again
-            raise TooMuch("not one metric fits into an answer; narrow promql.selector or raise promql.max_answer_bytes")
-        yield from self._starts(now_ms)
+            if place < len(self._chunks):
+                answer = asked(place)
+            yield from matrix.lines
 
     def _starts(self, now_ms: int) -> Iterator[Line]:
         """When the processes that were scraped started: only then can a code that changed be told from an old one."""
