@@ -177,9 +177,8 @@ def _pieces(
         suffix += f"#{number}" if len(parts) > 1 else ""
         gpus = 1.0 if profile else sum(hold.share for hold in holds)
         model = slots[holds[0].gpu].model
-        work = _with_facts(
-            Workload(name + suffix, gpus, holds, profile, gang, model=model), known.facts.get(name), known
-        )
+        lone = Workload(name + suffix, gpus, holds, profile, gang, model=model, restart_s=known.restart_s)
+        work = _with_facts(lone, known.facts.get(name), known)
         pieces.append(replace(work, stays=GUESSED) if profile and _is_guessed(holds[0], known) else work)
     return pieces
 
@@ -211,8 +210,7 @@ def _nobodys(name: str, hold: GpuHold, slot: Slot, profile: str = "") -> Workloa
 
 def _with_facts(work: Workload, facts: WorkloadFacts | None, known: Knowledge) -> Workload:
     if facts is None:
-        lone = work.id.startswith("process/")
-        return replace(work, restart_s=known.restart_s, movable=not lone, stays=UNMANAGED if lone else "")
+        return replace(work, movable=False, stays=UNMANAGED) if work.id.startswith("process/") else work
     return replace(
         work,
         priority=facts.priority,

@@ -107,14 +107,13 @@ def _place(state: FleetState, works: list[Workload], limits: PlanLimits) -> tupl
     """The hosts for these pieces of one unit, and in words; no hosts where they have to stay."""
     name = works[0].unit
     alone = [replace(work, gang="", lost_s=work.lost_s or 0.0) for work in works]
-    reason = next(
-        (why for one in alone if (why := pinned(_open(state, one), [one], replace(limits, patience_s=-1.0)))), None
-    )
+    at_once = replace(limits, patience_s=-1.0)
+    reason = next((why for one in alone if (why := pinned(_open(state, one), [one], at_once))), None)
     if reason is not None:
         what = say("what runs there") if works[0].stays == UNSEEN else name
         return (), say("{work} has to stay: {reason}", work=what, reason=reason)
-    without = state.with_works([replace(work, holds=()) for work in works])
-    places = assign(without, [replace(work, holds=()) for work in works], limits)
+    lifted = [replace(work, holds=()) for work in works]
+    places = assign(state.with_works(lifted), lifted, limits)
     if places is None:
         return (), say("{work} has no place now", work=name)
     hosts = tuple(sorted({one.host for _, one in places}))

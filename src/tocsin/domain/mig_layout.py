@@ -76,8 +76,8 @@ def layouts(
 
 def by_label(values: Mapping[str, float], metric: str) -> dict[str, float]:
     """The variants of `metric` among the `values` of a reading, by the value of their label."""
-    split = ((split_variant(key), value) for key, value in values.items() if key.startswith(f"{metric}{{"))
-    return {name: value for (_, _, name), value in split}
+    begin = f"{metric}{{"
+    return {split_variant(key)[2]: value for key, value in values.items() if key.startswith(begin)}
 
 
 def deduced(

@@ -203,6 +203,9 @@ class FleetForecasts:
             news = [prediction for prediction in made if self._is_news(prediction)]
         self._store.write(Batch(predictions=news))
         with self._lock:
+            if news:
+                kept_ms = news[0].at_ms - 2 * DAY
+                self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= kept_ms}
             self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
             self.made += len(made)
             if self._unread:
@@ -225,7 +228,6 @@ class FleetForecasts:
         oldest = self._oldest(now_ms)
         with self._lock:
             self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
-            self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= now_ms - 2 * DAY}
             return list(self._newest.values())
 
 
