@@ -36,20 +36,23 @@ def fit(values: Floats) -> Smoothed | None:
     scale = float(values.std())
     if scale <= 0.0:
         return None
+    even = (values - values.mean()) / scale
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            result = ETSModel((values - values.mean()) / scale, error="add", trend="add").fit(disp=False, maxiter=200)
+            model = ETSModel(even, error="add", trend="add")
+            # Parameters and states alone: the whole result works out errors of the parameters that nobody asks for.
+            params = model.fit(disp=False, maxiter=200, return_params=True)
+            fitted, states = model.smooth(params, return_raw=True)
         except (ValueError, np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError):
             return None
-    level, slope = np.asarray(result.level, np.float64), np.asarray(result.slope, np.float64)
-    sigma = math.sqrt(max(float(result.mse), 0.0))
+    slope, sigma = states[:, 1], math.sqrt(float(((even - fitted) ** 2).sum()) / even.size)
     state = Smoothed(
-        level=float(level[-1]) * scale + float(values.mean()),
+        level=float(states[-1, 0]) * scale + float(values.mean()),
         slope=float(slope[-1]) * scale,
         slope_wander=float(slope[slope.size // 2 :].std()) * scale,
         sigma=sigma * scale,
-        alpha=float(result.smoothing_level),
+        alpha=float(params[0]),
     )
     finite = all(math.isfinite(x) for x in (state.level, state.slope, state.slope_wander, state.sigma, state.alpha))
     return state if finite else None
@@ -193,6 +196,9 @@ def look(values: Floats) -> Trend:
     the residuals by (1 - r) / (1 + r) (Bayley and Hammersley 1946).
     """
     n = values.size
+    if values.min() == values.max():
+        level = float(values[0])
+        return Trend(level, 0.0, 0.0, 0.0, n, float(n), level, _deviation(values), steady=False)
     slope = theil_sen(values)
     line = slope * (np.arange(n) - (n - 1))
     level = median(values - line)
