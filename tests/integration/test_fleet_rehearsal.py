@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tocsin.cli.main import cli
 from tocsin.client.models_pager import PagerReport, PagerScore
 from tocsin.config.settings import Settings
 from tocsin.domain.alert_level import AlertLevel
@@ -42,6 +44,25 @@ def test_the_same_scorer_judges_ways_that_know_nothing(reports: tuple[PagerRepor
         assert not passes(report.nulls[name], FAULTS, report.days), name
     for life in (QUIET, SOFTWARE):
         assert not passes(report.nulls["page every finding"], life, report.days)
+
+
+@pytest.mark.parametrize(
+    ("pages", "warnings", "missed"),
+    [(0, 0, []), (2, 1, ["missed: pages: 2 (0)", "missed: warnings a day: 16 (at most 3)"])],
+)
+def test_a_missed_bar_fails_the_command(
+    reports: tuple[PagerReport, PagerReport],
+    monkeypatch: pytest.MonkeyPatch,
+    pages: int,
+    warnings: int,
+    missed: list[str],
+) -> None:
+    quiet = reports[0].model_copy(update={"pages": pages, "warnings": warnings, "notes": 0})
+    monkeypatch.setattr("tocsin.runtime.fleet_rehearsal.rehearse_fleet", lambda *_: quiet)
+    call = ["rehearse", "fleet", "--fault-scale", "0", "--days", str(DAYS)]
+    told = CliRunner().invoke(cli, [*call, "--bars"], standalone_mode=False)
+    assert (told.return_value, told.stderr.splitlines()) == (1 if missed else 0, missed)
+    assert CliRunner().invoke(cli, call, standalone_mode=False).return_value == 0, "without the flag nothing fails"
 
 
 @pytest.fixture

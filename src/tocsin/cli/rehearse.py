@@ -16,6 +16,7 @@ from tocsin.telemetry.log import configure_logging
 if TYPE_CHECKING:
     from tocsin.client.models_pager import PagerReport, StatementScore
     from tocsin.offline.rehearsal import ArmResult, Rehearsal
+    from tocsin.queries.pager_score import PagerBar
 
 
 @click.group()
@@ -108,6 +109,9 @@ def _percent(share: float | None) -> str:
 @click.option(
     "--scenario", type=click.Path(path_type=Path), help="Scenario file of the simulator; default: the shipped one."
 )
+@click.option(
+    "--bars", "judge", is_flag=True, help="Exit 1 where a bar of this life is missed; each is named on stderr."
+)
 @json_option
 @pass_context
 @with_bars
@@ -119,8 +123,9 @@ def fleet(
     fault_scale: float,
     life: str | None,
     scenario: Path | None,
+    judge: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Run the whole service over a simulated fleet at live cadences, and judge every page, warning and forecast."""
     from tocsin.forecaster.live.worker_process import one_thread
 
@@ -132,6 +137,10 @@ def fleet(
     with work("rehearsal", days * STEPS_PER_DAY) as bar:
         report = rehearse_fleet(plan, context.settings, bar.advance)
     show(as_json, report.model_dump(mode="json"), pager_lines(report, plan.life))
+    missed = missed_bars(report, plan.life) if judge else []
+    for line in missed:
+        click.echo(line, err=True)
+    return 1 if missed else 0
 
 
 @rehearse.command("set")
@@ -187,11 +196,23 @@ def pager_lines(report: PagerReport, life: str) -> list[str]:
         "",
     ]
     for bar in bars(report, life, report.days, report.breaker_trips_by_forecast):
-        figure = "not known" if bar.figure is None else f"{bar.figure:.3g}"
-        lines.append(f"{'ok' if bar.reached else 'MISSED':<8}{bar.name}: {figure} ({bar.wanted})")
+        lines.append(f"{'ok' if bar.reached else 'MISSED':<8}{_bar(bar)}")
     wrong = [f"  {one.count:>5} {one.level} {one.rule}: {one.reason}" for one in report.wrong]
     lines += ["", "wrong pages and warnings:", *(wrong or ["  none"]), "", "kinds of statement:"]
     return [*lines, *map(_statement, report.statements)]
+
+
+def missed_bars(report: PagerReport, life: str) -> list[str]:
+    """A line for each bar of `life` that the report misses; empty where all are reached."""
+    from tocsin.queries.pager_score import bars
+
+    judged = bars(report, life, report.days, report.breaker_trips_by_forecast)
+    return [f"missed: {_bar(bar)}" for bar in judged if not bar.reached]
+
+
+def _bar(bar: PagerBar) -> str:
+    figure = "not known" if bar.figure is None else f"{bar.figure:.3g}"
+    return f"{bar.name}: {figure} ({bar.wanted})"
 
 
 def _statement(one: StatementScore) -> str:
