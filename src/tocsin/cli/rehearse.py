@@ -195,8 +195,8 @@ def pager_lines(report: PagerReport, life: str) -> list[str]:
         f"{report.breaker_trips} trips of the breaker ({report.breaker_trips_by_forecast} by a forecast)",
         "",
     ]
-    for bar in bars(report, life, report.days, report.breaker_trips_by_forecast):
-        lines.append(f"{'ok' if bar.reached else 'MISSED':<8}{_bar(bar)}")
+    judged = bars(report, life, report.days, report.breaker_trips_by_forecast)
+    lines += [f"{'ok' if bar.reached else 'MISSED':<8}{_bar(bar)}" for bar in judged]
     wrong = [f"  {one.count:>5} {one.level} {one.rule}: {one.reason}" for one in report.wrong]
     lines += ["", "wrong pages and warnings:", *(wrong or ["  none"]), "", "kinds of statement:"]
     return [*lines, *map(_statement, report.statements)]
