@@ -52,6 +52,10 @@ RENDERINGS: list[tuple[list[str], dict[str, str]]] = [
             "rbac ClusterRoleBinding tocsin-checkpoints": f"{COMPONENTS}/checkpoints/binding.yaml",
         },
     ),
+    (
+        ["config.kubernetes.show_faults=true"],
+        {"rbac ClusterRoleBinding tocsin-signs": f"{COMPONENTS}/signs/binding.yaml"},
+    ),
 ]
 """Values that differ from the chart's, and the file of each template, or object of it, that they are rendered for."""
 

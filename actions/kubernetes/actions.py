@@ -429,7 +429,12 @@ class KubernetesActions:
         at = to_iso(self._clock.now_ms())[:19] + "Z"
         try:
             body = patches.condition(
-                self._cluster.node(host), kind, healthy=healthy, reason=reason, message=decision.sentence, at=at
+                self._cluster.node(host),
+                kind,
+                status="True" if healthy else "False",
+                reason=reason,
+                message=decision.sentence,
+                at=at,
             )
             if body is not None:
                 self._cluster.set_condition(host, body)

@@ -105,6 +105,10 @@ class Cluster:
         body = {"status": {"conditions": conditions}}
         self._write("PATCH", f"/api/v1/nodes/{_in_path(name)}/status", body, STRATEGIC)
 
+    def create_event(self, namespace: str, body: Json) -> None:
+        """Create an Event; 409 where one of its name is there."""
+        self._write("POST", f"/apis/events.k8s.io/v1/namespaces/{_in_path(namespace)}/events", body)
+
     def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Merge `annotations` into the pod's; 409 where another pod has its name by now."""
         self._write("PATCH", _pod_path(pod), {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}, MERGE)

@@ -233,10 +233,9 @@ def label(node: KubeNode, changes: dict[str, str | None]) -> Json | None:
     return {"metadata": {"labels": due}} if due else None
 
 
-def condition(node: KubeNode, kind: str, *, healthy: bool, reason: str, message: str, at: str) -> Json | None:
+def condition(node: KubeNode, kind: str, *, status: str, reason: str, message: str, at: str) -> Json | None:
     """The condition to write; None where it says so already. `at` is RFC 3339 in whole seconds."""
     before = node.condition(kind)
-    status = "True" if healthy else "False"
     if before.get("status") == status and before.get("reason") == reason and before.get("message") == message:
         return None
     since = before.get("lastTransitionTime") if before.get("status") == status else None

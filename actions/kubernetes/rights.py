@@ -38,6 +38,7 @@ def resource_of(workload: KubernetesWorkload) -> WorkloadResource:
 
 APPS = "apps"
 KEDA = "keda.sh"
+EVENTS = "events.k8s.io"
 LEASES = "coordination.k8s.io"
 HPA = "autoscaling"
 SCALED_KINDS = ("deployments", "replicasets", "statefulsets")
@@ -78,6 +79,11 @@ FEATURES: dict[str, tuple[Right, ...]] = {
     "autoscalers": (
         *_rights(HPA, "horizontalpodautoscalers", "patch"),
         *_rights(KEDA, "scaledobjects", "patch"),
+    ),
+    "signs": (
+        *_rights("", "nodes", "list"),
+        *_rights("", "nodes/status", "patch"),
+        *_rights(EVENTS, "events", "create"),
     ),
     "lease": _rights(LEASES, "leases", "get", "create", "update"),
 }
@@ -132,6 +138,8 @@ def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
         rights += [right for right in FEATURES["scale"] if right.group in {HPA, KEDA}]
         rights += FEATURES["autoscalers"] if settings.autoscaled == "raise_minimum" else ()
         needs += [Need(right, place.namespace) for right in rights]
+    if settings.show_faults:
+        needs += [Need(right) for right in FEATURES["signs"]]
     if settings.lease:
         needs += [Need(right, settings.lease.partition("/")[0]) for right in FEATURES["lease"]]
     return tuple(dict.fromkeys(needs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -104,11 +105,35 @@ def test_a_condition_goes_by_its_type_and_its_writer_with_it(double: KubeDouble)
     _ask(double, "node_condition_of_tocsin", status={"conditions": [{"type": "GpuPredicted", "status": "True"}]})
     before = KubeNode(_ask(double, "node_condition_of_tocsin").body)
     assert before.condition_writers == {"GpuHealthy": {"tocsin"}, "GpuPredicted": {"tocsin"}}
+    heartbeat = KubeNode(_ask(double, "node_condition_heartbeat").body).condition("GpuHealthy")
+    wanted = KubeNode(exchanges()["node_condition_heartbeat"]["response"]["body"])
+    assert heartbeat == wanted.condition("GpuHealthy")
     after = KubeNode(_ask(double, "node_condition_delete").body)
     wanted = KubeNode(exchanges()["node_condition_delete"]["response"]["body"])
     assert not after.condition("GpuPredicted")
     assert after.condition_writers == {"GpuHealthy": wanted.condition_writers["GpuHealthy"]}
     assert "GpuPredicted" not in wanted.condition_writers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "event_create_201",
+        "event_create_409",
+        "event_create_422_missing",
+        "event_create_422_note",
+        "event_create_422_reportinginstance",
+    ],
+)
+def test_an_event_is_created_once_and_checked(double: KubeDouble, name: str) -> None:
+    if name == "event_create_409":
+        _ask(double, "event_create_201")
+    answer, response = _ask(double, name), exchanges()[name]["response"]
+    assert answer.status == response["status"]
+    if answer.status == 201:
+        assert answer.body == {**exchanges()[name]["request"]["body"], "metadata": ANY}
+    else:
+        assert answer.body == response["body"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.rights import FEATURES, SCALED_KINDS, Right
+from tocsin.actions.kubernetes.signs import Fault, event
+from tocsin_testing.builders import T0
 from tocsin_testing.kube_double import TOCSIN
 from tocsin_testing.kube_recorded import exchanges
 from tocsin_testing.kube_site import DirectDoor, Site, double_site
@@ -29,6 +31,7 @@ def _use_nodes_and_pods(cluster: Cluster, site: Site) -> None:
         site.pod(name, node)
     assert cluster.change_node(node, lambda _: {"spec": {"unschedulable": True}})
     cluster.set_condition(node, {"type": "TocsinGpuHealthy", "status": "False"})
+    cluster.create_event("default", event(node, Fault("0123456789abcdef", "xid", "XID 79", "drain"), "", T0))
     first, second = cluster.pods_on(node)
     assert (len(cluster.nodes()), len(cluster.placed_pods()), cluster.budgets()) == (1, 2, [])
     cluster.annotate_pod(first, {"tocsin.io/checkpoint-requested": "k"})

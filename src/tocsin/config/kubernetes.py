@@ -61,6 +61,9 @@ class KubernetesSettings(Section):
     """Key of a `NoSchedule` taint that goes with a cordon, such as `tocsin.io/fault`; empty: none."""
     node_condition: str = "TocsinGpuHealthy"
     """Node condition that says whether Tocsin took the node out of service; empty: none."""
+    show_faults: bool = False
+    """Whether open faults of GPUs are shown at their nodes, as condition `TocsinGpuFault` and as Events, in every mode
+    and whatever the executors."""
     avoid_with: Literal["taint", "label"] = "taint"
     """How new work is steered elsewhere: a `PreferNoSchedule` taint, or a label, `tocsin.io/avoid`."""
     avoid_seconds: float = Field(default=21_600.0, gt=0)

@@ -65,6 +65,11 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_manager_up": OwnMetric(
         "gauge", ("manager",), "Whether Kubernetes or Slurm showed its nodes when it was last asked: 1 or 0."
     ),
+    "tocsin_kubernetes_signs_total": OwnMetric(
+        "counter",
+        ("kind", "outcome"),
+        "Node conditions and Events about open faults, by what became of the write: written, refused.",
+    ),
     "tocsin_topology_disagreements": OwnMetric(
         "gauge",
         (),

@@ -53,9 +53,12 @@ class State:
         """Enter a new object with what a server adds."""
         name = body["metadata"]["name"]
         if name in self.collection(path):
-            template = "lease_create_409_exists" if path.endswith("leases") else "pod_create_conflict_409"
-            old = {"gpu-monitor-leader": name} if path.endswith("leases") else {"free-0": name, "train-0": name}
-            raise recorded(template, **old)
+            templates = {
+                "leases": ("lease_create_409_exists", "gpu-monitor-leader"),
+                "events": ("event_create_409", "tocsin.gpu-node-1.0001"),
+            }
+            template, old = templates.get(path.rpartition("/")[2], ("pod_create_conflict_409", "free-0"))
+            raise recorded(template, **{old: name, "train-0": name})
         made = copy.deepcopy(body)
         made.setdefault("apiVersion", _api_version(path))
         made.setdefault("kind", KINDS[path.rpartition("/")[2]])
@@ -184,6 +187,7 @@ KINDS = {
     "horizontalpodautoscalers": "HorizontalPodAutoscaler",
     "scaledobjects": "ScaledObject",
     "leases": "Lease",
+    "events": "Event",
 }
 SCALED = ("deployments", "replicasets", "statefulsets")
 """Kinds with replicas."""
@@ -225,8 +229,21 @@ def validate(path: str, made: Json) -> None:
         for key in ("renewTime", "acquireTime"):
             if key in spec and not _MICRO.match(spec[key]):
                 raise recorded("lease_time_without_micros", **{"2026-11-21T03:10:30Z": spec[key]})
+    if plural == "events":
+        _validate_event(made)
     if plural in SCALED and spec["replicas"] < 0:
         raise recorded("scale_patch_negative_422", **{"infer": name, "-1": str(spec["replicas"])})
+
+
+def _validate_event(made: Json) -> None:
+    """The recorded 422, about the first layer of what is wrong."""
+    name = made["metadata"]["name"]
+    if not _MICRO.match(made.get("eventTime", "")):
+        raise recorded("event_create_422_missing", **{"tocsin.bad.1": name})
+    if len(made.get("note", "").encode()) > 1024:
+        raise recorded("event_create_422_note", **{"tocsin.bad.2": name})
+    if not 0 < len(made.get("reportingInstance", "")) <= 128:
+        raise recorded("event_create_422_reportinginstance", **{"tocsin.bad.5": name})
 
 
 def missing(path: str, name: str) -> Answer:
@@ -282,10 +299,10 @@ def merge_strategic(target: Json, patch: Json) -> Json:
     result: Json = merge(target, patch)
     new = patch.get("status", {}).get("conditions")
     if new is not None:
+        there = {condition["type"]: condition for condition in target.get("status", {}).get("conditions", [])}
+        kept = [{**there.get(one["type"], {}), **one} for one in new if one.get("$patch") != "delete"]
         kinds = {condition["type"] for condition in new}
-        old = target.get("status", {}).get("conditions", [])
-        kept = [condition for condition in new if condition.get("$patch") != "delete"]
-        result["status"]["conditions"] = [*kept, *(condition for condition in old if condition["type"] not in kinds)]
+        result["status"]["conditions"] = [*kept, *(one for kind, one in there.items() if kind not in kinds)]
     return result
 
 

@@ -48,6 +48,10 @@ def test_only_the_features_that_are_turned_on_are_needed() -> None:
     bare = needed(KubernetesSettings(checkpoint_seconds=0))
     assert {need.right for need in bare} == set(FEATURES["nodes"])
     assert "patch pods" not in {str(need) for need in bare}
+    shown = needed(KubernetesSettings(show_faults=True))
+    assert {need.right for need in shown} - {need.right for need in plain} == {
+        Right("events.k8s.io", "events", "create")
+    }
     settings = KubernetesSettings.model_validate(
         {
             "workloads": {"serve": "web/deployment/llm", "own": "web/inferenceservices.v1beta1.serving.kserve.io/llm"},

@@ -55,7 +55,12 @@ EVERYTHING: Json = {
     "config": {
         "agent": {"pool": "train", "spool_max_bytes": 1073741824},
         "actions": {"executors": ["kubernetes"], "managed_pools": ["train"]},
-        "kubernetes": {"workloads": {"llm": WORKLOAD}, "autoscaled": "raise_minimum", "delete_blocked_pods": True},
+        "kubernetes": {
+            "workloads": {"llm": WORKLOAD},
+            "autoscaled": "raise_minimum",
+            "delete_blocked_pods": True,
+            "show_faults": True,
+        },
     },
 }
 MATRIX: dict[str, Json] = {
@@ -66,7 +71,8 @@ MATRIX: dict[str, Json] = {
     "acts without checkpoints": {"config": {**ACTS, "kubernetes": {"checkpoint_seconds": 0}}},
     "scales": {"config": {**ACTS, "kubernetes": {"workloads": {"llm": WORKLOAD}}}},
     "alone": {
-        "dashboard": {"enabled": False}, "networkPolicy": {"enabled": True}, "config": {"kubernetes": {"lease": ""}},
+        "dashboard": {"enabled": False}, "networkPolicy": {"enabled": True},
+        "config": {"kubernetes": {"lease": "", "show_faults": True}},
     },
     "no rights": {"rbac": {"create": False}},
 }  # fmt: skip
@@ -111,12 +117,15 @@ def test_chart_and_package_are_one_version() -> None:
 
 def test_the_brain_gets_the_rights_that_its_settings_need(matrix: dict[str, Rendered], tmp_path: Path) -> None:
     tokens(tmp_path)
-    roles = {right: feature for feature, rights in FEATURES.items() for right in rights}
+    # Role signs has rights of role nodes too: it is bound where the executor is not.
+    roles = {right: feature for feature, rights in FEATURES.items() if feature != "signs" for right in rights}
     for name, rendered in matrix.items():
         full = "gpus" if name == "everything" else "tocsin"
         settings = settings_of(rendered, "brain", f"{full}-brain", tmp_path)
         acts = "kubernetes" in settings.actions.executors
-        wanted = {(roles[need.right], need.namespace) for need in needed(settings.kubernetes)} if acts else set()
+        needs = [need for need in needed(settings.kubernetes) if acts and need.right in roles]
+        wanted = {(roles[need.right], need.namespace) for need in needs}
+        wanted |= {("signs", "")} if settings.kubernetes.show_faults else set()
         wanted |= {("lease", settings.kubernetes.lease.split("/")[0])} if settings.kubernetes.lease else set()
         bound = {
             (one["roleRef"]["name"].removeprefix(f"{full}-"), one["metadata"].get("namespace", ""))

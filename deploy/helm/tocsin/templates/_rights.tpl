@@ -35,6 +35,7 @@ subjects:
 {{- $_ := set $spaces (splitList "/" $target | first) $scaled -}}
 {{- end -}}
 {{- end -}}
+{{- if $kube.show_faults }}{{ $cluster = append $cluster "signs" }}{{ end -}}
 {{- with $kube.lease -}}
 {{- $space := splitList "/" . | first -}}
 {{- $_ := set $spaces $space (append (get $spaces $space | default list) "lease") -}}

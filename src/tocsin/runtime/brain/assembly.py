@@ -36,6 +36,7 @@ from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
 from tocsin.runtime.brain.brain import Brain, BrainParts
+from tocsin.runtime.brain.fault_signs import SIGN_SECONDS, open_signs
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.journal_upkeep import ARCHIVE_SECONDS, JournalUpkeep
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, looking, open_lease
@@ -327,6 +328,9 @@ def _threads(
     if settings.notify.report_at:
         reports = ReportWatch(brain, BrainService(brain).morning_report)
         threads.append(Periodic("report", reports.look, REPORT_LOOK_SECONDS, clock, failed))
+    signs = open_signs(brain)
+    if signs is not None:
+        threads.append(Periodic("signs", signs.look, SIGN_SECONDS, clock, failed))
     if annotations is not None:
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:
