@@ -14,6 +14,7 @@ from tocsin.dashboard import style
 from tocsin.dashboard.access import DECIDERS, connect, lacking, show_problem
 from tocsin.dashboard.text import Text, decided, markdown_safe
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.phrase import word_in_chinese
 
 _PROBLEM, _NEWS = "decision_problem", "decision_news"
 
@@ -127,7 +128,9 @@ def fleet_buttons(summary: FleetSummary, hand: Hand) -> None:
     """Pause or resume with a reason, and the breaker's reset where it has tripped."""
     text, closed = hand.text, hand.closed("operator")
     if summary.paused:
-        who, why = summary.paused_by, summary.paused_reason or text("control.no_reason")
+        # Where a journal is new Tocsin pauses by itself; what a person wrote is no word of the catalogue.
+        reason = text.said(summary.paused_reason, word_in_chinese(summary.paused_reason))
+        who, why = summary.paused_by, reason or text("control.no_reason")
         st.button(
             text("control.resume"),
             key="resume",
@@ -152,9 +155,9 @@ def _pause(text: Text) -> None:
 
 
 def _breaker(summary: FleetSummary, hand: Hand) -> None:
-    text, closed = hand.text, hand.closed("admin")
+    text, closed, breaker = hand.text, hand.closed("admin"), summary.breaker
     with st.popover(text("control.breaker"), icon=":material/electric_bolt:", disabled=closed is not None, help=closed):
-        st.markdown(markdown_safe(text("control.breaker.ask", reason=summary.breaker.reason)))
+        st.markdown(markdown_safe(text("control.breaker.ask", reason=text.said(breaker.reason, breaker.reason_zh))))
         sure = st.checkbox(text("control.breaker.sure"), key="breaker-sure")
         st.button(
             text("control.breaker"),

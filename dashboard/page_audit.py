@@ -243,9 +243,10 @@ def exported(form: ExportForm, query: JournalQuery, token: str) -> BinaryIO:
 
 
 def _table(page: JournalPage, text: Text) -> str:
+    told = {name: text.said(sentence, page.told_zh.get(name, "")) for name, sentence in page.told.items()}
     rows = []
     for entry in page.entries:
-        words = escape(in_words(entry, page.told, text))
+        words = escape(in_words(entry, told, text))
         label = escape(text("audit.entry", seq=entry.seq), quote=True)
         what = f"<details><summary aria-label='{label}'>{words}</summary>{details(entry, text)}</details>"
         who = "" if entry.actor == SERVICE else f"<b>{escape(entry.actor)}</b>"

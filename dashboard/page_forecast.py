@@ -120,7 +120,7 @@ def _panel(heading: str, course: CourseOut, text: Text) -> bool:
     """Heading of a chart; False where there are not enough data for one, which it says."""
     st.html(f'<b class="tc-meta">{escape(heading)}</b>')
     if course.reason and not any(value is not None for value in course.known):
-        st.html(style.note(text("ahead.short", reason=course.reason)))
+        st.html(style.note(text("ahead.short", reason=text.said(course.reason, course.reason_zh))))
         return False
     return True
 
@@ -129,7 +129,8 @@ def _pool(one: PoolOutlook, text: Text, palette: Palette) -> None:
     heading = text("ahead.pool.title", pool=one.pool, n=one.in_service)
     if _panel(heading, one.utilisation, text):
         show(figure(one.utilisation, one.gpus, one.in_service, text, palette), f"pool-{one.pool}", heading)
-        short = [text("ahead.short", reason=one.utilisation.reason)] if one.utilisation.reason else []
+        why = text.said(one.utilisation.reason, one.utilisation.reason_zh)
+        short = [text("ahead.short", reason=why)] if why else []
         st.html("".join(style.note(line) for line in [*_lines(one, text), *short]))
 
 
@@ -140,7 +141,7 @@ def _fragmented(found: CapacityOut, text: Text, palette: Palette) -> None:
     if _panel(heading, course, text):
         show(figure(course, 1.0, None, text, palette), "fragmented", heading)
         if course.reason:
-            st.html(style.note(text("ahead.short", reason=course.reason)))
+            st.html(style.note(text("ahead.short", reason=text.said(course.reason, course.reason_zh))))
 
 
 @live()
@@ -181,6 +182,7 @@ def _figures(found: ForecastOut, text: Text) -> str:
     far = risk.expected[-1] if risk.expected else None
     warned = risk.statuses.get(PredictionStatus.LIKELY, 0)
     full = found.memory_statuses.get(PredictionStatus.CROSSING, 0)
+    why = next(iter(risk.reasons), "")
     soonest = next((one.prediction for one in found.memory if one.prediction.eta_ms), None)
     when = eta_text(text, found.now, optional_iso(soonest.eta_ms), None, None) if soonest else ""
     return style.kpis(
@@ -212,7 +214,7 @@ def _figures(found: ForecastOut, text: Text) -> str:
             style.kpi(
                 text("ahead.silent"),
                 str(risk.statuses.get(PredictionStatus.NOT_ENOUGH_DATA, 0)),
-                next(iter(risk.reasons), text("ahead.silent.note")),
+                text.said(why, risk.reasons_zh.get(why, "")) or text("ahead.silent.note"),
             ),
         ]
     )

@@ -47,6 +47,7 @@ from tocsin.domain.clock import HOUR, from_iso, optional_iso, to_iso
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS
+from tocsin.domain.phrase import word_in_chinese
 from tocsin.domain.prediction import Prediction, PredictionStatus
 
 # All that is said of one GPU: findings, predictions with what they rest on, diagnoses, events, decisions.
@@ -105,20 +106,25 @@ def quiet_rows(predictions: Sequence[Prediction], text: Text) -> list[str]:
     for status in _QUIET:
         if found := [prediction for prediction in predictions if prediction.status is status]:
             about = ", ".join(dict.fromkeys(_about(p, text) for p in found))
-            reason = f" ({found[0].reason})" if found[0].reason else ""
+            why = text.said(found[0].reason, found[0].reason_zh)
+            reason = f" ({why})" if why else ""
             what = f"{text.name('prediction', status.value)}: {about}{reason}"
             lines.append(style.row('<span class="tc-sign tc-muted">○</span>', _muted(what)))
     return lines
 
 
-def _evidence(groups: Sequence[tuple[str, Sequence[Evidence]]], title: str) -> None:
+def _evidence(groups: Sequence[tuple[str, Sequence[Evidence]]], title: str, text: Text) -> None:
     """What claims rest on, folded away: pairs of the claim's name and its evidence."""
     rows = []
     for name, pieces in groups:
         if pieces:
             rows.append(f"<b>{escape(name)}</b>")
             rows += [
-                style.row('<span class="tc-sign">·</span>', escape(readable(one.text)), clock(to_iso(one.at_ms)))
+                style.row(
+                    '<span class="tc-sign">·</span>',
+                    escape(readable(text.said(one.text, one.text_zh))),
+                    clock(to_iso(one.at_ms)),
+                )
                 for one in pieces
             ]
     if rows:
@@ -131,7 +137,7 @@ def _findings(detail: GpuDetail, now: str, text: Text) -> None:
     shown = sorted(detail.findings, key=lambda f: (f.active, f.severity.rank, f.last_ms), reverse=True)
     rows = [finding_row(finding, label, now, text) for finding in shown[:_SHOWN]] + _more(len(shown), text)
     _section(text("gpu.findings"), rows, text("gpu.findings.none"))
-    _evidence([(one.rule, one.evidence) for one in shown[:_SHOWN] if one.active], text("gpu.evidence.findings"))
+    _evidence([(one.rule, one.evidence) for one in shown[:_SHOWN] if one.active], text("gpu.evidence.findings"), text)
 
 
 def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
@@ -139,14 +145,17 @@ def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
     warned = [p for p in detail.predictions if p.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)]
     rows = [prediction_row(p, label, now, text) for p in warned] + quiet_rows(detail.predictions, text)
     _section(text("gpu.predictions"), rows, text("gpu.predictions.none"))
-    _evidence([(text.name("target", one.target), one.evidence) for one in warned], text("gpu.evidence.predictions"))
+    _evidence(
+        [(text.name("target", one.target), one.evidence) for one in warned], text("gpu.evidence.predictions"), text
+    )
 
 
 def _diagnoses(diagnoses: Sequence[Diagnosis], text: Text) -> None:
     rows = []
     for one in sorted(diagnoses, key=lambda each: (each.verdict in _FINE, -each.score))[:_SHOWN]:
         said = text.said(one.sentence, one.sentence_zh)
-        remedy = f'<br><span class="tc-muted">{escape(one.remedy)}</span>' if one.remedy else ""
+        usual = text.said(one.remedy, word_in_chinese(one.remedy))
+        remedy = f'<br><span class="tc-muted">{escape(usual)}</span>' if usual else ""
         mark = "○" if one.verdict in _FINE else "!"
         rows.append(style.row(f'<span class="tc-sign">{mark}</span>', escape(readable(said)) + remedy))
     _section(text("gpu.diagnoses"), rows, text("gpu.diagnoses.none"))
@@ -334,7 +343,9 @@ def _figures(gpu: GpuSummary, text: Text) -> str:
 
 def _wanted(detail: GpuDetail, text: Text) -> list[str]:
     """The usual metrics and those that findings and predictions speak of; a person may choose others."""
-    spoken = [f.metric for f in detail.findings] + [p.metric for p in detail.predictions]
+    about = [f.metric for f in detail.findings] + [p.metric for p in detail.predictions]
+    # A rule about each part of a GPU names the label alone, such as {pid}: no series has that name.
+    spoken = [name for name in about if name in detail.values or "{" not in name]
     wanted = list(dict.fromkeys([*DEFAULT_METRICS, *(name for name in spoken if name and name not in _NOT_DRAWN)]))[:5]
     moving = [name for name in detail.values if name not in METRICS or not METRICS[name].static]
     options = list(dict.fromkeys([*wanted, *moving]))

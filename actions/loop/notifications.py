@@ -20,6 +20,7 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.entry import EntryKind
+from tocsin.domain.phrase import word_in_chinese
 
 UNWANTED = "no channel asks for it: recorded only"
 OVER_WHILE_WITHHELD = "withheld, and its cause ended before it was told: recorded only"
@@ -245,6 +246,8 @@ class Notifications:
             detail = "; ".join(f"{name}: {each.detail}" for name, each in sorted(done.items()))
         attempts = sum(each.attempts for each in done.values())
         outcome = Outcome(decision.id, status, ",".join(sorted(done)), self._clock.now_ms(), detail, attempts)
+        if (chinese := word_in_chinese(detail)) != detail:
+            outcome = replace(outcome, detail_zh=chinese)
         self._decision_log.about(EntryKind.NOTIFICATION, decision, outcome=dump_outcome(outcome), **payload)
         with self._lock:
             if good:

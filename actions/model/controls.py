@@ -49,11 +49,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """The breaker is tripped since `at_ms`, by `causes` (``rule|subject`` each)."""
+    """The breaker is tripped since `at_ms`, by `causes` (``rule|subject`` each); `reason_zh` is `reason` in Chinese."""
 
     at_ms: int
     causes: tuple[str, ...] = ()
     reason: str = ""
+    reason_zh: str = ""
 
 
 @dataclass(frozen=True, slots=True)

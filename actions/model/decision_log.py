@@ -367,7 +367,8 @@ class Ledger:
         self._paused = None
 
     def _trip(self, entry: Entry, payload: dict[str, Any]) -> None:
-        self._breaker = Breaker(entry.at_ms, tuple(payload["causes"]), payload["reason"])
+        reason, reason_zh = payload["reason"], payload.get("reason_zh", "")
+        self._breaker = Breaker(entry.at_ms, tuple(payload["causes"]), reason, reason_zh)
 
     def _reset(self, entry: Entry, payload: dict[str, Any]) -> None:
         self._breaker = None

@@ -287,6 +287,6 @@ def in_words(goal: ActionGoal, value: float | None) -> Phrase:
     """What was measured beside what was wanted: ``gpu temperature 79.52 °C, goal at most 85.00 °C``."""
     name = goal.measure.removesuffix(f"_{goal.unit}").replace("_", " ")
     found = say("nothing shows it") if value is None else shown(value, goal.unit)
-    at_most, at_least = "{name} {found}, goal at most {target}", "{name} {found}, goal at least {target}"
+    at_most, at_least = "{figure} {found}, goal at most {wanted}", "{figure} {found}, goal at least {wanted}"
     template = at_most if goal.sense is GoalSense.AT_MOST else at_least
-    return say(template, name=name, found=found, target=shown(goal.target, goal.unit))
+    return say(template, figure=name, found=found, wanted=shown(goal.target, goal.unit))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tocsin.domain.clock import DAY, HOUR, to_iso
-from tocsin.domain.finding import Evidence, Subject, SubjectKind
+from tocsin.domain.finding import Evidence, Subject, SubjectKind, evidence_of
+from tocsin.domain.phrase import Phrase, in_chinese, say, word_in_chinese
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.trend.resample import Floats, Instants
 from tocsin.forecaster.trend.seasonal import SeasonalOutlook, TooShort, outlook
@@ -75,13 +76,13 @@ class CapacityForecaster:
                 continue  # no scheduler tells
             known = np.flatnonzero(np.isfinite(values))
             if not known.size:
-                made += [self._unknown(past, limit, now_ms, "no hour of history") for limit in limits]
+                made += [self._unknown(past, limit, now_ms, say("no hour of history")) for limit in limits]
                 continue
             values, instants = values[known[0] : known[-1] + 1], at_ms[known[0] : known[-1] + 1]
             try:
                 ahead = outlook(values, round((now_ms + HORIZON_MS - int(instants[-1])) / HOUR))
             except TooShort as error:
-                made += [self._unknown(past, limit, now_ms, str(error)) for limit in limits]
+                made += [self._unknown(past, limit, now_ms, error.said) for limit in limits]
                 continue
             made += [self._judge(past, limit, ahead, float(values[-1]), int(instants[-1]), now_ms) for limit in limits]
         return made
@@ -101,13 +102,14 @@ class CapacityForecaster:
             simulated=past.simulated,
         )
 
-    def _unknown(self, past: PoolPast, limit: PoolLimit, now_ms: int, reason: str) -> Prediction:
+    def _unknown(self, past: PoolPast, limit: PoolLimit, now_ms: int, reason: Phrase) -> Prediction:
         return replace(
             self._blank(past, limit, now_ms),
             status=PredictionStatus.NOT_ENOUGH_DATA,
-            reason=reason,
+            reason=str(reason),
+            reason_zh=in_chinese(reason),
             sentence=f"Pool {past.pool}: not enough data for a forecast: {reason}.",
-            sentence_zh=f"资源池 {past.pool}：数据不足，无法预测（{reason}）。",
+            sentence_zh=f"资源池 {past.pool}：数据不足，无法预测（{word_in_chinese(reason)}）。",
         )
 
     def _judge(
@@ -165,8 +167,8 @@ def _extreme(limit: PoolLimit, ahead: SeasonalOutlook, starts: Instants) -> Evid
     middle = ahead.quantile(0.5)
     at = int(middle.argmax() if limit.rising else middle.argmin())
     peak_ms = int(starts[at])
-    said = f"most likely {'peak' if limit.rising else 'low'} at {to_iso(peak_ms)}"
-    return Evidence(limit.metric, said, peak_ms, middle.max() if limit.rising else middle.min())
+    said = say("most likely peak at {at}" if limit.rising else "most likely low at {at}", at=to_iso(peak_ms))
+    return evidence_of(limit.metric, said, peak_ms, middle.max() if limit.rising else middle.min())
 
 
 def first_sustained(paths: Floats, limit: PoolLimit) -> Floats:
@@ -226,6 +228,7 @@ class HourlyForecast:
     high: Floats = field(default_factory=lambda: _NONE)
     weekly: bool = False
     reason: str = ""
+    reason_zh: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,11 @@ def courses(ask: HourlyForecastRequest) -> list[HourlyForecast]:
     return [_course(one, ask.now_ms, ask.coverage) for one in ask.figures]
 
 
+def _silent(figure: HourlyFigure, at_ms: Instants, known: Floats, coverage: float, why: Phrase) -> HourlyForecast:
+    """A past of which no future is said."""
+    return HourlyForecast(figure.name, at_ms, known, coverage, reason=str(why), reason_zh=in_chinese(why))
+
+
 def _course(figure: HourlyFigure, now_ms: int, coverage: float) -> HourlyForecast:
     at_ms = figure.start_ms + HOUR * np.arange(figure.values.size, dtype=np.int64)
     ended = at_ms + HOUR <= now_ms
@@ -249,12 +257,12 @@ def _course(figure: HourlyFigure, now_ms: int, coverage: float) -> HourlyForecas
     shown = at_ms >= now_ms - SHOWN_MS
     found = np.flatnonzero(np.isfinite(values))
     if not found.size:
-        return HourlyForecast(figure.name, at_ms[shown], values[shown], coverage, reason="no hour of history")
+        return _silent(figure, at_ms[shown], values[shown], coverage, say("no hour of history"))
     last_ms = int(at_ms[found[-1]])
     try:
         ahead = outlook(values[found[0] : found[-1] + 1], round((now_ms + HORIZON_MS - last_ms) / HOUR) - 1)
     except TooShort as error:
-        return HourlyForecast(figure.name, at_ms[shown], values[shown], coverage, reason=str(error))
+        return _silent(figure, at_ms[shown], values[shown], coverage, error.said)
     tail = (1.0 - coverage) / 2
     middle, low, high = (_within(ahead, share, figure) for share in (0.5, tail, 1.0 - tail))
     return HourlyForecast(

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import MINUTE, to_minute
-from tocsin.domain.finding import Evidence, Subject, SubjectKind
+from tocsin.domain.finding import Subject, SubjectKind, evidence_of
 from tocsin.domain.metrics import split_variant
+from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.trend.statements import where
@@ -358,7 +359,7 @@ def _statement(one: _Filling, now_ms: int) -> Prediction:
     else:
         text = f"{gpu}: {english} grows without a plateau and reaches {limit:.1%} at {to_minute(eta_ms)}."
         text_zh = f"{gpu}：{chinese}持续上升、没有平台，预计在 {to_minute(eta_ms)} 达到 {limit:.1%}。"
-    rise = "in steps" if np.isnan(one.slope) else f"{one.slope * 60:.1%} an hour"
+    rise = say("rises in steps") if np.isnan(one.slope) else say("rises {n} an hour", n=f"{one.slope * 60:.1%}")
     return Prediction(
         subject=Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool),
         target=one.target,
@@ -373,6 +374,6 @@ def _statement(one: _Filling, now_ms: int) -> Prediction:
         threshold=limit,
         value=value,
         eta_ms=eta_ms,
-        evidence=(Evidence(one.limit.metric, f"rises {rise}", now_ms, value),),
+        evidence=(evidence_of(one.limit.metric, rise, now_ms, value),),
         simulated=one.gpu.simulated,
     )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError, TocsinError
+from tocsin.domain.phrase import Phrase, say
 from tocsin.forecaster.features.examples import HORIZONS_MS, Examples, Floats
 
 Json = dict[str, object]
@@ -60,9 +61,10 @@ class Scorer(Protocol):
         """Take up a state. Raises InputError for one of another family or version."""
 
 
-def short_history(name: str, history_ms: int, needed_ms: int) -> str:
+def short_history(name: str, history_ms: int, needed_ms: int) -> Phrase:
     """Why a row has no score, in the words of every scorer."""
-    return f"{name}: {history_ms / HOUR:.1f} h of history, {needed_ms / HOUR:.1f} h needed"
+    there, needed = f"{history_ms / HOUR:.1f}", f"{needed_ms / HOUR:.1f}"
+    return say("{scorer}: {n} h of history, {needed} h needed", scorer=name, n=there, needed=needed)
 
 
 # Settings of scorers: plain data, so that an artefact can build the same scorer again.

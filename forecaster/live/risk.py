@@ -12,7 +12,8 @@ import numpy as np
 from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import Evidence, Subject, SubjectKind
+from tocsin.domain.finding import Evidence, Subject, SubjectKind, evidence_of
+from tocsin.domain.phrase import in_chinese, say, word_in_chinese
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
@@ -132,9 +133,10 @@ class RiskModel:
             return replace(
                 blank,
                 status=PredictionStatus.NOT_ENOUGH_DATA,
-                reason=reason,
+                reason=str(reason),
+                reason_zh=in_chinese(reason),
                 sentence=f"{where(gpu)}: not enough data for a risk: {reason}.",
-                sentence_zh=f"{where(gpu)}：数据不足，无法评估风险（{reason}）。",
+                sentence_zh=f"{where(gpu)}：数据不足，无法评估风险（{word_in_chinese(reason)}）。",
             )
         chance, ahead = float(scores[-1]), self.horizons_ms[-1]
         made = replace(
@@ -174,12 +176,16 @@ def _split(classes: Sequence[str], shares: Floats, chance: float) -> Split:
 
 
 def _evidence(warned: RiskWarning, now_ms: int) -> tuple[Evidence, ...]:
-    pieces = [Evidence(one.feature, why(one)[0], now_ms, one.weight) for one in warned.reasons]
+    told = [(one, *why(one)) for one in warned.reasons]
+    pieces = [Evidence(one.feature, english, now_ms, one.weight, chinese) for one, english, chinese in told]
     like = warned.likeness
     if like is not None:
-        after = "" if like.median_hours is None else f", after {like.median_hours:.0f} h at the median"
-        text = f"{like.faults} of the {like.of} most similar past situations were followed by a fault{after}"
-        pieces.append(Evidence("past cases", text, now_ms, like.faults / like.of if like.of else 0.0))
+        said = say(
+            "{n} of the {total} most similar past situations were followed by a fault", n=like.faults, total=like.of
+        )
+        if like.median_hours is not None:
+            said = say("{said}, after {n} h at the median", said=said, n=f"{like.median_hours:.0f}")
+        pieces.append(evidence_of("past cases", said, now_ms, like.faults / like.of if like.of else 0.0))
     return tuple(pieces)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
-from tocsin.domain.finding import Evidence, Subject, SubjectKind
+from tocsin.domain.finding import Subject, SubjectKind, evidence_of
 from tocsin.domain.metrics import METRICS as TABLE
+from tocsin.domain.phrase import Phrase, say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory
 from tocsin.forecaster.trend.resample import (
@@ -251,12 +252,12 @@ class ThresholdForecaster:
     def _target(self, history: GpuHistory, target: Target, series: Series, stuck: Mask, now_ms: int) -> Prediction:
         at_ms, values = series.at_ms, column(series, target.metric)
         if values is None or not np.isfinite(values).any():
-            return unknown(self._blank(history, target, now_ms), "the metric has no value")
+            return unknown(self._blank(history, target, now_ms), say("the metric has no value"))
         present = np.flatnonzero(np.isfinite(values))
         if stuck[present[-1]]:
             moved = np.flatnonzero(~stuck[: present[-1]])
             since = to_iso(int(at_ms[moved[-1]]))
-            why = f"telemetry is frozen: power and energy have not moved since {since}"
+            why = say("telemetry is frozen: power and energy have not moved since {since}", since=since)
             return unknown(self._blank(history, target, now_ms), why)
         usable = present[~stuck[present]]
         past = _Past(at_ms[usable], values[usable] if target.rising else -values[usable])
@@ -265,12 +266,12 @@ class ThresholdForecaster:
             past = _Past(past.at_ms[first:], past.values[first:])
         blank = self._blank(history, target, now_ms, float(values[usable[-1]]))
         reason = _lacks(past, now_ms)
-        if reason:
+        if reason is not None:
             return unknown(blank, reason)
         limit = target.limit if target.rising else -target.limit
         found = _examine(past, limit)
         if found is None:
-            return unknown(blank, f"samples too uneven for {MIN_POINTS} even steps")
+            return unknown(blank, say("samples too uneven for {n} even steps", n=MIN_POINTS))
         return self._state(blank, target, found, limit, now_ms)
 
     def _blank(self, history: GpuHistory, target: Target, now_ms: int, value: float | None = None) -> Prediction:
@@ -295,8 +296,9 @@ class ThresholdForecaster:
         grid, trend = found.grid, found.trend
         horizon = min(self._horizon_ms, _reach(grid))
         rise = f"{trend.slope * HOUR / grid.step_ms:.3g} {TABLE[target.metric].unit}/h"
-        text = f"{'rises' if target.rising else 'falls'} {rise}"
-        evidence = Evidence(target.metric, f"{text} over the last {hours(grid.span_ms)}", grid.end_ms, blank.value)
+        template = "rises {pace} over the last {span}" if target.rising else "falls {pace} over the last {span}"
+        said = say(template, pace=rise, span=hours(grid.span_ms))
+        evidence = evidence_of(target.metric, said, grid.end_ms, blank.value)
         if grid.values[-1] >= limit:
             return reached(replace(blank, horizon_ms=horizon, evidence=(evidence,)))
         age = now_ms - grid.end_ms
@@ -317,17 +319,18 @@ class ThresholdForecaster:
         )
 
 
-def _lacks(past: _Past, now_ms: int) -> str:
-    """Why `past` carries no forecast; empty where it does."""
+def _lacks(past: _Past, now_ms: int) -> Phrase | None:
+    """Why `past` carries no forecast; None where it does."""
     if past.at_ms.size < MIN_POINTS:
-        return f"{past.at_ms.size} usable samples, {MIN_POINTS} needed"
+        return say("{n} usable samples, {needed} needed", n=past.at_ms.size, needed=MIN_POINTS)
     span = int(past.at_ms[-1] - past.at_ms[0])
     if span < MIN_SPAN_MS:
-        return f"samples span {hours(span)}, {hours(MIN_SPAN_MS)} needed"
+        return say("samples span {span}, {needed} needed", span=hours(span), needed=hours(MIN_SPAN_MS))
     allowed = max(STALE_MS, STALE_STEPS * cadence(past.at_ms))
     if now_ms - past.at_ms[-1] > allowed:
-        return f"the newest usable sample is {hours(int(now_ms - past.at_ms[-1]))} old, {hours(allowed)} allowed"
-    return ""
+        age = hours(int(now_ms - past.at_ms[-1]))
+        return say("the newest usable sample is {age} old, {allowed} allowed", age=age, allowed=hours(allowed))
+    return None
 
 
 def _examine(past: _Past, limit: float) -> _Finding | None:

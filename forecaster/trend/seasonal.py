@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.phrase import Phrase, say
 from tocsin.forecaster.trend.resample import Floats
 
 DAY_HOURS, WEEK_HOURS = 24, 168
@@ -28,7 +29,11 @@ _SEED = 20_261_121
 
 
 class TooShort(TocsinError):
-    """Too few hours for a seasonal forecast; the text says how many there are."""
+    """Too few hours for a seasonal forecast; `said` says how many there are."""
+
+    def __init__(self, said: Phrase) -> None:
+        super().__init__(str(said))
+        self.said = said
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +60,10 @@ def outlook(hourly: Floats, hours: int) -> SeasonalOutlook:
     known = int(np.isfinite(hourly).sum())
     needed = MIN_DAYS * DAY_HOURS
     if known < needed:
-        raise TooShort(f"{known} hours of history, {needed} needed")
+        raise TooShort(say("{n} hours of history, {needed} needed", n=known, needed=needed))
     if known < (1.0 - MAX_GAP_SHARE) * hourly.size:
-        raise TooShort(f"{hourly.size - known} of {hourly.size} hours are unknown, a quarter is the most")
+        template = "{n} of {total} hours are unknown, a quarter is the most"
+        raise TooShort(say(template, n=hourly.size - known, total=hourly.size))
     filled = _filled(hourly)
     made = _look(filled, hours)
     middle = made.paths.mean(axis=1, keepdims=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.metrics import METRICS
+from tocsin.domain.phrase import Phrase, in_chinese, say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 
@@ -33,45 +34,42 @@ def level(value: float | None, metric: str) -> str:
     return f"{value:.3g} °C" if unit == "celsius" else f"{value:.4g}"
 
 
-def _levels(made: Prediction) -> tuple[str, str]:
-    return level(made.threshold, made.metric), level(made.value, made.metric)
+def _told(made: Prediction, template: str, **values: object) -> Prediction:
+    """`made`, whose sentence names so far what it is about, with the whole of it in both languages."""
+    about = {"about": made.sentence, "limit": level(made.threshold, made.metric), "now": level(made.value, made.metric)}
+    said = say(template, **about, **values)
+    return replace(made, sentence=str(said), sentence_zh=in_chinese(said))
 
 
-def unknown(blank: Prediction, reason: str) -> Prediction:
+def unknown(blank: Prediction, reason: Phrase) -> Prediction:
     """Nothing is claimed, for `reason`."""
-    sentence = f"{blank.sentence}: not enough data for a forecast: {reason}."
-    return replace(blank, status=PredictionStatus.NOT_ENOUGH_DATA, reason=reason, sentence=sentence, coverage=None)
+    made = _told(blank, "{about}: not enough data for a forecast: {reason}.", reason=reason)
+    none = PredictionStatus.NOT_ENOUGH_DATA
+    return replace(made, status=none, reason=str(reason), reason_zh=in_chinese(reason), coverage=None)
 
 
 def no_crossing(made: Prediction) -> Prediction:
     """The limit is not reached within the horizon."""
-    ahead, limit, now = hours(made.horizon_ms), *_levels(made)
-    sentence = (
-        f"{made.sentence} is not expected to reach {limit} within {ahead} of {to_minute(made.at_ms)} (then {now})."
-    )
-    return replace(made, sentence=sentence, coverage=None)
+    template = "{about} is not expected to reach {limit} within {ahead} of {at} (then {now})."
+    made = _told(made, template, ahead=hours(made.horizon_ms), at=to_minute(made.at_ms))
+    return replace(made, coverage=None)
 
 
 def reached(made: Prediction) -> Prediction:
     """The limit is reached already: a matter of findings, and nothing to forecast."""
-    limit, now = _levels(made)
-    sentence = f"{made.sentence} has reached {limit} ({now} at {to_minute(made.at_ms)}): nothing to forecast."
-    return replace(made, sentence=sentence, coverage=None, reason=REACHED)
+    made = _told(made, "{about} has reached {limit} ({now} at {at}): nothing to forecast.", at=to_minute(made.at_ms))
+    return replace(made, coverage=None, reason=REACHED, reason_zh=in_chinese(say(REACHED)))
 
 
 def crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) -> Prediction:
     """The limit is reached at `eta_ms`, within the horizon; `high_ms` is None where the late end lies beyond it."""
-    late = f"to {to_minute(high_ms)}" if high_ms is not None else "to beyond the horizon"
-    limit, now = _levels(made)
-    sentence = (
-        f"{made.sentence} is expected to reach {limit} at {to_minute(eta_ms)} "
-        f"({made.coverage:.0%} interval {to_minute(low_ms)} {late}, {now} at {to_minute(made.at_ms)})."
-    )
-    return replace(
+    made = _told(
         made,
-        status=PredictionStatus.CROSSING,
-        eta_ms=eta_ms,
-        eta_low_ms=low_ms,
-        eta_high_ms=high_ms,
-        sentence=sentence,
+        "{about} is expected to reach {limit} at {eta} ({share} interval {low} to {high}, {now} at {at}).",
+        eta=to_minute(eta_ms),
+        share=f"{made.coverage:.0%}",
+        low=to_minute(low_ms),
+        high=to_minute(high_ms) if high_ms is not None else "beyond the horizon",
+        at=to_minute(made.at_ms),
     )
+    return replace(made, status=PredictionStatus.CROSSING, eta_ms=eta_ms, eta_low_ms=low_ms, eta_high_ms=high_ms)

@@ -178,7 +178,9 @@ def test_rows_with_a_short_past_get_no_score(family: str) -> None:
     assert short.any()
     assert np.isnan(score[short]).all()
     assert np.isfinite(score[~short]).all()
-    assert short_history(strict.name, 6 * HOUR, strict.min_history_ms) == f"{family}: 6.0 h of history, 30.0 h needed"
+    assert (
+        str(short_history(strict.name, 6 * HOUR, strict.min_history_ms)) == f"{family}: 6.0 h of history, 30.0 h needed"
+    )
 
 
 def test_a_fit_on_nothing_is_refused(family: str) -> None:

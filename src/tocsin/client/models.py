@@ -535,6 +535,8 @@ class JournalPage(Wire):
     """Number of the newest entry of the journal."""
     told: dict[str, str] = Field(default_factory=dict)
     """Sentence by id of the decisions, findings and incidents that the entries name."""
+    told_zh: dict[str, str] = Field(default_factory=dict)
+    """The same in Chinese, as far as there is."""
     kinds: list[str] = Field(default_factory=list)
     """Every kind that there can be."""
 

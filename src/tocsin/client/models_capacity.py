@@ -346,6 +346,8 @@ class RiskCalendar(Wire):
     """GPUs by what the model says of them."""
     reasons: dict[str, Count] = Field(default_factory=dict)
     """Why nothing is said of GPUs, with how many."""
+    reasons_zh: dict[str, str] = Field(default_factory=dict)
+    """Of these reasons those that are told in Chinese too."""
     expected: list[tuple[float, float]] = Field(default_factory=list)
     """Faults expected in the fleet by horizon: seconds ahead, and the sum of the probabilities."""
     gpus: list[RiskOut] = Field(default_factory=list)
@@ -390,6 +392,7 @@ class CourseOut(Wire):
     weekly: bool = False
     """Whether the course of the week is in it, not of the day alone."""
     reason: str = ""
+    reason_zh: str = ""
 
 
 class PoolOutlook(Wire):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.phrase import Phrase, in_chinese
 from tocsin.domain.place import Place
 from tocsin.domain.reading import Owner, Reading
 
@@ -103,12 +104,21 @@ PREDICTION_EVIDENCE = "prediction:"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that supports a claim: `name` (a metric, an XID, a peer), what was seen, and when."""
+    """One thing that supports a claim: `name` (a metric, an XID, a peer), what was seen, and when.
+
+    `text_zh` is what was seen in Chinese; empty where there is English alone, and in what the store gives back.
+    """
 
     name: str
     text: str
     at_ms: int
     value: float | None = None
+    text_zh: str = ""
+
+
+def evidence_of(name: str, said: Phrase, at_ms: int, value: float | None = None) -> Evidence:
+    """Evidence that is told in both languages."""
+    return Evidence(name, str(said), at_ms, value, in_chinese(said))
 
 
 def finding_id(rule: str, subject: str, started_ms: int) -> str:

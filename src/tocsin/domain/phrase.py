@@ -12,6 +12,12 @@ from string import Formatter
 MOST_VALUES = 16
 """Values of a phrase that are rendered; a journal may hold anything (own choice)."""
 
+_NAMES = frozenset(
+    {"gpu", "group", "host", "hosts", "id", "key", "name", "names", "node", "owner", "place", "pool", "rule", "subject"}
+    | {"target", "who", "work"}
+)
+"""Values that people have named: a pool called ``power`` stays one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
@@ -65,7 +71,10 @@ def in_chinese(phrase: Phrase | str | None) -> str:
     template = chinese_phrases().get(phrase.template, "")
     if not names_in(template) <= phrase.values.keys():
         return ""
-    parts = {name: word_in_chinese(value) for name, value in phrase.values.items()}
+    parts = {
+        name: value if name in _NAMES and isinstance(value, str) else word_in_chinese(value)
+        for name, value in phrase.values.items()
+    }
     return template.format_map(parts)
 
 

@@ -34,7 +34,8 @@ class Prediction:
     the truth 80 times in 100); None where there is no crossing, or for the far end where it lies beyond the horizon.
     `model` and `model_version` name what made it. `curve` has the probability by other horizons, as (milliseconds,
     probability), both rising. `classes` split the probability by class of fault, the likeliest first; they share it out
-    alike at every horizon. `sentence` is in English, `sentence_zh` the same in Chinese, empty where there is none.
+    alike at every horizon. `sentence` and `reason` are in English, `sentence_zh` and `reason_zh` the same in Chinese,
+    empty where there is none.
     `raw` is the probability that the model gave before it was moved to what its record shows. A `muted` statement is
     made to be judged, and told to nobody: its kind was wrong too often.
     """
@@ -63,6 +64,7 @@ class Prediction:
     classes: tuple[tuple[str, float], ...] = ()
     raw: float | None = None
     muted: bool = False
+    reason_zh: str = ""
 
     @property
     def kind(self) -> str:

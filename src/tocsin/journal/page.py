@@ -36,12 +36,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries, newest first; `next_before` is None once the first entry of the journal was looked at."""
+    """Entries, newest first; `next_before` is None once the first entry of the journal was looked at. `told` has the
+    sentences of what they name by id, `told_zh` those in Chinese, as far as there are such."""
 
     entries: list[Entry]
     next_before: int | None
     head: int
     told: dict[str, str]
+    told_zh: dict[str, str]
 
 
 def read_page(path: Path, before: int | None, limit: int, wanted: Wanted) -> Page:
@@ -54,7 +56,7 @@ def read_page(path: Path, before: int | None, limit: int, wanted: Wanted) -> Pag
     floor = max(1, top - MOST_LOOKED_AT)
     found = _found(path, top, floor, limit, wanted)
     last = found[-1].seq if len(found) == limit else floor
-    return Page(found, last if last > 1 else None, head, _sentences(path, found, top))
+    return Page(found, last if last > 1 else None, head, *_sentences(path, found, top))
 
 
 def newest(path: Path, limit: int, wanted: Wanted) -> list[Entry]:
@@ -141,23 +143,27 @@ def _like(text: str) -> str:
     return f"%{escaped}%"
 
 
-def _sentences(path: Path, entries: Sequence[Entry], top: int) -> dict[str, str]:
-    """Sentences of what `entries` name by id alone, as far as they were introduced lately."""
+def _sentences(path: Path, entries: Sequence[Entry], top: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Sentences of what `entries` name by id alone, as far as they were introduced lately; English and Chinese."""
     names = {str(entry.payload.get(key, "")) for entry in entries for key in ("decision", "id")} - {""}
     kinds, marks = ", ".join("?" * len(_INTRODUCE)), ", ".join("?" * len(names))
     lately = f"SELECT payload FROM entry WHERE kind IN ({kinds}) AND seq < ? AND seq >= ? ORDER BY seq DESC LIMIT ?"
     query = (
         "SELECT json_extract(payload, '$.id'), "
-        "coalesce(json_extract(payload, '$.sentence'), json_extract(payload, '$.finding.sentence')) "
+        "coalesce(json_extract(payload, '$.sentence'), json_extract(payload, '$.finding.sentence')), "
+        "coalesce(json_extract(payload, '$.sentence_zh'), json_extract(payload, '$.finding.sentence_zh'), "
+        "json_extract(payload, '$.parameters.cause_zh')) "
         f"FROM ({lately}) WHERE json_extract(payload, '$.id') IN ({marks})"
     )
     found: dict[str, str] = {}
+    chinese: dict[str, str] = {}
     left = MOST_INTRODUCTIONS
     for db, above, below in _backwards(path, top, max(1, top - MOST_LOOKED_AT)) if names else ():
-        rows = db.execute(query, (*_INTRODUCE, below, above, left, *sorted(names)))
-        found = {str(name): str(sentence) for name, sentence in rows if sentence} | found
+        rows = db.execute(query, (*_INTRODUCE, below, above, left, *sorted(names))).fetchall()
+        found = {str(name): str(sentence) for name, sentence, _ in rows if sentence} | found
+        chinese = {str(name): str(sentence) for name, _, sentence in rows if sentence} | chinese
         counted = db.execute(f"SELECT count(*) FROM ({lately})", (*_INTRODUCE, below, above, left))
         left -= int(counted.fetchone()[0])
         if not left or found.keys() >= names:
             break
-    return found
+    return found, chinese

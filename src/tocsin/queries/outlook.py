@@ -129,13 +129,15 @@ def _calendar(
     known = [one for one in found if one.probability is not None and one.subject.name in newest]
     known.sort(key=lambda one: (-(one.probability or 0.0), one.subject.host, one.subject.name))
     silent = [one for one in found if one.status is PredictionStatus.NOT_ENOUGH_DATA]
+    reasons = dict(Counter(one.reason for one in silent).most_common(5))
     return RiskCalendar(
         model=f"{last.model} {last.model_version}",
         at=optional_iso(last.at_ms),
         horizon_s=last.horizon_ms / SECOND,
         warn_from=next((one.threshold for one in known if one.threshold is not None), None),
         statuses=dict(Counter(one.status for one in found)),
-        reasons=dict(Counter(one.reason for one in silent).most_common(5)),
+        reasons=reasons,
+        reasons_zh={one.reason: one.reason_zh for one in silent if one.reason in reasons and one.reason_zh},
         expected=_expected(known),
         gpus=[_risk(one, newest[one.subject.name].gpu) for one in known[:limit]],
         hosts=_hosts(known, newest)[:limit],
@@ -251,6 +253,7 @@ def course_out(course: HourlyForecast) -> CourseOut:
         coverage=course.coverage,
         weekly=course.weekly,
         reason=course.reason,
+        reason_zh=course.reason_zh,
     )
 
 

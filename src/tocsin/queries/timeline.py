@@ -41,6 +41,7 @@ def journal_page(path: Path, query: JournalQuery, before: int | None, limit: int
         next_before=found.next_before,
         head=found.head,
         told=found.told,
+        told_zh=found.told_zh,
         kinds=[kind.value for kind in EntryKind],
     )
 

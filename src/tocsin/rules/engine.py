@@ -11,10 +11,10 @@ import numpy as np
 
 from tocsin.domain.clock import DAY, to_minute
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind, Evidence, Finding, Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Evidence, Finding, Subject, SubjectKind, evidence_of
 from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import spec_of, split_variant
-from tocsin.domain.phrase import chinese_phrases
+from tocsin.domain.phrase import chinese_phrases, say, say_list
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Owner, Reading
@@ -438,12 +438,12 @@ def _number(value: float | None) -> float | None:
 def _measured(report: Report, at_ms: int) -> Evidence:
     spec = spec_of(report.metric) or spec_of(report.metric.partition("{")[0])
     unit = spec.unit if spec is not None else ""
-    text = show_value(report.value, unit)
+    parts = [say("{value}", value=show_value(report.value, unit))]
     if report.threshold is not None and not math.isnan(report.threshold):
-        text += f", level {show_value(report.threshold, unit)}"
+        parts.append(say("level {level}", level=show_value(report.threshold, unit)))
     if report.clear is not None:
-        text += f", clears at {show_value(report.clear, unit)}"
-    return Evidence(report.metric, text, at_ms, _number(report.value))
+        parts.append(say("clears at {level}", level=show_value(report.clear, unit)))
+    return evidence_of(report.metric, say_list(parts), at_ms, _number(report.value))
 
 
 def where(subject: Subject, gpu: Gpu | None, label: str = "") -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import Evidence, evidence_of
+from tocsin.domain.phrase import say
+from tocsin.rules.catalogue import ErrorSpec
 from tocsin.rules.conditions.base import Probe
 from tocsin.rules.frame import EventLog, Frame
 from tocsin.rules.table import Bools, Ints
@@ -141,7 +143,14 @@ class Episodes:
 
 def burst_evidence(episode: Episode) -> Evidence:
     """Until when the first burst went on; it stays the same however long the finding lasts."""
-    return Evidence(BURST_EVIDENCE, "last event of the first burst", episode.burst_ms)
+    return evidence_of(BURST_EVIDENCE, say("last event of the first burst"), episode.burst_ms)
+
+
+def burst_of(name: str, message: str, spec: ErrorSpec, times: Sequence[int]) -> Evidence:
+    """One error number as evidence: the driver's own words where it gave any, else what the number means."""
+    often, often_zh = (f", {len(times)} times", f"，{len(times)} 次") if len(times) > 1 else ("", "")
+    chinese = "" if message else f"{spec.help_zh}{often_zh}"
+    return Evidence(name, f"{message or spec.help}{often}", times[-1], float(spec.code), chinese)
 
 
 def ended_by(kinds: Collection[EventKind], codes: Collection[int], own: EventKind | None) -> Callable[[Event], bool]:

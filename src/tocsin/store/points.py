@@ -428,7 +428,7 @@ _FINDINGS = PointCodec(
     FINDING,
     "started_ms",
     tags={"rule": "rule"},
-    left_out=("told", "sentence_zh"),
+    left_out=("told",),
     after={"subject": "simulated", "owners": "evidence"},
 )
 _PREDICTIONS = PointCodec(

@@ -11,12 +11,18 @@ from pathlib import Path
 import pytest
 
 import tocsin.actions
+import tocsin.forecaster
+import tocsin.rules
 from tocsin.actions.loop.execution import INTERRUPTED
 from tocsin.actions.loop.loop import OTHER_WORK
+from tocsin.actions.loop.notifications import OVER_WHILE_WITHHELD, UNWANTED
 from tocsin.actions.planning.state import GUESSED, UNMANAGED, UNSEEN
 from tocsin.domain.finding import Severity
 from tocsin.domain.phrase import MOST_VALUES, Phrase, chinese_phrases, in_chinese, names_in, say, say_all, say_count
+from tocsin.forecaster.diagnosis.stages import REMEDIES
+from tocsin.forecaster.trend.statements import REACHED
 from tocsin.rules.catalogue import csv_rows
+from tocsin.rules.layout import FAMILIES
 from tocsin.rules.load import load_rules
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid import xid
@@ -30,7 +36,14 @@ SPEAKING = (
     *("kubernetes/actions", "kubernetes/drain", "slurm/nodes", "cloud/auto_scaling"),
 )
 GUARDS = sorted((ACTIONS / "guards").glob("*.py"))
-SPEAKERS = [ACTIONS / f"{name}.py" for name in SPEAKING]
+FORECASTER = Path(next(iter(tocsin.forecaster.__path__)))
+RULES = Path(next(iter(tocsin.rules.__path__)))
+SPEAKERS = [
+    *(ACTIONS / f"{name}.py" for name in SPEAKING),
+    *(FORECASTER / f"{name}.py" for name in ("trend/seasonal", "trend/statements", "trend/model_threshold")),
+    *(FORECASTER / f"{name}.py" for name in ("capacity/filling", "hazard/scorer")),
+    *(RULES / f"conditions/{name}.py" for name in ("missing_family", "peer", "stuck")),
+]
 COUNTED = ("GPU", "host", "node", "piece", "step")
 PEOPLE = ("paused by {who} at {at}", "rejected by {who}")
 SILENCES = ("acknowledged", "snoozed", "maintenance planned")
@@ -43,7 +56,8 @@ MADE_OF_PARTS = (
         for one, what, why in product(SILENCES, ("", " for {kind} {name}"), ("", ": {reason}"))
     ),
     *(str(say_count(n, one)).replace(str(n), "{n}") for n, one in product((1, 2), COUNTED)),
-    *(UNMANAGED, UNSEEN, GUESSED, INTERRUPTED, OTHER_WORK),
+    *(UNMANAGED, UNSEEN, GUESSED, INTERRUPTED, OTHER_WORK, REACHED, UNWANTED, OVER_WHILE_WITHHELD, *REMEDIES.values()),
+    *FAMILIES,
     *(f"{{n}} {unit}" for unit in ("findings", "errors", "jobs", "GPUs")),
     *(f"{APPROVAL}{needed}{why}" for needed, why in product(NEEDED, ("", "; {why}"))),
 )
@@ -117,6 +131,11 @@ def test_a_phrase_is_told_in_both() -> None:
     said = say("{kind} {place} has {n} under action already, at most {most}", kind="rack", place="r7", n=2, most=2)
     assert str(said) == "rack r7 has 2 under action already, at most 2"
     assert in_chinese(said) == "机架 r7 已有 2 个正在处理，最多 2 个"
+
+
+def test_what_people_named_stays_as_they_named_it() -> None:
+    said = say("Add {nodes} to pool {pool}.", nodes=say_count(1, "node"), pool="power")
+    assert in_chinese(said) == "为资源池 power 增加 1 个节点。"
 
 
 def test_clauses_are_told_in_both() -> None:

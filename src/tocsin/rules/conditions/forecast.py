@@ -105,5 +105,6 @@ class ForecastProbe(PredictionProbe):
             "said": prediction.sentence,
             "said_zh": prediction.sentence_zh,
         }
-        evidence = Evidence(evidence_name(prediction), prediction.sentence, prediction.at_ms, prediction.probability)
+        said, at_ms, chance = prediction.sentence, prediction.at_ms, prediction.probability
+        evidence = Evidence(evidence_name(prediction), said, at_ms, chance, prediction.sentence_zh)
         return Report(self._condition.metric, prediction.value, prediction.threshold, (evidence,), words)

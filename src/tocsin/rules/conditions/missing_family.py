@@ -9,7 +9,8 @@ from pydantic import Field
 
 from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import evidence_of
+from tocsin.domain.phrase import say, word_in_chinese
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.layout import FAMILIES
 from tocsin.rules.schema import did_you_mean
@@ -92,5 +93,7 @@ class MissingFamilyProbe(Probe):
     def report(self, row: int) -> Report:
         missed = self._missed()[:, row]
         gone = [(name, int(self._seen.v[i, row])) for i, name in enumerate(self._names) if missed[i]]
-        evidence = tuple(Evidence(f"family:{name}", "last seen", at) for name, at in gone)
-        return Report(evidence=evidence, words={"families": ", ".join(name for name, _ in gone)})
+        evidence = tuple(evidence_of(f"family:{name}", say("last seen"), at) for name, at in gone)
+        families = [name for name, _ in gone]
+        words = {"families": ", ".join(families), "families_zh": "、".join(map(word_in_chinese, families))}
+        return Report(evidence=evidence, words=words)

@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import evidence_of
+from tocsin.domain.phrase import say
 from tocsin.rules.conditions.base import MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Comparer, LevelCondition, Number
 from tocsin.rules.sheet import MetricColumn
@@ -101,7 +102,8 @@ class PeerProbe(Probe):
         median, peers = float(self._median.v[row]), int(self._peers.v[row])
         shown = show_value(median, spec.unit)
         at = int(self._frame.gpus.at.v[row])
-        evidence = (Evidence("peers", f"median of {peers} peers at equal load {shown}", at, median),)
+        said = say("median of {n} peers at equal load {median}", n=peers, median=shown)
+        evidence = (evidence_of("peers", said, at, median),)
         value = float(self._column.v[row])
         threshold, clear = median + self._comparer.level(row), self._comparer.eased(value - median, row)
         words = {"peers": str(peers), "median": shown}

@@ -62,7 +62,8 @@ class RiskProbe(PredictionProbe):
         prediction = self._said[row]
         chance = self._chance(prediction)
         sure = "unknown" if prediction.probability is None else f"{chance * 100:.0f} %"
-        own = Evidence(evidence_name(prediction), prediction.sentence, prediction.at_ms, chance)
+        said, said_zh = prediction.sentence, prediction.sentence_zh
+        own = Evidence(evidence_name(prediction), said, prediction.at_ms, chance, said_zh)
         value = prediction.value if prediction.probability is None else chance
-        words = {"probability": sure, "said": prediction.sentence, "said_zh": prediction.sentence_zh}
+        words = {"probability": sure, "said": said, "said_zh": said_zh}
         return Report(prediction.metric, value, prediction.threshold, (own, *prediction.evidence), words)

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from tocsin.domain.errors import InputError
-from tocsin.domain.finding import Evidence
+from tocsin.domain.finding import evidence_of
+from tocsin.domain.phrase import say
 from tocsin.rules.conditions.base import Condition, Duration, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration, show_value
@@ -86,6 +87,8 @@ class StuckProbe(Probe):
         at = int(self._table.at.v[row])
         seen = [(c.spec.name, show_value(float(c.v[row]), c.spec.unit), float(c.v[row])) for c in self._columns]
         evidence = tuple(
-            Evidence(name, f"{text}, unchanged", at, value) for name, text, value in seen if text != "unknown"
+            evidence_of(name, say("{value}, unchanged", value=text), at, value)
+            for name, text, value in seen
+            if text != "unknown"
         )
         return Report(evidence=evidence, words={"values": ", ".join(e.text.partition(",")[0] for e in evidence)})

@@ -12,7 +12,7 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.domain.phrase import word_in_chinese
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episodes import MOST_EVENTS, Episode, EpisodeProbe, Episodes, burst_evidence, ended_by
+from tocsin.rules.episodes import MOST_EVENTS, Episode, EpisodeProbe, Episodes, burst_evidence, burst_of, ended_by
 from tocsin.rules.schema import did_you_mean
 from tocsin.rules.sxid import CLASSES, SxidCatalogue, SxidSpec
 from tocsin.rules.units import show_duration
@@ -101,6 +101,4 @@ class SxidProbe(EpisodeProbe):
 
 def _evidence(spec: SxidSpec, episode: Episode) -> Evidence:
     seen = [event for event in episode.events if event.code == spec.code]
-    often = f", {len(seen)} times" if len(seen) > 1 else ""
-    text = seen[-1].message or spec.help
-    return Evidence(f"sxid:{spec.code}", f"{text}{often}", seen[-1].at_ms, float(spec.code))
+    return burst_of(f"sxid:{spec.code}", seen[-1].message, spec, [event.at_ms for event in seen])

@@ -13,7 +13,7 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Evidence, Severity
 from tocsin.domain.phrase import word_in_chinese
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
-from tocsin.rules.episodes import Episode, EpisodeProbe, Episodes, burst_evidence, ended_by
+from tocsin.rules.episodes import Episode, EpisodeProbe, Episodes, burst_evidence, burst_of, ended_by
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
 XID_METRIC = "gpu_xid_last_code"
@@ -118,6 +118,5 @@ def _seen(xids: XidCatalogue, event: Event) -> XidSpec:
 
 def _evidence(spec: XidSpec, worst: Event, episode: Episode) -> Evidence:
     times = [event.at_ms for event in episode.events if event.code == spec.code]
-    often = f", {len(times)} times" if len(times) > 1 else ""
-    said = worst.message if worst.severity is not None and worst.message else spec.help
-    return Evidence(f"xid:{spec.code}", f"{said}{often}", times[-1], float(spec.code))
+    said = worst.message if worst.severity is not None else ""
+    return burst_of(f"xid:{spec.code}", said, spec, times)
