@@ -21,7 +21,7 @@ from tocsin.dashboard.charts import plain, show, time_axis
 from tocsin.dashboard.components import gpu_link, more, style_sheet
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
-from tocsin.dashboard.text import Text, effect_words, gpu_at, money, number, percent, readable
+from tocsin.dashboard.text import Text, decided_words, effect_words, gpu_at, money, number, percent
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
 from tocsin.domain.usage import Usage
 
@@ -248,7 +248,8 @@ def _paid(found: CostOut, text: Text) -> str:
 
 
 def _early(one: EarlyOut, text: Text) -> str:
-    words = text("cost.early.line", lead=text.duration(one.lead_s), sentence=readable(one.sentence))
+    said = decided_words(one.action, one.sentence, one.cause_zh, text)
+    words = text("cost.early.line", lead=text.duration(one.lead_s), sentence=said)
     facts = [] if one.idle is None else [text("cost.early.idle" if one.idle else "cost.early.busy")]
     if one.effect:
         measured = ", ".join(

@@ -329,7 +329,9 @@ def _notice(
     if meant is not None and mode is Mode.ACT and needs_person(meant, view, view.now_ms):
         mode = Mode.PROPOSE
     said = "" if stuck is None else str(stuck)
-    sentence = notice_sentence(incident.sentence, proposed, root.subject, mode, in_english(eta), said, unearned)
+    sentence = notice_sentence(
+        incident.sentence, proposed, root.subject, mode, in_english(eta), said, in_english(unearned)
+    )
     parameters = NotifyParameters(context=_context(incident, prediction, view, eta), intended=proposed)
     if meant is not None and mode is Mode.PROPOSE and not stuck:
         # So that whoever is told can say yes: the id of the decision that waits for it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tocsin.actions.model.decision_json import in_chinese_too
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.earning import RecordKey, standing_of
 from tocsin.actions.model.policy import Policy
@@ -13,9 +14,10 @@ from tocsin.actions.model.sentences import joined
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Decision, Mode
+from tocsin.domain.decision import Decision, DecisionContext, Mode, NotifyParameters
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.phrase import in_chinese, say
 
 
 class RuleWatch:
@@ -58,12 +60,16 @@ class RuleWatch:
         rule, simulated = key
         now = policy.standing(rule, simulated=simulated)
         counts = {"settled": now.settled, "right": now.right, "measured": now.measured, "reached": now.reached}
-        figures = f"right in {now.right} of {now.settled} cases, goal reached in {now.reached} of {now.measured}"
-        said = f"rule {rule} acts alone from now on: {figures}"
-        if not acts:
-            said = f"rule {rule} waits for approval from now on: it has {now.lacking}"
+        template = (
+            "rule {rule} acts alone from now on: "
+            "right in {right} of {settled} cases, goal reached in {reached} of {measured}"
+        )
+        said = say(template, rule=rule, **counts)
+        if now.missing is not None:
+            said = say("rule {rule} waits for approval from now on: it has {missing}", rule=rule, missing=now.missing)
+        told = {"sentence": str(said), **in_chinese_too("sentence", in_chinese(said))}
         kind = EntryKind.RULE_EARNED_ACT if acts else EntryKind.RULE_FELL_BACK
-        self._decision_log.note(kind, {"rule": rule, "sentence": said, **counts}, simulated=simulated)
+        self._decision_log.note(kind, {"rule": rule, **told, **counts}, simulated=simulated)
 
     def notices(self, view: FleetView) -> Iterator[Decision]:
         """A warning for each rule that fell back; that one has earned to act is for the record alone."""
@@ -88,5 +94,6 @@ def _fell_back(rule: str, said: Acting, simulated: bool, view: FleetView) -> Dec
         expires_ms=view.now_ms + view.policy.time_box_ms,
         key=f"{rule}|fleet:fleet|notify|fell_back|{said.at_ms}{world}",
         sentence=joined(f"{said.sentence[0].upper()}{said.sentence[1:]}"),
+        parameters=NotifyParameters(context=DecisionContext(cause_zh=said.sentence_zh)),
         simulated=simulated,
     )

@@ -394,7 +394,8 @@ class Ledger:
 
     def _rule_acts(self, entry: Entry, payload: dict[str, Any]) -> None:
         acts = entry.kind == EntryKind.RULE_EARNED_ACT
-        self.rules.told(payload["rule"], entry.simulated, Acting(acts, entry.at_ms, payload["sentence"]))
+        said = Acting(acts, entry.at_ms, payload["sentence"], payload.get("sentence_zh", ""))
+        self.rules.told(payload["rule"], entry.simulated, said)
 
     def _silenced(self, entry: Entry, payload: dict[str, Any]) -> None:
         self.silences.begin(entry)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.errors import InputError
 from tocsin.domain.interval import Z95_ONE_SIDED, wilson
+from tocsin.domain.phrase import Phrase, say
 
 EVERY_RULE = "*"
 """In `earn_waived`: all rules."""
@@ -51,7 +52,8 @@ class RuleStanding:
     """What the record of one rule amounts to by the settings.
 
     `settled` cases have a statement that was `right` or wrong, `measured` ones a goal that was `reached` or not.
-    `lacking` says in a few words what is missing before the rule may act alone; empty where nothing is.
+    `lacking` says in a few words what is missing before the rule may act alone, empty where nothing is; `missing` says
+    the same as a phrase.
     """
 
     settled: int = 0
@@ -59,6 +61,7 @@ class RuleStanding:
     measured: int = 0
     reached: int = 0
     lacking: str = ""
+    missing: Phrase | None = field(default=None, compare=False)
 
 
 def standing_of(cases: Sequence[RuleCase], settings: ActionSettings) -> RuleStanding:
@@ -66,22 +69,26 @@ def standing_of(cases: Sequence[RuleCase], settings: ActionSettings) -> RuleStan
     settled = [one.right for one in cases if one.right is not None]
     measured = [one.reached for one in cases if one.reached is not None]
     found = RuleStanding(len(settled), sum(settled), len(measured), sum(measured))
-    return RuleStanding(found.settled, found.right, found.measured, found.reached, _lacking(found, settings))
+    missing = _lacking(found, settings)
+    return replace(found, lacking="" if missing is None else str(missing), missing=missing)
 
 
-def _lacking(found: RuleStanding, settings: ActionSettings) -> str:
+def _lacking(found: RuleStanding, settings: ActionSettings) -> Phrase | None:
     if found.settled < settings.earn_cases:
-        return f"{found.settled} of {settings.earn_cases} settled cases"
+        return say("{n} of {wanted} settled cases", n=found.settled, wanted=settings.earn_cases)
+    right = "right in {n} of {total} cases, which proves {proven} % of {wanted} %"
+    reached = "goal reached in {n} of {total} cases, which proves {proven} % of {wanted} %"
     parts = (
-        ("right", found.right, found.settled, settings.earn_precision),
-        ("goal reached", found.reached, found.measured, settings.earn_goal_share),
+        (right, found.right, found.settled, settings.earn_precision),
+        (reached, found.reached, found.measured, settings.earn_goal_share),
     )
-    for name, good, count, wanted in parts:
+    for template, good, count, wanted in parts:
         proven = proven_share(good, count)
         if proven < wanted:
             # Rounded down: 84.9 of 85 must not read as if it were enough.
-            return f"{name} in {good} of {count} cases, which proves {math.floor(proven * 100)} % of {wanted * 100:g} %"
-    return ""
+            figures = {"proven": math.floor(proven * 100), "wanted": f"{wanted * 100:g}"}
+            return say(template, n=good, total=count, **figures)
+    return None
 
 
 def proven_share(good: int, count: int) -> float:

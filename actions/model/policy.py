@@ -11,6 +11,7 @@ from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind
+from tocsin.domain.phrase import Phrase, say
 
 _ORDER = (Mode.OBSERVE, Mode.PROPOSE, Mode.ACT)
 
@@ -46,13 +47,13 @@ class Policy:
         asked = self.mode_set(rule)
         return Mode.PROPOSE if self.lacking(rule, action, simulated=simulated) else asked
 
-    def lacking(self, rule: str, action: ActionKind, *, simulated: bool) -> str:
-        """What the record lacks before `rule` acts alone, as a clause; empty where nothing keeps it from that, and
+    def lacking(self, rule: str, action: ActionKind, *, simulated: bool) -> Phrase | None:
+        """What the record lacks before `rule` acts alone, as a clause; None where nothing keeps it from that, and
         where the settings do not let it act. What gives back needs no record."""
         if self.mode_set(rule) is not Mode.ACT or is_recovery(action) or self.is_waived(rule):
-            return ""
-        missing = self.standing(rule, simulated=simulated).lacking
-        return f"rule {rule} has {missing}" if missing else ""
+            return None
+        missing = self.standing(rule, simulated=simulated).missing
+        return None if missing is None else say("rule {rule} has {missing}", rule=rule, missing=missing)
 
     def standing(self, rule: str, *, simulated: bool) -> RuleStanding:
         """What the record of `rule` amounts to now."""

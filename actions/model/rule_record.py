@@ -50,6 +50,7 @@ class Acting:
     acts: bool
     at_ms: int
     sentence: str
+    sentence_zh: str = ""
 
 
 class RuleRecords:

@@ -412,7 +412,7 @@ def _single(
         PAST_MS if kind in (DiagnosisKind.MEMORY, DiagnosisKind.REQUESTS) else STAGE_MS,
         score,
         f"{job.name}{_owned(inputs, gpu)}: {english}.",
-        f"{job.name}{_owned(inputs, gpu)}:{chinese}。",
+        f"{job.name_zh}{_owned(inputs, gpu)}:{chinese}。",
         REMEDIES[verdict],
         (piece,),
         gpu.simulated,

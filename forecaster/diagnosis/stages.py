@@ -148,7 +148,7 @@ class _Writer:
 
     def plain(self, verdict: DiagnosisVerdict, reason: str, reason_zh: str) -> Diagnosis:
         sentence = f"{self.job.name}: what limits it cannot be told: {reason}."
-        return self._made(verdict, 0.0, sentence, f"{self.job.name}:无法判断瓶颈:{reason_zh}。")
+        return self._made(verdict, 0.0, sentence, f"{self.job.name_zh}:无法判断瓶颈:{reason_zh}。")
 
     def stage(
         self, stage: DiagnosisVerdict, score: float, evidence: tuple[Evidence, ...], straggler: tuple[str, str]
@@ -156,7 +156,7 @@ class _Writer:
         english, chinese = STAGES[stage]
         count = len(self.job.gpus)
         sentence = f"{self.job.name} on {count} GPU{'s' if count != 1 else ''} is limited by {english}{straggler[0]}."
-        chinese = f"{self.job.name}({count} 块 GPU)受限于{chinese}{straggler[1]}。"
+        chinese = f"{self.job.name_zh}({count} 块 GPU)受限于{chinese}{straggler[1]}。"
         return self._made(stage, score, sentence, chinese, evidence)
 
     def _made(

@@ -15,6 +15,10 @@ from tocsin.store.port import Columns
 Floats = npt.NDArray[np.float64]
 
 
+_UNOWNED = "work on "
+"""How the name of work begins whose owner nobody knows; its host follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
     """GPUs that one owner works on. `name` is the owner's, or the node's where nobody knows the owner."""
@@ -22,6 +26,12 @@ class ObservedJob:
     name: str
     gpus: tuple[Gpu, ...]
     owners: tuple[Owner, ...] = ()
+
+    @property
+    def name_zh(self) -> str:
+        """`name` in Chinese, where it is no owner's."""
+        host = self.name.removeprefix(_UNOWNED)
+        return self.name if host == self.name else f"{host} 上的任务"
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -44,7 +54,7 @@ def jobs(gpus: Sequence[Gpu], owners: Mapping[str, Sequence[Owner]], busy: froze
         known = owners.get(gpu.uuid, ())
         names = {owner.label if not owner.slurm_job else _slurm(owner): owner for owner in known}
         if not names and gpu.uuid in busy:
-            members[f"work on {gpu.host}"].append(gpu)
+            members[f"{_UNOWNED}{gpu.host}"].append(gpu)
         for name, owner in names.items():
             members[name].append(gpu)
             people[name][owner] = None

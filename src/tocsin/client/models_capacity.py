@@ -59,6 +59,8 @@ class EarlyOut(Wire):
     idle: bool | None = None
     """Whether the GPU did no work any more when the fault came; null where no reading tells."""
     sentence: str
+    cause_zh: str = ""
+    """What was wrong, in Chinese; empty where there is English alone."""
     effect: dict[str, float] = Field(default_factory=dict)
     """What was measured of the action."""
     simulated: bool = False

@@ -375,7 +375,9 @@ class _Maker:
             for one in members[:FINDINGS_SHOWN]
         ]
         if len(members) > FINDINGS_SHOWN:
-            shown.append(CardEvidence(kind="finding", text=f"and {len(members) - FINDINGS_SHOWN} more findings"))
+            rest = len(members) - FINDINGS_SHOWN
+            more, more_zh = f"and {rest} more findings", f"另有 {rest} 个发现"
+            shown.append(CardEvidence(kind="finding", text=more, text_zh=more_zh))
         return shown
 
     def _said(self, lead: DecisionStatus | None, decisions: Sequence[DecisionStatus]) -> list[CardEvidence]:
@@ -405,11 +407,13 @@ class _Maker:
         return [
             CardEvidence(
                 kind="earlier",
-                text=f"{headline(one.trouble, self._names)[0]}, over since {clock(one.ended_ms, self._now)}",
+                text=f"{said}, over since {clock(one.ended_ms, self._now)}",
+                text_zh=f"{chinese}，{clock(one.ended_ms, self._now)} 起已消失",
                 at=to_iso(one.ended_ms),
                 name=one.rule,
             )
             for one in self._earlier.get(where_of(trouble), ())
+            for said, chinese in [headline(one.trouble, self._names)]
         ]
 
     # ------------------------------------------------------------------ what no incident tells of
@@ -433,8 +437,9 @@ class _Maker:
         trouble = CardCause(
             symptom, Category.TELEMETRY, Severity.WARNING, ActionKind.NOTIFY, "", subject, place, len(members)
         )
-        text = f"no reading since {clock(since_ms, self._now)}"
-        seen = CardEvidence(kind="finding", text=text, at=to_iso(since_ms))
+        at = clock(since_ms, self._now)
+        text, text_zh = f"no reading since {at}", f"自 {at} 起没有读数"
+        seen = CardEvidence(kind="finding", text=text, text_zh=text_zh, at=to_iso(since_ms))
         name = _name("silent", where_of(trouble))
         card = self._card(name, trouble, None, [seen], health=state, level=AlertLevel.WARNING)
         hosts = dict.fromkeys(one.gpu.host for one in members)
@@ -461,7 +466,12 @@ class _Maker:
             if soonest is None or place_key(subject) in self._places:
                 continue
             trouble = expected_cause(soonest)
-            told = CardEvidence(kind="forecast", text=self._names.plain(soonest.sentence), at=to_iso(soonest.at_ms))
+            told = CardEvidence(
+                kind="forecast",
+                text=self._names.plain(soonest.sentence),
+                text_zh=self._names.plain(soonest.sentence_zh),
+                at=to_iso(soonest.at_ms),
+            )
             name = _name("forecast", subject.key)
             card = self._card(name, trouble, None, [told], health=GpuState.OK, level=self._level(soonest))
             gpus = self._ranking.at_stake(subject)

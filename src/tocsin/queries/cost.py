@@ -162,6 +162,7 @@ def _early(fault: Event, statuses: Sequence[DecisionStatus], busy: bool | None) 
         lead_s=(fault.at_ms - outcome.at_ms) / SECOND,
         idle=None if busy is None else not busy,
         sentence=decision.sentence,
+        cause_zh=decision.parameters.context.cause_zh,
         effect=dict(outcome.effect),
         simulated=decision.simulated or fault.simulated,
     )

@@ -31,7 +31,17 @@ ACTIONS = Path(next(iter(tocsin.actions.__path__)))
 PLANNERS = ("defragment", "follow", "foresight", "placement", "power", "scaling", "simulation", "units")
 SPEAKING = (
     *(f"planning/{name}" for name in PLANNERS),
-    *("model/cost", "model/goals", "model/sentences", "loop/decide", "loop/execution", "loop/loop"),
+    *(
+        "model/cost",
+        "model/earning",
+        "model/policy",
+        "loop/rule_watch",
+        "model/goals",
+        "model/sentences",
+        "loop/decide",
+        "loop/execution",
+        "loop/loop",
+    ),
     *(f"executors/{path.stem}" for path in sorted((ACTIONS / "executors").glob("*.py"))),
     *("kubernetes/actions", "kubernetes/drain", "slurm/nodes", "cloud/auto_scaling"),
 )
