@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.phrase import Phrase, in_chinese, say
+from tocsin.domain.phrase import Phrase, in_chinese
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 
-REACHED = "reached already"
+REACHED, REACHED_ZH = "reached already", "已达到"
 """The reason of a statement that has nothing to say because the limit is behind."""
 
 
@@ -34,42 +34,58 @@ def level(value: float | None, metric: str) -> str:
     return f"{value:.3g} °C" if unit == "celsius" else f"{value:.4g}"
 
 
-def _told(made: Prediction, template: str, **values: object) -> Prediction:
-    """`made`, whose sentence names so far what it is about, with the whole of it in both languages."""
-    about = {"about": made.sentence, "limit": level(made.threshold, made.metric), "now": level(made.value, made.metric)}
-    said = say(template, **about, **values)
-    return replace(made, sentence=str(said), sentence_zh=in_chinese(said))
+def _levels(made: Prediction) -> tuple[str, str]:
+    return level(made.threshold, made.metric), level(made.value, made.metric)
 
 
 def unknown(blank: Prediction, reason: Phrase) -> Prediction:
     """Nothing is claimed, for `reason`."""
-    made = _told(blank, "{about}: not enough data for a forecast: {reason}.", reason=reason)
-    none = PredictionStatus.NOT_ENOUGH_DATA
-    return replace(made, status=none, reason=str(reason), reason_zh=in_chinese(reason), coverage=None)
+    why, why_zh = str(reason), in_chinese(reason)
+    return replace(
+        blank,
+        status=PredictionStatus.NOT_ENOUGH_DATA,
+        reason=why,
+        reason_zh=why_zh,
+        sentence=f"{blank.sentence}: not enough data for a forecast: {why}.",
+        sentence_zh=f"{blank.sentence}：数据不足，无法预测（{why_zh or why}）。",
+        coverage=None,
+    )
 
 
 def no_crossing(made: Prediction) -> Prediction:
     """The limit is not reached within the horizon."""
-    template = "{about} is not expected to reach {limit} within {ahead} of {at} (then {now})."
-    made = _told(made, template, ahead=hours(made.horizon_ms), at=to_minute(made.at_ms))
-    return replace(made, coverage=None)
+    ahead, at, limit, now = hours(made.horizon_ms), to_minute(made.at_ms), *_levels(made)
+    sentence = f"{made.sentence} is not expected to reach {limit} within {ahead} of {at} (then {now})."
+    chinese = f"{made.sentence}：预计自 {at} 起 {ahead} 内不会达到 {limit}（当时 {now}）。"
+    return replace(made, sentence=sentence, sentence_zh=chinese, coverage=None)
 
 
 def reached(made: Prediction) -> Prediction:
     """The limit is reached already: a matter of findings, and nothing to forecast."""
-    made = _told(made, "{about} has reached {limit} ({now} at {at}): nothing to forecast.", at=to_minute(made.at_ms))
-    return replace(made, coverage=None, reason=REACHED, reason_zh=in_chinese(say(REACHED)))
+    at, limit, now = to_minute(made.at_ms), *_levels(made)
+    sentence = f"{made.sentence} has reached {limit} ({now} at {at}): nothing to forecast."
+    chinese = f"{made.sentence}：已达到 {limit}（{at} 为 {now}）：无需预测。"
+    told = replace(made, sentence=sentence, sentence_zh=chinese, coverage=None)
+    return replace(told, reason=REACHED, reason_zh=REACHED_ZH)
 
 
 def crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) -> Prediction:
     """The limit is reached at `eta_ms`, within the horizon; `high_ms` is None where the late end lies beyond it."""
-    made = _told(
-        made,
-        "{about} is expected to reach {limit} at {eta} ({share} interval {low} to {high}, {now} at {at}).",
-        eta=to_minute(eta_ms),
-        share=f"{made.coverage:.0%}",
-        low=to_minute(low_ms),
-        high=to_minute(high_ms) if high_ms is not None else "beyond the horizon",
-        at=to_minute(made.at_ms),
+    high, high_zh = "beyond the horizon", "预测范围之外"
+    if high_ms is not None:
+        high = high_zh = to_minute(high_ms)
+    at, eta, low, share = to_minute(made.at_ms), to_minute(eta_ms), to_minute(low_ms), f"{made.coverage:.0%}"
+    limit, now = _levels(made)
+    sentence = (
+        f"{made.sentence} is expected to reach {limit} at {eta} ({share} interval {low} to {high}, {now} at {at})."
     )
-    return replace(made, status=PredictionStatus.CROSSING, eta_ms=eta_ms, eta_low_ms=low_ms, eta_high_ms=high_ms)
+    chinese = f"{made.sentence}：预计于 {eta} 达到 {limit}（{share} 区间 {low} 至 {high_zh}，{at} 为 {now}）。"
+    return replace(
+        made,
+        status=PredictionStatus.CROSSING,
+        eta_ms=eta_ms,
+        eta_low_ms=low_ms,
+        eta_high_ms=high_ms,
+        sentence=sentence,
+        sentence_zh=chinese,
+    )

@@ -52,9 +52,16 @@ def say_list(parts: Sequence[Phrase]) -> Phrase:
     return reduce(lambda before, then: say("{before}, {then}", before=before, then=then), parts)
 
 
-def names_in(template: str) -> set[str]:
+def names_in(template: str) -> frozenset[str]:
     """Names in braces. Raises ValueError for braces that do not match."""
-    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+    return frozenset(name for _, name, _, _ in Formatter().parse(template) if name is not None)
+
+
+@cache
+def _chinese_of(template: str) -> tuple[str, frozenset[str]]:
+    """The Chinese template and its names, of a template of the catalogue: thousands of forecasts are told by one."""
+    chinese = chinese_phrases()[template]
+    return chinese, names_in(chinese)
 
 
 @cache
@@ -68,8 +75,10 @@ def in_chinese(phrase: Phrase | str | None) -> str:
     """`phrase` in Chinese; empty where it is a text alone, has no translation, or lacks one of the values."""
     if not isinstance(phrase, Phrase) or len(phrase.values) > MOST_VALUES:
         return ""
-    template = chinese_phrases().get(phrase.template, "")
-    if not names_in(template) <= phrase.values.keys():
+    if phrase.template not in chinese_phrases():
+        return ""
+    template, names = _chinese_of(phrase.template)
+    if not names <= phrase.values.keys():
         return ""
     parts = {
         name: value if name in _NAMES and isinstance(value, str) else word_in_chinese(value)

@@ -20,7 +20,6 @@ from tocsin.actions.planning.state import GUESSED, UNMANAGED, UNSEEN
 from tocsin.domain.finding import Severity
 from tocsin.domain.phrase import MOST_VALUES, Phrase, chinese_phrases, in_chinese, names_in, say, say_all, say_count
 from tocsin.forecaster.diagnosis.stages import REMEDIES
-from tocsin.forecaster.trend.statements import REACHED
 from tocsin.rules.catalogue import csv_rows
 from tocsin.rules.layout import FAMILIES
 from tocsin.rules.load import load_rules
@@ -50,7 +49,7 @@ FORECASTER = Path(next(iter(tocsin.forecaster.__path__)))
 RULES = Path(next(iter(tocsin.rules.__path__)))
 SPEAKERS = [
     *(ACTIONS / f"{name}.py" for name in SPEAKING),
-    *(FORECASTER / f"{name}.py" for name in ("trend/seasonal", "trend/statements", "trend/model_threshold")),
+    *(FORECASTER / f"{name}.py" for name in ("trend/seasonal", "trend/model_threshold")),
     *(FORECASTER / f"{name}.py" for name in ("capacity/filling", "hazard/scorer")),
     *(RULES / f"conditions/{name}.py" for name in ("missing_family", "peer", "stuck")),
 ]
@@ -66,7 +65,7 @@ MADE_OF_PARTS = (
         for one, what, why in product(SILENCES, ("", " for {kind} {name}"), ("", ": {reason}"))
     ),
     *(str(say_count(n, one)).replace(str(n), "{n}") for n, one in product((1, 2), COUNTED)),
-    *(UNMANAGED, UNSEEN, GUESSED, INTERRUPTED, OTHER_WORK, REACHED, UNWANTED, OVER_WHILE_WITHHELD, *REMEDIES.values()),
+    *(UNMANAGED, UNSEEN, GUESSED, INTERRUPTED, OTHER_WORK, UNWANTED, OVER_WHILE_WITHHELD, *REMEDIES.values()),
     *FAMILIES,
     *(f"{{n}} {unit}" for unit in ("findings", "errors", "jobs", "GPUs")),
     *(f"{APPROVAL}{needed}{why}" for needed, why in product(NEEDED, ("", "; {why}"))),
