@@ -250,7 +250,8 @@ class ActionLoop:
         concluded = self._execution.concluded()
         self._count(created=created, executed=executed, concluded=concluded, notified=notified, ended=ended)
         counts = dict(self._counts + self._notifications.counts + self._guards.counts)
-        return StepReport(now_ms, self.statuses(), created, executed, concluded, notified, ended, counts)
+        about = self._statuses_of({*created, *executed, *concluded, *ended})
+        return StepReport(now_ms, about, created, executed, concluded, notified, ended, counts)
 
     def tell(self, notice: Decision) -> None:
         """Hand in a notification; a brain that acts enters it at its next step, once for its key."""
@@ -283,6 +284,10 @@ class ActionLoop:
         with self._decision_log.lock:
             records = sorted(self._decision_log.records(), key=lambda r: (r.final, -r.updated_ms))
             return [record.status() for record in records]
+
+    def _statuses_of(self, ids: Collection[str]) -> list[DecisionStatus]:
+        """What `statuses` has of the decisions `ids`: most steps change none of the thousands that are listed."""
+        return [one for one in self.statuses() if one.decision.id in ids] if ids else []
 
     def held(self) -> threading.RLock:
         """Nothing is recorded of decisions while this is held."""

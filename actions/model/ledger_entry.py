@@ -58,6 +58,7 @@ class DecisionStatus:
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What one step did; the tuples hold decision ids: `executed` was begun, of `concluded` the outcome is on record.
+    `decisions` are those that it made, began, concluded or ended, as they stand.
 
     `counts` are totals since the start of this process.
     """
