@@ -14,13 +14,14 @@ from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, KubeNode
 from tocsin.actions.kubernetes.cluster import HORIZONTAL, SCALED_OBJECT, Cluster, again_on
 from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
+from tocsin.actions.kubernetes.release import own_conditions
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
 from tocsin.actions.model.executor import ExecutionResult, went
 from tocsin.actions.model.scope import pool_of
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import SECOND, Clock, to_iso
-from tocsin.domain.decision import Decision, DefragmentParameters, ScaleParameters
-from tocsin.domain.finding import ActionKind, SubjectKind
+from tocsin.domain.decision import BY_HAND, Decision, DefragmentParameters, ScaleParameters
+from tocsin.domain.finding import ActionKind, Category, SubjectKind
 from tocsin.domain.phrase import Phrase, say
 
 SCALED_BY = "tocsin.io/scaled-by"
@@ -250,6 +251,7 @@ class KubernetesActions:
 
     def strip(self, node: str) -> bool:
         """Take the marks of a cordon off a node that a person gave back; False where there are none."""
+        self._no_more_repair(self._cluster.node(node))
         return self._cluster.change_node(node, lambda fresh: patches.strip(fresh, self._settings.fault_taint))
 
     def _cordon(self, decision: Decision, state: DrainProgress) -> ExecutionResult:
@@ -279,6 +281,8 @@ class KubernetesActions:
         def change(node: KubeNode) -> Json | None:
             foreign[0] = not node.schedulable and not patches.is_ours(node)
             before[0], back[0] = patches.has_uncordoned(node, key), node.schedulable
+            if patches.is_ours(node) and not before[0]:
+                self._no_more_repair(node)
             return patches.uncordon(node, key, self._settings.fault_taint)
 
         if self._cluster.change_node(host, change) and not foreign[0]:
@@ -308,6 +312,8 @@ class KubernetesActions:
         said = "" if before else self._set_condition(host, decision, healthy=False)
         result = self._drainer.drain(DrainTask(host, mark), state)
         ours = result.lasting and stands is not patches.CordonState.FOREIGN
+        if ours and result.ok and not result.pending:
+            said += self._ask_for_repair(host, decision)
         more = None if result.said is None else _with(result.said, said)
         return replace(result, detail=result.detail + said, said=more, lasting=ours)
 
@@ -441,3 +447,27 @@ class KubernetesActions:
         except KubeError as error:
             return f" (condition {kind} was not written: {error})"
         return ""
+
+    def _ask_for_repair(self, host: str, decision: Decision) -> str:
+        """Write the condition that the provider repairs on, for broken hardware that a rule has found; what came of it
+        in words."""
+        kind = self._settings.repair_condition
+        if not kind or decision.category is not Category.HARDWARE or decision.rule == BY_HAND:
+            return ""
+        at = to_iso(self._clock.now_ms())[:19] + "Z"
+        try:
+            node = self._cluster.node(host)
+            if node.condition(kind) and kind not in own_conditions(node, ""):
+                return f" (condition {kind} is kept by others: left as is)"
+            body = patches.condition(node, kind, status="False", reason="TocsinDrain", message=decision.sentence, at=at)
+            if body is not None:
+                self._cluster.set_condition(host, body)
+        except KubeError as error:
+            return f" (condition {kind} was not written: {error})"
+        return f" (condition {kind} is False: the provider may replace the node)"
+
+    def _no_more_repair(self, node: KubeNode) -> None:
+        """Take that condition away where it is Tocsin's: first of all, so that what fails after it is tried again."""
+        kind = self._settings.repair_condition
+        if kind and kind in own_conditions(node, ""):
+            self._cluster.remove_conditions(node.name, [kind])

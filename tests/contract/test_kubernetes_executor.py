@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tocsin.actions.executors.kubernetes import Kubernetes
+from tocsin.actions.kubernetes.api import STRATEGIC
 from tocsin.actions.model.executor import ExecutionResult, SeesNodes
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.domain.clock import SECOND, ManualClock
@@ -226,6 +228,37 @@ def test_a_drain_evicts_what_may_go_and_leaves_daemons_and_mirror_pods(site: Sit
     assert result.effect["drain_seconds"] > 0
     assert [_exists(site, one) for one in (train, free, daemon, mirror, elsewhere)] == [False, False, True, True, True]
     assert executor.verify(drain, VIEW) is True
+
+
+def test_the_provider_is_asked_to_repair_what_a_rule_has_drained(site: Site, clock: ManualClock) -> None:
+    repair = "AcceleratedHardwareReady"
+    executor = site.executor(clock, repair_condition=repair)
+    nodes = {name: site.node(name) for name in ("broken", "work", "kept", "back")}
+    theirs = {"status": {"conditions": [{"type": repair, "status": "True", "reason": "NodeIsReady"}]}}
+    site.door.ask("PATCH", f"/api/v1/nodes/{nodes['kept']}/status", body=theirs, content_type=STRATEGIC)
+    site.pod("train-0", nodes["broken"])
+    rules = {"work": "person"}
+    said = {}
+    for name, node in nodes.items():
+        drain = replace(decide(ActionKind.DRAIN, node, key=name), rule=rules.get(name, "ecc"))
+        first = executor.execute(drain)
+        assert _repair(site, nodes["broken"]) == "", "not before every pod is gone"
+        said[name] = _run(executor, drain, site, clock).detail if first.pending else first.detail
+        if name == "broken":
+            assert (_repair(site, node), "the provider may replace the node" in said[name]) == ("False", True)
+            back = executor.execute(decide(ActionKind.UNCORDON, node))
+            assert (back.ok, _repair(site, node)) == (True, "")
+    assert _repair(site, nodes["work"]) == "", "a person wants the node back"
+    assert (_repair(site, nodes["kept"]), "is kept by others" in said["kept"]) == ("True", True)
+    assert _repair(site, nodes["back"]) == "False"
+    site.edit(f"/api/v1/nodes/{nodes['back']}", spec={"unschedulable": False})
+    assert nodes["back"] in executor.upkeep()
+    assert _repair(site, nodes["back"]) == "", "a node that a person gave back is not to be replaced"
+
+
+def _repair(site: Site, node: str) -> str:
+    conditions = site.find_node(node)["status"]["conditions"]
+    return next((each["status"] for each in conditions if each["type"] == "AcceleratedHardwareReady"), "")
 
 
 def test_a_drain_goes_on_in_another_process(site: Site, clock: ManualClock) -> None:

@@ -24,6 +24,7 @@ from tocsin.cli.common import CliContext, SaidGroup, all_of, connect, json_optio
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
 from tocsin.domain.clock import HOUR, Clock, SystemClock
 from tocsin.domain.decision import (
+    BY_HAND,
     ActionParameters,
     CheckpointParameters,
     CordonParameters,
@@ -281,7 +282,7 @@ class Person:
         """The decision of a person, under a key of its own."""
         now_ms, action = self.clock.now_ms(), parameters.action
         return Decision(
-            rule="person",
+            rule=BY_HAND,
             subject=subject,
             action=action,
             mode=Mode.ACT,

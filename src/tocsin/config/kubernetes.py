@@ -14,6 +14,10 @@ _QUALIFIED = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-
 """Name of a label or a taint, as the API server checks it."""
 
 
+_KUBELET = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
+"""Conditions of the kubelet, which writes them again at once, and of the cloud's network controller."""
+
+
 class KubernetesWorkload(Section):
     """What is scaled where a pool needs more or less."""
 
@@ -61,6 +65,9 @@ class KubernetesSettings(Section):
     """Key of a `NoSchedule` taint that goes with a cordon, such as `tocsin.io/fault`; empty: none."""
     node_condition: str = "TocsinGpuHealthy"
     """Node condition that says whether Tocsin took the node out of service; empty: none."""
+    repair_condition: str = ""
+    """Node condition that the cluster's provider repairs on, such as `AcceleratedHardwareReady` of Karpenter on EKS:
+    `False` once a rule has drained a node for broken hardware, gone with the uncordon; empty: none."""
     show_faults: bool = False
     """Whether open faults of GPUs are shown at their nodes, as condition `TocsinGpuFault` and as Events, in every mode
     and whatever the executors."""
@@ -105,6 +112,13 @@ class KubernetesSettings(Section):
     def _taint_key(cls, value: str) -> str:
         if value and not re.match(_QUALIFIED, value):
             raise ValueError("write prefix/name, such as tocsin.io/fault")
+        return value
+
+    @field_validator("repair_condition")
+    @classmethod
+    def _not_the_kubelets(cls, value: str) -> str:
+        if value and (not re.match(_QUALIFIED, value) or value in _KUBELET):
+            raise ValueError("write a condition that no kubelet keeps, such as AcceleratedHardwareReady")
         return value
 
     @field_validator("lease")

@@ -30,6 +30,9 @@ from tocsin.domain.phrase import Phrase
 # What each kind of action is told beside its subject: one record for each `ActionKind`. `parameters_of` and `encode`
 # are the one way from and to the flat mapping that the API, webhooks and the journal have.
 
+BY_HAND = "person"
+"""Rule of the decisions that a person makes by hand, past the brain."""
+
 
 class ThrottleKind(StrEnum):
     """What decides the limit of a GPU. A GPU can be under one throttle of each kind at a time."""

@@ -79,6 +79,7 @@ def test_only_the_features_that_are_turned_on_are_needed() -> None:
         ("workloads", {"serve": {"target": "web/deployment/llm", "min_replicas": 3, "max_replicas": 2}}),
         ("lease", "brain"),
         ("fault_taint", "two words"),
+        ("repair_condition", "Ready"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(field: str, value: object) -> None:
