@@ -152,7 +152,7 @@ def test_numbers_of_findings_and_predictions_are_of_one_type_for_good(store: Inf
         [
             'gpu_finding,rule=r,subject_kind=gpu,subject=G severity="info",category="power",action="notify",'
             f'last_ms={T0}i,sentence="s",metric="",evidence="[]",owners="[]",simulated=false,subject_host="",subject_pool="",'
-            f'level="",value=90.0,threshold=85.5,absent="" {T0}',
+            f'level="",sentence_zh="",value=90.0,threshold=85.5,absent="" {T0}',
         ],
         "write_204",
         bucket="fleet_10m",
@@ -161,7 +161,7 @@ def test_numbers_of_findings_and_predictions_are_of_one_type_for_good(store: Inf
         [
             'gpu_prediction,model=m,target=t,subject_kind=gpu,subject=G horizon_ms=60000i,status="crossing",'
             'model_version="1",sentence="s",metric="",reason="",evidence="[]",simulated=false,subject_host="",'
-            'subject_pool="",curve="",sentence_zh="",classes="",muted=false,'
+            'subject_pool="",curve="",sentence_zh="",classes="",muted=false,reason_zh="",'
             f"threshold=85.0,value=90.0,probability=1.0,eta_ms={T0 + 1}i,coverage=1.0,"
             f'absent="eta_low_ms,eta_high_ms,raw" {T0}',
         ],

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tocsin.actions.model.controls import Breaker
 from tocsin.actions.model.decision_json import dump_decision, dump_outcome, dump_verdicts
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.config.settings import Settings
@@ -66,11 +67,13 @@ def expected() -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it; an outcome or a verdict without what it has not from then."""
+    """`value` as JSON has it; an outcome, a verdict or the breaker without what it has not from then."""
     if isinstance(value, Outcome):
         return dump_outcome(value)
     if isinstance(value, Verdict):
         return dump_verdicts((value,))[0]
+    if isinstance(value, Breaker):
+        return plain({name: one for name, one in asdict(value).items() if name != "reason_zh" or one})
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
