@@ -464,7 +464,8 @@ class KubernetesActions:
                 self._cluster.set_condition(host, body)
         except KubeError as error:
             return f" (condition {kind} was not written: {error})"
-        return f" (condition {kind} is False: the provider may replace the node)"
+        verb = "would be" if self._cluster.dry_run else "is"
+        return f" (condition {kind} {verb} False: the provider may replace the node)"
 
     def _no_more_repair(self, node: KubeNode) -> None:
         """Take that condition away where it is Tocsin's: first of all, so that what fails after it is tried again."""
