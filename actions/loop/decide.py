@@ -264,7 +264,7 @@ def _action(
     eta = eta_clause(prediction, view.now_ms)
     note = view.foresight.note(root, action)
     sentence = action_sentence(
-        action, root.subject, incident.sentence, in_english(eta), in_english(choice.why, note.words)
+        action, root.subject, incident.sentence, in_english(eta), in_english(choice.why, note.words), root.sentence
     )
     parameters = replace(
         note.parameters or PARAMETERS[action](),
@@ -330,7 +330,7 @@ def _notice(
         mode = Mode.PROPOSE
     said = "" if stuck is None else str(stuck)
     sentence = notice_sentence(
-        incident.sentence, proposed, root.subject, mode, in_english(eta), said, in_english(unearned)
+        incident.sentence, proposed, root.subject, mode, in_english(eta), said, in_english(unearned), root.sentence
     )
     parameters = NotifyParameters(context=_context(incident, prediction, view, eta), intended=proposed)
     if meant is not None and mode is Mode.PROPOSE and not stuck:
@@ -452,13 +452,21 @@ def _one_disruptive_each(decisions: list[Decision], finished: AbstractSet[str]) 
 
 
 def notice_sentence(
-    cause: str, proposed: ActionKind, subject: Subject, mode: Mode, eta: str, stuck: str = "", unearned: str = ""
+    cause: str,
+    proposed: ActionKind,
+    subject: Subject,
+    mode: Mode,
+    eta: str,
+    stuck: str = "",
+    unearned: str = "",
+    told: str = "",
 ) -> str:
     """What happened, what is intended, and how far the mode lets it go, or why nothing can start it: `stuck`.
 
-    `unearned` is what the record of the rule lacks where that keeps it from acting alone.
+    `unearned` is what the record of the rule lacks where that keeps it from acting alone; `told` what is said of
+    `subject` alone.
     """
     if proposed is ActionKind.NOTIFY:
         return joined(cause, eta)
     then = f"it cannot start now: {stuck}" if stuck else _CONSEQUENCE[mode] + (f": {unearned}" if unearned else "")
-    return joined(cause, eta, f"intended: {deed(proposed, subject, cause)}, {then}")
+    return joined(cause, eta, f"intended: {deed(proposed, subject, cause, told)}, {then}")

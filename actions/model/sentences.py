@@ -61,27 +61,36 @@ def cause_in_chinese(cause: str, *clauses: Phrase | None) -> str:
     return f"{'；'.join(said)}。" if cause else ""
 
 
-def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "") -> str:
-    """What is to be done to what, why, by when, and why this. `cause` may begin with the name of `subject`."""
+def action_sentence(action: ActionKind, subject: Subject, cause: str, eta: str, why: str = "", told: str = "") -> str:
+    """What is to be done to what, why, by when, and why this. `cause` may begin with the name of `subject`.
+
+    `told` is what is said of `subject` alone, where `cause` speaks of more.
+    """
     said = cause.strip().rstrip(".")
     if _is_of_host(action, subject, said):
         subject = Subject(SubjectKind.HOST, subject.host)
-        said = said.removeprefix(f"{subject.name} ")
-    return joined(f"{ACTIONS[action].verb} {_named_once(subject, said)}", eta, why)
+        said = said.removeprefix(f"Host {subject.name}: ").removeprefix(f"{subject.name} ")
+    return joined(f"{ACTIONS[action].verb} {_named_once(subject, said, told)}", eta, why)
 
 
-def deed(action: ActionKind, subject: Subject, cause: str) -> str:
-    """The action and what it is done to, as people call it; `cause` may begin with the name of `subject`."""
+def deed(action: ActionKind, subject: Subject, cause: str, told: str = "") -> str:
+    """The action and what it is done to, as people call it: `cause` or `told` may begin with the name of `subject`."""
     if _is_of_host(action, subject, cause):
         what = named(Subject(SubjectKind.HOST, subject.host))
     else:
-        what = cause.partition(":")[0] if _is_named(subject, cause) else named(subject)
+        what = _called(subject, cause) or _called(subject, told) or named(subject)
     return f"{ACTIONS[action].verb.lower()} {what}"
+
+
+def _called(subject: Subject, sentence: str) -> str:
+    """The host and index by which `sentence` names a GPU; empty where it does not."""
+    return sentence.partition(":")[0] if _is_named(subject, sentence) else ""
 
 
 def _is_of_host(action: ActionKind, subject: Subject, cause: str) -> bool:
     """Whether it is the host that is drained or rebooted, whichever of its GPUs is the cause."""
-    return ACTIONS[action].scope is Scope.HOST and _is_named(subject, cause)
+    about_host = _is_named(subject, cause) or cause.startswith(f"Host {subject.host}: ")
+    return ACTIONS[action].scope is Scope.HOST and bool(subject.host) and about_host
 
 
 def _is_named(subject: Subject, cause: str) -> bool:
@@ -89,10 +98,10 @@ def _is_named(subject: Subject, cause: str) -> bool:
     return bool(subject.host) and cause.startswith(f"{subject.host} GPU ")
 
 
-def _named_once(subject: Subject, cause: str) -> str:
+def _named_once(subject: Subject, cause: str, told: str) -> str:
     """Subject and cause; a cause that names its GPU by host and index needs no UUID before it."""
     if subject.kind is SubjectKind.GPU and _is_named(subject, cause):
         return cause
     for name in (named(subject), subject.name):
         cause = cause.removeprefix(f"{name}: ")
-    return f"{named(subject)}: {cause}"
+    return f"{_called(subject, told) or named(subject)}: {cause}"

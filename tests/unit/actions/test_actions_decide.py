@@ -10,7 +10,7 @@ from tocsin.actions.guards.limits import needs_person
 from tocsin.actions.loop.decide import chosen_action, decide
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.model.sentences import action_sentence
+from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
@@ -231,6 +231,18 @@ def test_simulated_findings_give_simulated_decisions() -> None:
 )
 def test_a_subject_is_named_once(subject: Subject, cause: str, words: str) -> None:
     assert action_sentence(ActionKind.THROTTLE, subject, cause, "") == words
+
+
+@pytest.mark.parametrize(
+    ("action", "what"), [(ActionKind.RESET_GPU, "n1 GPU 3: Host n1: "), (ActionKind.DRAIN, "host n1: ")]
+)
+def test_a_cause_on_a_whole_host_leaves_the_gpu_its_name(action: ActionKind, what: str) -> None:
+    subject, own = Subject(SubjectKind.GPU, "GPU-a", "n1"), "n1 GPU 3: XID 119."
+    cause = f"Host n1: 8 GPUs show the same. First: {own}"
+    assert action_sentence(action, subject, cause, "", told=own).startswith(
+        f"{ACTIONS[action].verb} {what}8 GPUs show the same"
+    )
+    assert deed(action, subject, cause, own) == f"{ACTIONS[action].verb.lower()} {what.partition(':')[0]}"
 
 
 def test_what_fails_days_after_the_root_pages_anew_and_once_a_shift() -> None:
