@@ -99,8 +99,8 @@ prior: setup  ## Train the model that ships with the package (10 minutes)
 backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin
 
-rehearsal: setup  ## Rehearse the pager once: 64 GPUs, 2 days, one seed (some minutes)
-	nice $(BIN)/tocsin rehearse fleet --gpus 64 --days 2 --seed 1
+rehearsal: setup  ## Rehearse the pager once over a quiet fleet: 64 GPUs, 2 days, one seed (some minutes); fails where a bar is missed
+	nice $(BIN)/tocsin rehearse fleet --gpus 64 --days 2 --seed 1 --fault-scale 0 --bars
 
 rehearsals: setup  ## Rehearse the pager over five seeds of three lives (hours); goes on where it stopped, writes docs/rehearsals.md
 	nice $(BIN)/tocsin rehearse set $(REHEARSALS) --page docs/rehearsals.md
