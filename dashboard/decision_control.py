@@ -157,7 +157,9 @@ def _pause(text: Text) -> None:
 def _breaker(summary: FleetSummary, hand: Hand) -> None:
     text, closed, breaker = hand.text, hand.closed("admin"), summary.breaker
     with st.popover(text("control.breaker"), icon=":material/electric_bolt:", disabled=closed is not None, help=closed):
-        st.markdown(markdown_safe(text("control.breaker.ask", reason=text.said(breaker.reason, breaker.reason_zh))))
+        st.markdown(
+            markdown_safe(text("control.breaker.ask", reason=text.said(breaker.reason, summary.breaker_reason_zh)))
+        )
         sure = st.checkbox(text("control.breaker.sure"), key="breaker-sure")
         st.button(
             text("control.breaker"),

@@ -113,19 +113,19 @@ def quiet_rows(predictions: Sequence[Prediction], text: Text) -> list[str]:
     return lines
 
 
-def _evidence(groups: Sequence[tuple[str, Sequence[Evidence]]], title: str, text: Text) -> None:
+def _evidence(groups: Sequence[tuple[str, Sequence[Evidence], Sequence[str]]], title: str, text: Text) -> None:
     """What claims rest on, folded away: pairs of the claim's name and its evidence."""
     rows = []
-    for name, pieces in groups:
+    for name, pieces, chinese in groups:
         if pieces:
             rows.append(f"<b>{escape(name)}</b>")
             rows += [
                 style.row(
                     '<span class="tc-sign">·</span>',
-                    escape(readable(text.said(one.text, one.text_zh))),
+                    escape(readable(text.said(one.text, told))),
                     clock(to_iso(one.at_ms)),
                 )
-                for one in pieces
+                for one, told in zip(pieces, [*chinese, *[""] * len(pieces)], strict=False)
             ]
     if rows:
         with st.expander(title):
@@ -137,7 +137,11 @@ def _findings(detail: GpuDetail, now: str, text: Text) -> None:
     shown = sorted(detail.findings, key=lambda f: (f.active, f.severity.rank, f.last_ms), reverse=True)
     rows = [finding_row(finding, label, now, text) for finding in shown[:_SHOWN]] + _more(len(shown), text)
     _section(text("gpu.findings"), rows, text("gpu.findings.none"))
-    _evidence([(one.rule, one.evidence) for one in shown[:_SHOWN] if one.active], text("gpu.evidence.findings"), text)
+    _evidence(
+        [(one.rule, one.evidence, one.evidence_zh) for one in shown[:_SHOWN] if one.active],
+        text("gpu.evidence.findings"),
+        text,
+    )
 
 
 def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
@@ -146,7 +150,7 @@ def _predictions(detail: GpuDetail, now: str, text: Text) -> None:
     rows = [prediction_row(p, label, now, text) for p in warned] + quiet_rows(detail.predictions, text)
     _section(text("gpu.predictions"), rows, text("gpu.predictions.none"))
     _evidence(
-        [(text.name("target", one.target), one.evidence) for one in warned], text("gpu.evidence.predictions"), text
+        [(text.name("target", one.target), one.evidence, ()) for one in warned], text("gpu.evidence.predictions"), text
     )
 
 

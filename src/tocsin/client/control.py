@@ -117,7 +117,6 @@ class BreakerOut(Wire):
     limit: Count = 0
     since: Instant | None = None
     reason: str = ""
-    reason_zh: str = ""
 
 
 class ControlState(Wire):

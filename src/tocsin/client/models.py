@@ -319,6 +319,8 @@ class FleetSummary(Wire):
     journal_witness: str = ""
     """What is wrong with the witnesses of the journal, or that there is none; empty: nothing."""
     breaker: BreakerOut
+    breaker_reason_zh: str = ""
+    """Why the breaker tripped, in Chinese."""
     gpus: Count
     hosts: Count
     pools: Count
@@ -388,9 +390,11 @@ class GpuSummary(Wire):
 
 @dataclass(frozen=True, slots=True)
 class FindingOut(Finding):
-    """A rule's condition that holds, or, no longer `active`, held."""
+    """A rule's condition that holds, or, no longer `active`, held. `evidence_zh` is the text of each piece of its
+    evidence in Chinese, empty where there is English alone."""
 
     active: bool = True
+    evidence_zh: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

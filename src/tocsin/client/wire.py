@@ -39,7 +39,7 @@ from tocsin.domain.clock import SECOND, from_iso, to_iso
 from tocsin.domain.decision import Decision, NotifyParameters, Outcome
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
-from tocsin.domain.finding import Finding
+from tocsin.domain.finding import Evidence, Finding
 from tocsin.domain.order import Order, OrderParameters, OrderReport
 from tocsin.domain.parameters import Parameters, decode, encode
 from tocsin.domain.prediction import Prediction
@@ -132,6 +132,7 @@ _SPECS: dict[type, _Spec] = {
     ),
     Diagnosis: _Spec({"score": Ratio}),
     Owner: _Spec({"pid": Count}),
+    Evidence: _Spec(hidden={"text_zh": ""}),
     Finding: _Spec(hidden={"told": False}),
     # Read as a notification's: a decision makes its parameters those of its own action.
     Decision: _Spec({"parameters": _texts(NotifyParameters)}, hidden={"key": ""}),

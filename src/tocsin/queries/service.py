@@ -146,7 +146,7 @@ class BrainService:
         # What repeats itself in a simulated fleet, or only watches, harms nobody.
         harmless = simulated or brain.settings.actions.mode is Mode.OBSERVE
         expected = brain.forecasts.current(now)
-        gate = gate_verdict(expected)
+        gate, tripped = gate_verdict(expected), brain.actions.controls().breaker
         return models.FleetSummary(
             version=__version__,
             now=to_iso(now),
@@ -154,6 +154,7 @@ class BrainService:
             mode=brain.settings.actions.mode,
             executor=", ".join(brain.settings.actions.executors),
             **dict(self._control()),
+            breaker_reason_zh=tripped.reason_zh if tripped is not None else "",
             journal_witness="" if harmless else in_words(brain.witnesses),
             gpus=len(seen),
             hosts=len({reading.gpu.host for reading in seen}),
@@ -261,7 +262,10 @@ class BrainService:
             missing={name: reason.label for name, reason in reading.missing.items()},
             owners=list(reading.owners),
             events=list(brain.store.events(now - EVENTS_SHOWN_MS, now + 1, uuid)),
-            findings=[extended(models.FindingOut, finding) for finding in active]
+            findings=[
+                extended(models.FindingOut, one, evidence_zh=tuple(piece.text_zh for piece in one.evidence))
+                for one in active
+            ]
             + [extended(models.FindingOut, finding, active=False) for finding in past if finding.id not in ids],
             predictions=predictions,
             decisions=[

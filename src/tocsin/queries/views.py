@@ -69,7 +69,6 @@ def control_out(controls: Controls, limit: int) -> ControlState:
             limit=limit,
             since=optional_iso(breaker.at_ms) if breaker else None,
             reason=breaker.reason if breaker else "",
-            reason_zh=breaker.reason_zh if breaker else "",
         ),
     )
 
