@@ -182,7 +182,6 @@ def _figures(found: ForecastOut, text: Text) -> str:
     far = risk.expected[-1] if risk.expected else None
     warned = risk.statuses.get(PredictionStatus.LIKELY, 0)
     full = found.memory_statuses.get(PredictionStatus.CROSSING, 0)
-    why = next(iter(risk.reasons), "")
     soonest = next((one.prediction for one in found.memory if one.prediction.eta_ms), None)
     when = eta_text(text, found.now, optional_iso(soonest.eta_ms), None, None) if soonest else ""
     return style.kpis(
@@ -214,10 +213,16 @@ def _figures(found: ForecastOut, text: Text) -> str:
             style.kpi(
                 text("ahead.silent"),
                 str(risk.statuses.get(PredictionStatus.NOT_ENOUGH_DATA, 0)),
-                text.said(why, risk.reasons_zh.get(why, "")) or text("ahead.silent.note"),
+                _why_silent(risk, text),
             ),
         ]
     )
+
+
+def _why_silent(risk: RiskCalendar, text: Text) -> str:
+    """The first reason for which GPUs have no forecast."""
+    why = next(iter(risk.reasons), "")
+    return text.said(why, risk.reasons_zh.get(why, "")) or text("ahead.silent.note")
 
 
 # ---------------------------------------------------------------------- risk

@@ -313,16 +313,8 @@ def _threads(
         Periodic("archive", JournalUpkeep(brain).look, ARCHIVE_SECONDS, clock, failed),
     ]
     if settings.store.kind in FOLLOWED:
-        follower = StoreFollower(
-            store=brain.store,
-            newest=brain.memory.latest,
-            seen=brain.memory.has_event,
-            take=brain.take_stored,
-            clock=clock,
-            fresh_ms=round(fresh * SECOND),
-            metrics=metrics,
-        )
-        threads.append(Periodic("store", follower.look, settings.rules.evaluate_seconds, clock, failed))
+        look = _store_follower(brain).look
+        threads.append(Periodic("store", look, settings.rules.evaluate_seconds, clock, failed))
     if promql is not None:
         threads.append(Periodic("promql", promql.look, settings.promql.every_seconds, clock, failed))
     if settings.notify.report_at:
@@ -336,6 +328,18 @@ def _threads(
     if brain.lease is not None:
         threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
     return threads
+
+
+def _store_follower(brain: Brain) -> StoreFollower:
+    return StoreFollower(
+        store=brain.store,
+        newest=brain.memory.latest,
+        seen=brain.memory.has_event,
+        take=brain.take_stored,
+        clock=brain.clock,
+        fresh_ms=round(brain.settings.actions.fresh_seconds * SECOND),
+        metrics=brain.metrics,
+    )
 
 
 def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce: Callable[[str], None]) -> None:
