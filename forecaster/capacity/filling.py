@@ -2,8 +2,8 @@
 
 Many series at once, on an even grid of time. A straight line is fitted to the newest part of each, of several lengths;
 it speaks where it rises by more than noise and ripples do, and still rises in its newer half. What filled up after a
-start and stays has a plateau, and a jump is a new job, not a trend. Memory that has grown since its process began says
-nothing: a cache that fills and holds looks like a leak until it has come to its level.
+start and stays has a plateau, and a jump is a new job, not a trend. Memory that has grown since its process began, or
+since it was first seen, says nothing: a cache that fills and holds looks like a leak until it has come to its level.
 """
 
 from __future__ import annotations
@@ -109,13 +109,24 @@ def still_starting(values: Floats, before: npt.NDArray[np.bool_]) -> npt.NDArray
     """Which series [..., t] have grown ever since their process began, at the newest step.
 
     One began where the value jumped up, and has come to its level once it stayed flat. `before` is the answer a step
-    earlier; of what was not seen to begin nothing is known, and it does not count.
+    earlier.
     """
     if values.shape[-1] <= FLAT_STEPS:
         return before
     began = np.nan_to_num(values[..., -1] - values[..., -2], nan=0.0) > JUMP
-    came = np.abs(values[..., -1] - values[..., -1 - FLAT_STEPS]) < FLAT
-    return np.asarray(began | (before & ~came))
+    return np.asarray(began | (before & ~_flat(values)))
+
+
+def still_unknown(values: Floats, before: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which series [..., t] have grown ever since they were first seen, at the newest step: each may be one that
+    starts. What was watched for all of `t` steps is known. `before` is the answer a step earlier."""
+    if values.shape[-1] <= FLAT_STEPS:
+        return before
+    return np.asarray(before & ~_flat(values) & np.isnan(values[..., 0]))
+
+
+def _flat(values: Floats) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.abs(values[..., -1] - values[..., -1 - FLAT_STEPS]) < FLAT)
 
 
 def _since_jump(values: Floats) -> Floats:
@@ -207,6 +218,7 @@ class FillingWatch:
         self._keys: list[list[str]] = []
         self._said = np.zeros((len(_TARGETS), 0), np.int64)
         self._starting = np.zeros((len(_TARGETS), 0), np.bool_)
+        self._unknown = np.zeros((len(_TARGETS), 0), np.bool_)
         self._step: int | None = None
         self._found: list[_Filling] = []
 
@@ -224,7 +236,7 @@ class FillingWatch:
                     there = inside & np.isfinite(columns.values[:, column])
                     self._kept[_PLACE[metric], row[there], PAST - 1 - age[there]] = columns.values[there, column]
             for back in range(PAST - FLAT_STEPS, 0, -1):
-                self._starting = still_starting(self._kept[:, :, :-back], self._starting)
+                self._watch_starts(self._kept[:, :, :-back])
             for back in range(IN_A_ROW, 0, -1):
                 self._close(self._kept[:, :, :-back])
 
@@ -269,6 +281,7 @@ class FillingWatch:
                 self._kept = np.concatenate([self._kept, np.full((len(_TARGETS), more, PAST), np.nan)], axis=1)
                 self._said = np.concatenate([self._said, np.zeros((len(_TARGETS), more), np.int64)], axis=1)
                 self._starting = np.concatenate([self._starting, np.zeros((len(_TARGETS), more), np.bool_)], axis=1)
+                self._unknown = np.concatenate([self._unknown, np.ones((len(_TARGETS), more), np.bool_)], axis=1)
         elif not is_bare(gpu):
             self._gpus[row] = gpu  # it may have moved, or have been known by its UUID alone
         return row
@@ -276,11 +289,11 @@ class FillingWatch:
     def _close(self, kept: Floats) -> None:
         """The newest minute of `kept` is over: what has been due for `IN_A_ROW` minutes is said."""
         found: dict[tuple[int, str], _Filling] = {}
-        self._starting = still_starting(kept, self._starting)
+        self._watch_starts(kept)
         for place, (limit, target) in enumerate(_TARGETS.items()):
             told = _due(kept[place], limit)
             # A cache that fills from its process' start on is no leak: it holds where it was made to.
-            fills = self._starting[place] if target == OUT_OF_MEMORY else np.zeros_like(told.due)
+            fills = self._starting[place] | self._unknown[place] if target == OUT_OF_MEMORY else np.zeros_like(told.due)
             self._said[place] = np.where(told.due & ~fills, self._said[place] + 1, 0)
             for row in np.flatnonzero(self._said[place] >= IN_A_ROW).tolist():
                 value = float(kept[place, row, -1])
@@ -290,6 +303,10 @@ class FillingWatch:
                 )
                 found.setdefault((row, target), one)
         self._found = list(found.values())
+
+    def _watch_starts(self, kept: Floats) -> None:
+        self._starting = still_starting(kept, self._starting)
+        self._unknown = still_unknown(kept, self._unknown)
 
 
 @dataclass(frozen=True, slots=True)

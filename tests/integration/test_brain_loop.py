@@ -120,8 +120,8 @@ def test_a_restart_repeats_and_forgets_nothing(fleet: Fleet) -> None:
 
 
 def test_memory_that_fills_up_is_foretold_through_a_restart_and_taken_back(fleet: Fleet) -> None:
-    for minute in range(22):
-        fleet.minute(filled=0.84 + 0.005 * minute)
+    for minute in range(-6, 22):
+        fleet.minute(filled=0.84 + 0.005 * max(minute, 0))
         if minute == 12:
             fleet.restart()
     (said,) = [one for one in fleet.service.predictions() if one.target == "out_of_memory"]

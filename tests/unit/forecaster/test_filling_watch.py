@@ -10,7 +10,7 @@ from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY, RECALLED, FillingWatch
+from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY, PAST, RECALLED, FillingWatch
 from tocsin.store.grid import columns_of
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.simulated import first_suited, fleet
@@ -93,13 +93,17 @@ def test_readings_of_another_time_are_left_out_and_gaps_survived() -> None:
     assert FillingWatch().predictions(0) == []
 
 
+LEVEL = -6
+"""The first minute of `leak`: before minute 0 the memory holds its level."""
+
+
 def leak(minute: int) -> Reading:
-    return Reading(gpu(), T0 + minute * MINUTE, {"gpu_memory_used_ratio": 0.85 + 0.004 * minute}, {})
+    return Reading(gpu(), T0 + minute * MINUTE, {"gpu_memory_used_ratio": 0.85 + 0.004 * max(minute, 0)}, {})
 
 
 def test_one_node_with_a_wrong_clock_moves_no_minute() -> None:
     watch, wrong = FillingWatch(), gpu(1)
-    for minute in range(25):
+    for minute in range(LEVEL, 25):
         at_ms = T0 + minute * MINUTE
         watch.take([leak(minute), Reading(wrong, at_ms + 30 * DAY, {"gpu_memory_used_ratio": 0.5}, {})], at_ms)
     assert [one.subject.name for one in watch.predictions(T0 + 25 * MINUTE)] == [gpu().uuid]
@@ -107,7 +111,7 @@ def test_one_node_with_a_wrong_clock_moves_no_minute() -> None:
 
 def test_a_reading_without_the_metric_and_a_late_clock_silence_nothing() -> None:
     watch = FillingWatch()
-    for minute in range(25):
+    for minute in range(LEVEL, 25):
         at_ms = T0 + minute * MINUTE
         watch.take([leak(minute)], at_ms)
         watch.take([Reading(gpu(), at_ms + 1, {"gpu_temperature_celsius": 60.0}, {})], at_ms + 1)
@@ -118,14 +122,14 @@ def test_a_reading_without_the_metric_and_a_late_clock_silence_nothing() -> None
 
 def test_what_is_known_of_a_gpu_later_is_said() -> None:
     watch = FillingWatch()
-    for minute in range(25):
-        which = Gpu(uuid=gpu().uuid, host="node-1") if minute == 0 else gpu()
+    for minute in range(LEVEL, 25):
+        which = Gpu(uuid=gpu().uuid, host="node-1") if minute == LEVEL else gpu()
         watch.take([replace(leak(minute), gpu=which)], T0 + minute * MINUTE)
     assert "node-1 GPU 0:" in watch.predictions(T0 + 25 * MINUTE)[0].sentence
 
 
 def test_what_was_before_a_restart_is_taken_up() -> None:
-    before = [leak(minute) for minute in range(24)]
+    before = [leak(minute) for minute in range(LEVEL, 24)]
     watch, now = FillingWatch(), T0 + 24 * MINUTE
     watch.recall(columns_of(RECALLED, before), [gpu()], now)
     (said,) = watch.predictions(now)
@@ -149,6 +153,13 @@ def watched(shares: list[float]) -> list[int]:
 def test_a_cache_that_fills_from_its_start_and_holds_is_no_leak() -> None:
     filling = [0.004] * 30 + [min(0.58 + 0.0032 * minute, 0.965) for minute in range(240)]
     assert watched(filling) == []
+
+
+def test_growth_since_the_first_reading_may_be_a_start_until_it_was_watched_for_long() -> None:
+    """A brain that comes new to a fleet meets caches that fill; one that grows for hours is none of these."""
+    assert watched([min(0.8 + 0.0024 * minute, 0.965) for minute in range(200)]) == []
+    (first, *_) = watched([0.62 + 0.002 * minute for minute in range(180)])
+    assert PAST <= first <= PAST + 10
 
 
 def test_a_leak_after_a_job_has_come_to_its_level_is_warned_of() -> None:
