@@ -463,7 +463,8 @@ def _tripped(at_ms: int, reason: str, view: FleetView, policy: Policy) -> Decisi
         action=ActionKind.NOTIFY,
         mode=policy.settings.mode,
         severity=Severity.CRITICAL,
-        level=AlertLevel.PAGE,
+        # What fails pages by itself; that nothing runs meanwhile is for the working day.
+        level=AlertLevel.WARNING,
         category=Category.CAPACITY,
         at_ms=view.now_ms,
         expires_ms=view.now_ms + policy.time_box_ms,

@@ -17,7 +17,7 @@ from tocsin.domain.decision import (
     ScaleParameters,
     ThrottleKind,
 )
-from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.place import Place, PlaceKind
 
@@ -127,15 +127,18 @@ def base_key(subject: Subject) -> str:
     return f"{subject.kind}:{subject.name}"
 
 
+_OF_USE = frozenset({Category.CAPACITY, Category.FRAGMENTATION})
 _OF_ONE_HOST = frozenset({PlaceKind.GPU, PlaceKind.HOST})
 
 
 def breaker_cause(decision: Decision, view: FleetView) -> str:
     """The root cause that the breaker counts: kind and place. All that one host alone reports is one, whatever it is.
 
-    Empty for a forecast and for a note: what is only expected, or worth no more than a line on record, is no sign that
-    the fleet, or Tocsin, has gone wrong.
+    Empty for a forecast, for a note, and for load and fragmentation: what is only expected, worth no more than a line
+    on record, or how the fleet is used, is no sign that the fleet, or Tocsin, has gone wrong.
     """
+    if decision.category in _OF_USE:
+        return ""
     incident = view.incident_of.get(decision.incident)
     seen = [view.findings[name] for name in decision.findings if name in view.findings]
     root = incident.root if incident is not None else next(iter(seen), None)
