@@ -22,11 +22,12 @@ from tocsin.domain.metrics import split_variant
 from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.forecaster.capacity.leak import MODEL as NAME
+from tocsin.forecaster.capacity.leak import VERSION, WORDS, Leak, LeakingGpu, LeakWatch, leak_statement
+from tocsin.forecaster.capacity.lines import Floats, fit_lines
 from tocsin.forecaster.trend.statements import where
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Columns
-
-Floats = npt.NDArray[np.float64]
 
 STEP_MS = MINUTE
 WINDOWS = (8, 12, 20, 40, 80, 160)
@@ -41,8 +42,6 @@ LEAST_RISE = 0.012
 """Rise over a window, as a share of the whole, below which nothing is said."""
 SIGNIFICANCE = 6.0
 """Slope over its standard error: tens of thousands of windows are looked at every day."""
-LEAST_NOISE = 0.0005
-"""Standard deviation about the line that is believed at least."""
 STILL = 0.5
 """Share of its slope that a line must keep in its newer half."""
 NEWEST = 5
@@ -108,12 +107,12 @@ def stepped_up(values: Floats) -> npt.NDArray[np.bool_]:
 def still_starting(values: Floats, before: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Which series [..., t] have grown ever since their process began, at the newest step.
 
-    One began where the value jumped up, and has come to its level once it stayed flat. `before` is the answer a step
-    earlier.
+    One began where the value jumped, up or down from what another held, and has come to its level once it stayed flat.
+    `before` is the answer a step earlier.
     """
     if values.shape[-1] <= FLAT_STEPS:
         return before
-    began = np.nan_to_num(values[..., -1] - values[..., -2], nan=0.0) > JUMP
+    began = np.nan_to_num(np.abs(values[..., -1] - values[..., -2]), nan=0.0) > JUMP
     return np.asarray(began | (before & ~_flat(values)))
 
 
@@ -150,52 +149,32 @@ class _Line:
 
 
 def _line(values: Floats, window: int) -> _Line:
-    slope, level, error, filled = _fit(values)
-    newer = _fit(values[:, window // 2 :])[0]
-    newest, _, newest_error, _ = _fit(values[:, -NEWEST:])
+    whole, newest = fit_lines(values), fit_lines(values[:, -NEWEST:])
     rises = (
-        (filled >= LEAST_FILLED * window)
+        (whole.filled >= LEAST_FILLED * window)
         & np.isfinite(values[:, -1])
-        & (slope * window >= LEAST_RISE)
-        & (slope >= SIGNIFICANCE * error)
-        & (newer >= STILL * slope)
-        & (newest + 2.0 * newest_error >= STILL * slope)
+        & (whole.slope * window >= LEAST_RISE)
+        & (whole.slope >= SIGNIFICANCE * whole.error)
+        & (fit_lines(values[:, window // 2 :]).slope >= STILL * whole.slope)
+        & (newest.slope + 2.0 * newest.error >= STILL * whole.slope)
     )
-    return _Line(level, slope, rises)
-
-
-def _fit(values: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Least squares over the values there are: slope a step, level at the newest step, the slope's standard error, and
-    how many values there are."""
-    window = values.shape[1]
-    at = np.arange(window) - (window - 1.0)
-    here = np.isfinite(values)
-    known = np.where(here, values, 0.0)
-    weight = here.astype(np.float64)
-    count = np.maximum(weight.sum(axis=1), 1.0)
-    mean_at, mean = weight @ at / count, known.sum(axis=1) / count
-    spread = np.maximum(weight @ at**2 - count * mean_at**2, 1e-9)
-    slope = (known @ at - count * mean_at * mean) / spread
-    total = np.maximum((known**2).sum(axis=1) - count * mean**2, 0.0)
-    rest = np.sqrt(np.maximum(total - slope**2 * spread, 0.0) / np.maximum(count - 2.0, 1.0))
-    return slope, mean - slope * mean_at, np.maximum(rest, LEAST_NOISE) / np.sqrt(spread), weight.sum(axis=1)
+    return _Line(whole.level, whole.slope, rises)
 
 
 # The same for a running service: fed with every batch, it keeps the newest hours and says what fills up.
 
-NAME, VERSION = "filling", "1"
 IN_A_ROW = 2
 """Minutes in a row that must say so before it is said."""
 LATE_MS = 2 * MINUTE
 """How far a reading's instant may lie from when it came in (own choice: clocks, batches and retries take seconds)."""
 OUT_OF_MEMORY, FRAGMENTATION = "out_of_memory", "fragmentation"
-_WORDS = {
-    MEMORY.metric: ("memory", "显存"),
-    INSTANCE.metric: ("memory of a MIG instance", "MIG 实例的显存"),
+_WORDS = WORDS | {
     HOLES.metric: ("allocator fragmentation", "分配器碎片率"),
     LAYOUT.metric: ("MIG fragmentation", "MIG 碎片率"),
 }
 _TARGETS = {MEMORY: OUT_OF_MEMORY, INSTANCE: OUT_OF_MEMORY, HOLES: FRAGMENTATION, LAYOUT: FRAGMENTATION}
+_MEMORY = (MEMORY, INSTANCE)
+"""The first of `_TARGETS`."""
 _PLACE = {limit.metric: place for place, limit in enumerate(_TARGETS)}
 _STARTS = tuple(_PLACE)
 RECALLED = (MEMORY.metric, LAYOUT.metric)
@@ -221,6 +200,8 @@ class FillingWatch:
         self._unknown = np.zeros((len(_TARGETS), 0), np.bool_)
         self._step: int | None = None
         self._found: list[_Filling] = []
+        self._leaks = LeakWatch(tuple(limit.limit for limit in _MEMORY))
+        self._leaking: dict[Leak, LeakingGpu] = {}
 
     def recall(self, columns: Columns, gpus: Sequence[Gpu], now_ms: int) -> None:
         """Take up the past of the metrics in `columns` after a start; variants have none, and begin anew."""
@@ -235,10 +216,11 @@ class FillingWatch:
                 if metric in _PLACE:
                     there = inside & np.isfinite(columns.values[:, column])
                     self._kept[_PLACE[metric], row[there], PAST - 1 - age[there]] = columns.values[there, column]
-            for back in range(PAST - FLAT_STEPS, 0, -1):
+            for back in range(PAST - FLAT_STEPS, IN_A_ROW, -1):
                 self._watch_starts(self._kept[:, :, :-back])
+                self._watch_leaks(self._kept[:, :, :-back], now_ms // STEP_MS - back)
             for back in range(IN_A_ROW, 0, -1):
-                self._close(self._kept[:, :, :-back])
+                self._close(self._kept[:, :, :-back], now_ms // STEP_MS - back)
 
     def take(self, readings: Sequence[Reading], now_ms: int) -> None:
         with self._lock:
@@ -254,7 +236,10 @@ class FillingWatch:
         is said of the others."""
         with self._lock:
             self._go_on(now_ms // STEP_MS)
-            return [_statement(one, now_ms) for one in self._found]
+            leaking = [self._leaking[leak] for leak in self._leaks.found]
+            return [_statement(one, now_ms) for one in self._found] + [
+                leak_statement(one, now_ms) for one in _soonest(leaking) if one.eta_ms > now_ms
+            ]
 
     def _go_on(self, step: int) -> None:
         passed = 0 if self._step is None else min(max(step - self._step, 0), PAST)
@@ -263,10 +248,11 @@ class FillingWatch:
             self._step = step
         if not passed:
             return
-        self._close(self._kept)
+        self._close(self._kept, step - passed)
         if passed > 1:  # a minute without a value ends every row of minutes
             self._said[:] = 0
             self._found = []
+            self._leaks.skip(passed - 1)
         self._kept[:, :, :-passed] = self._kept[:, :, passed:].copy()
         self._kept[:, :, -passed:] = np.nan
 
@@ -286,10 +272,11 @@ class FillingWatch:
             self._gpus[row] = gpu  # it may have moved, or have been known by its UUID alone
         return row
 
-    def _close(self, kept: Floats) -> None:
-        """The newest minute of `kept` is over: what has been due for `IN_A_ROW` minutes is said."""
+    def _close(self, kept: Floats, step: int) -> None:
+        """The newest minute of `kept`, number `step`, is over: what has been due for `IN_A_ROW` minutes is said."""
         found: dict[tuple[int, str], _Filling] = {}
         self._watch_starts(kept)
+        self._watch_leaks(kept, step)
         for place, (limit, target) in enumerate(_TARGETS.items()):
             told = _due(kept[place], limit)
             # A cache that fills from its process' start on is no leak: it holds where it was made to.
@@ -307,6 +294,34 @@ class FillingWatch:
     def _watch_starts(self, kept: Floats) -> None:
         self._starting = still_starting(kept, self._starting)
         self._unknown = still_unknown(kept, self._unknown)
+
+    def _watch_leaks(self, kept: Floats, step: int) -> None:
+        of_memory = slice(0, len(_MEMORY))
+        self._leaks.close(kept[of_memory, :, -1], (self._starting | self._unknown)[of_memory])
+        known, at_ms = self._leaking, (step + 1) * STEP_MS
+        self._leaking = {leak: known.get(leak) or self._leaking_gpu(leak, kept, at_ms) for leak in self._leaks.found}
+
+    def _leaking_gpu(self, leak: Leak, kept: Floats, at_ms: int) -> LeakingGpu:
+        """`leak` of a look that ended at `at_ms`."""
+        return LeakingGpu(
+            gpu=self._gpus[leak.row],
+            metric=_MEMORY[leak.place].metric,
+            key=self._keys[leak.row][leak.place],
+            limit=_MEMORY[leak.place].limit,
+            value=float(kept[leak.place, leak.row, -1]),
+            since_ms=at_ms - round(leak.since) * MINUTE,
+            eta_ms=at_ms + round(leak.steps * MINUTE),
+            used=leak.used,
+            slope=leak.slope,
+        )
+
+
+def _soonest(leaking: Sequence[LeakingGpu]) -> list[LeakingGpu]:
+    """One of each GPU, whose instance fills up before the whole of it does."""
+    first: dict[str, LeakingGpu] = {}
+    for one in sorted(leaking, key=lambda one: one.eta_ms):
+        first.setdefault(one.gpu.uuid, one)
+    return list(first.values())
 
 
 @dataclass(frozen=True, slots=True)

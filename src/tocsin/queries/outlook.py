@@ -43,6 +43,7 @@ from tocsin.forecaster.capacity.capacity import (
     courses,
 )
 from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY
+from tocsin.forecaster.capacity.leak import MEMORY_LEAK
 from tocsin.forecaster.live.risk import GATE, TARGET
 from tocsin.queries.background import BackgroundTasks, Made
 from tocsin.queries.cache import Cache
@@ -53,7 +54,7 @@ from tocsin.rules.fleet import fleet_fragmentation
 
 log = structlog.get_logger()
 
-MEMORY_TARGETS = (OUT_OF_MEMORY, "time_to_threshold:gpu_memory_used_ratio")
+MEMORY_TARGETS = (OUT_OF_MEMORY, MEMORY_LEAK, "time_to_threshold:gpu_memory_used_ratio")
 COVERAGE = 0.8
 Z80 = 1.2815515655446004
 """Standard normal quantile at 0.9: both ends together leave `COVERAGE` between them."""

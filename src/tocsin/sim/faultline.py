@@ -151,6 +151,7 @@ class FaultLine:
         repair = kind.rehearsal_repair if injected else float(rng.uniform(*kind.repair))
         run = FaultRun(kind.kind, gpu, started, onset, onset + int(repair), abrupt, benign, injected, rng)
         run.loudness = kind.loudness(run)
+        run.peak = kind.peak(run)
         self._runs.append(run)
         self._active.append(run)
         return run

@@ -37,6 +37,7 @@ LEAST_CURVE_POINTS = 2
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+_Peak = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Span = tuple[float, float]
 """Shortest and longest of a duration in milliseconds."""
@@ -253,7 +254,8 @@ class PrecursorCourse(_Sourced):
 class FaultNumbers(_Sourced):
     """One kind: how often, how, for how long. Either `per_gpu_year`, or `interruptions` of the study times `share`.
 
-    `benign_holds_share` of the benign ones keep what they took until they end, where the kind can; the others fade.
+    `benign_holds_share` of the benign ones keep what they took until they end, where the kind can; the others fade,
+    from a strength drawn evenly from `benign_peak`.
     `precursor` is that of spontaneous faults, `rehearsal` that of injected ones; kinds that always strike without a
     warning have neither.
     """
@@ -264,6 +266,7 @@ class FaultNumbers(_Sourced):
     abrupt_share: Share = 1.0
     benign_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     benign_holds_share: Share = 0.0
+    benign_peak: tuple[_Peak, _Peak] = (0.5, 0.5)
     repair_hours: tuple[NotNegative, NotNegative]
     rehearsal_repair_hours: Positive
     numbers: dict[str, NotNegative] = Field(default_factory=dict)
@@ -273,6 +276,7 @@ class FaultNumbers(_Sourced):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         _rising("repair_hours", self.repair_hours)
+        _rising("benign_peak", self.benign_peak)
         if (self.per_gpu_year is None) == (self.interruptions is None):
             raise ValueError("give either per_gpu_year or interruptions")
         warned = self.abrupt_share < 1.0

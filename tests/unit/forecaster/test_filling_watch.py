@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY, PAST, RECALLED, FillingWatch
+from tocsin.forecaster.capacity.leak import MEMORY_LEAK
 from tocsin.store.grid import columns_of
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.simulated import first_suited, fleet
@@ -140,19 +142,25 @@ def test_what_was_before_a_restart_is_taken_up() -> None:
     assert said.metric == "gpu_memory_used_ratio"
 
 
-def watched(shares: list[float]) -> list[int]:
-    """The minutes in which a GPU with these shares of memory in use is warned of."""
-    watch, warned = FillingWatch(), []
+def told(shares: list[float]) -> list[tuple[int, Prediction]]:
+    """What is said, with its minute, of a GPU with these shares of memory in use."""
+    watch, said = FillingWatch(), []
     for minute, share in enumerate(shares):
         now_ms = T0 + minute * MINUTE
         watch.take([Reading(gpu(1), now_ms, {"gpu_memory_used_ratio": share})], now_ms)
-        warned += [minute] if watch.predictions(now_ms) else []
-    return warned
+        said += [(minute, one) for one in watch.predictions(now_ms)]
+    return said
+
+
+def watched(shares: list[float]) -> list[int]:
+    """The minutes in which such a GPU is warned of."""
+    return [minute for minute, _ in told(shares)]
 
 
 def test_a_cache_that_fills_from_its_start_and_holds_is_no_leak() -> None:
-    filling = [0.004] * 30 + [min(0.58 + 0.0032 * minute, 0.965) for minute in range(240)]
-    assert watched(filling) == []
+    filling = [min(0.58 + 0.0032 * minute, 0.965) for minute in range(240)]
+    assert watched([0.004] * 30 + filling) == []
+    assert watched([0.88] * 60 + filling) == [], "another job that took over within a minute"
 
 
 def test_growth_since_the_first_reading_may_be_a_start_until_it_was_watched_for_long() -> None:
@@ -162,7 +170,47 @@ def test_growth_since_the_first_reading_may_be_a_start_until_it_was_watched_for_
     assert PAST <= first <= PAST + 10
 
 
-def test_a_leak_after_a_job_has_come_to_its_level_is_warned_of() -> None:
-    leaking = [0.004] * 30 + [0.7] * 60 + [min(0.7 + 0.003 * minute, 0.995) for minute in range(100)]
-    (first, *_) = watched(leaking)
-    assert 90 + 70 <= first <= 90 + 90
+def test_a_leak_of_hours_is_told_before_half_of_its_time_is_over() -> None:
+    level, hours = 0.62, 7
+    share = [level + 0.365 * minute / (hours * 60) + 0.004 * math.sin(minute / 6.5) for minute in range(hours * 60)]
+    said = told([0.004] * 30 + [level + 0.004 * math.sin(minute / 6.5) for minute in range(240)] + share)
+    first, prediction = said[0]
+    began, full = 270, 270 + hours * 60
+    assert began + 0.4 * (full - began) <= first <= began + 0.5 * (full - began)
+    assert prediction.target == MEMORY_LEAK
+    assert prediction.eta_ms is not None
+    assert abs((prediction.eta_ms - T0) / MINUTE - full) < 30
+    assert "was level and has grown evenly since" in prediction.sentence
+    assert "匀速上升" in prediction.sentence_zh
+    last = {minute for minute, one in said if one.target == MEMORY_LEAK}
+    assert max(last) - first + 1 == len(last), "said without a break"
+    assert {one.target for minute, one in said if minute >= full - 15} == {MEMORY_LEAK, OUT_OF_MEMORY}
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ([0.7 + 0.285 * 0.4 * min(minute / 120, 1.0) for minute in range(400)], "it stopped before"),
+        ([0.7 + 0.12 * (1 - math.exp(-minute / 25)) for minute in range(400)], "a job that warms up comes to a level"),
+        ([0.7 + 0.0003 * minute for minute in range(600)], "too slow to be full within the day's work"),
+        ([0.7 + 0.15 * (minute > 60) for minute in range(300)], "a step is another process"),
+        ([0.7 + 0.1 * math.sin(minute / 20) for minute in range(400)], "waves come back"),
+    ],
+)
+def test_what_is_no_leak_is_not_told_as_one(after: list[float], why: str) -> None:
+    assert [minute for minute, one in told([0.7] * 60 + after) if one.target == MEMORY_LEAK] == [], why
+
+
+def test_a_leak_that_stops_is_told_no_longer() -> None:
+    stops = [0.7 + 0.285 * min(minute / 240, 0.7) for minute in range(400)]
+    said = watched([0.7] * 60 + stops)
+    assert said
+    assert max(said) <= 60 + 0.7 * 240 + 20
+
+
+def test_a_leak_is_known_again_after_a_restart() -> None:
+    shares = [0.7] * 60 + [0.7 + 0.285 * minute / 180 for minute in range(120)]
+    readings = [Reading(gpu(1), T0 + n * MINUTE, {"gpu_memory_used_ratio": one}) for n, one in enumerate(shares)]
+    watch, now_ms = FillingWatch(), T0 + len(shares) * MINUTE
+    watch.recall(columns_of(RECALLED, readings), [gpu(1)], now_ms)
+    assert [one.target for one in watch.predictions(now_ms)] == [MEMORY_LEAK]

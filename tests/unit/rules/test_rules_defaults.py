@@ -300,6 +300,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "memory_forecast": (crossing("gpu_memory_used_ratio", 119), crossing("gpu_memory_used_ratio", 121)),
     "gpu_fault_predicted": (risk(PredictionStatus.LIKELY), risk(PredictionStatus.UNLIKELY)),
     "out_of_memory_predicted": (filling("out_of_memory", 12), filling("out_of_memory", 20)),
+    "memory_leak_predicted": (filling("memory_leak", 12), filling("memory_leak", 20)),
     "fragmentation_predicted": (filling("fragmentation", 12), filling("fragmentation", 20)),
     "row_remap_forecast": (
         crossing("gpu_row_remap_uncorrectable_total", 10_000),

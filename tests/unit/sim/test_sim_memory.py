@@ -67,6 +67,7 @@ def leak(seed: int, *, benign: bool) -> tuple[FaultRun, SimulatedFleet, list[flo
     simulated = SimulatedFleet(FleetSpec(8, 1, T0, STEP, 0.0))
     kind, rng = fault_kinds()["memory_leak"], np.random.default_rng(seed)
     run = FaultRun(kind.kind, 0, T0, T0 + 4 * HOUR, T0 + 5 * HOUR, False, benign, False, rng)
+    run.peak = kind.peak(run)
     world, seen = simulated._world, []
     for end in range(T0 + STEP, T0 + 4 * HOUR + STEP, STEP):
         simulated.step()
@@ -77,17 +78,19 @@ def leak(seed: int, *, benign: bool) -> tuple[FaultRun, SimulatedFleet, list[flo
 
 
 def test_half_of_the_benign_leaks_stop_and_hold_until_their_process_ends() -> None:
-    fates = {}
+    fates, peaks = {}, []
     for seed in range(10):
         run, simulated, seen = leak(seed, benign=True)
         assert run.onset_ms is None
         assert run.stage is Stage.OVER
+        peaks.append(run.peak)
         during = seen[:-1]
         fates[seed] = all(after >= before for before, after in pairwise(during))
-        assert max(seen) == pytest.approx(0.5, abs=0.02)
+        assert max(seen) == pytest.approx(run.peak, abs=0.02)
         killed = simulated._state.work.until_ms[simulated._inventory.gang[0]] == run.onset_at_ms + 20 * MINUTE
         assert killed == fates[seed]
     assert 2 <= sum(fates.values()) <= 8
+    assert np.ptp(peaks) > 0.3
 
 
 def test_software_lives_where_no_hardware_fails() -> None:

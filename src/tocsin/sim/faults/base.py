@@ -35,10 +35,6 @@ LEAVES = RESETS | {ActionKind.MIGRATE, ActionKind.DRAIN}
 """Actions after which no process of before is left on the GPU."""
 
 
-BENIGN_PEAK = 0.5
-"""Strength that a benign precursor reaches, half way through its time."""
-
-
 class Stage(StrEnum):
     """Where a fault stands."""
 
@@ -67,15 +63,19 @@ class FaultRun:
     base: dict[str, float] = field(default_factory=dict)
     loudness: float = 1.0
     """Factor on what its precursor raises."""
+    peak: float = 0.5
+    """Strength that a benign precursor reaches."""
     slowed_ms: int | None = None
     """First instant at which heat slowed a GPU that it touches."""
     shown_ms: int | None = None
     """First instant at which an event line or a reading shows that it struck."""
 
     def strength(self, at_ms: int) -> float:
-        """How far the precursor has come, 0 to 1. A benign one rises to `BENIGN_PEAK` and fades."""
+        """How far the precursor has come, 0 to 1. A benign one rises as any other to its peak and fades from there."""
         grown = self.grown(at_ms)
-        return min(grown, 1.0 - grown) if self.benign else grown
+        if not self.benign:
+            return grown
+        return min(grown, self.peak * (1.0 - grown) / (1.0 - self.peak))
 
     def grown(self, at_ms: int) -> float:
         """Share of the precursor's time that has passed, 0 to 1."""
@@ -122,7 +122,7 @@ class FaultKind:
         found = scenario.fault[self.kind]
         self.per_gpu_year = scenario.per_gpu_year(self.kind)
         self.abrupt_share, self.benign_share = found.abrupt_share, found.benign_share
-        self.benign_holds_share = found.benign_holds_share
+        self.benign_holds_share, self._benign_peak = found.benign_holds_share, found.benign_peak
         self.numbers: Mapping[str, float] = found.numbers
         self.repair: Span = (found.repair_hours[0] * HOUR, found.repair_hours[1] * HOUR)
         self.rehearsal_repair = found.rehearsal_repair_hours * HOUR
@@ -145,6 +145,11 @@ class FaultKind:
         """What `run` multiplies its rises by: drawn once."""
         spread = 0.0 if run.abrupt else self.course(run).spread
         return float(np.exp(spread * run.rng.standard_normal())) if spread > 0 else 1.0
+
+    def peak(self, run: FaultRun) -> float:
+        """How strong the benign `run` gets before it fades or stops: drawn once, even between the scenario's ends."""
+        least, most = self._benign_peak
+        return float(run.rng.uniform(least, most)) if run.benign and most > least else least
 
     def more(
         self, run: FaultRun, world: SimWorld, rise: str, counter: str, strength: float, window: StepWindow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.finding import ActionKind
-from tocsin.sim.faults.base import BENIGN_PEAK, LEAVES, FaultClass, FaultKind, FaultRun
+from tocsin.sim.faults.base import LEAVES, FaultClass, FaultKind, FaultRun
 from tocsin.sim.inventory import Inventory
 from tocsin.sim.world import SimWorld, StepWindow
 
@@ -31,7 +31,7 @@ class MemoryLeak(FaultKind):
 
     def warn(self, run: FaultRun, world: SimWorld, strength: float, window: StepWindow) -> None:
         if self._stops(run):
-            strength = min(run.grown(window.end_ms), BENIGN_PEAK)
+            strength = min(run.grown(window.end_ms), run.peak)
         self._set(run, world, strength ** self.course(run).rises["memory"].shape)
 
     def strike(self, run: FaultRun, world: SimWorld, at_ms: int) -> None:
