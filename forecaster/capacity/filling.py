@@ -16,14 +16,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.clock import MINUTE, to_minute
+from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.finding import Subject, SubjectKind, evidence_of
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.forecaster.capacity.leak import MODEL as NAME
-from tocsin.forecaster.capacity.leak import VERSION, WORDS, Leak, LeakingGpu, LeakWatch, leak_statement
+from tocsin.forecaster.capacity.leak import MODEL, VERSION, WORDS, Leak, LeakingGpu, LeakWatch, leak_statement
 from tocsin.forecaster.capacity.lines import Floats, fit_lines
 from tocsin.forecaster.trend.statements import where
 from tocsin.store.identity import is_bare
@@ -68,6 +67,8 @@ INSTANCE = FillLimit("gpu_mig_instance_memory_used_ratio", 0.985, 20)
 HOLES = FillLimit("gpu_allocator_external_fragmentation_ratio", 0.30, 30)
 """The product's limit of fragmentation."""
 LAYOUT = FillLimit("gpu_mig_fragmentation_ratio", 0.30, 0)
+LAYOUT_HORIZON_MS = 8 * HOUR
+"""A layout that has begun to decay is said to pass its limit within this, and when is not known (own choice)."""
 STEP_UP = 0.01
 """Rise of a layout's index above the least of its past: layouts change in steps, so that there is no line to fit."""
 
@@ -163,6 +164,7 @@ def _line(values: Floats, window: int) -> _Line:
 
 # The same for a running service: fed with every batch, it keeps the newest hours and says what fills up.
 
+NAME = MODEL
 IN_A_ROW = 2
 """Minutes in a row that must say so before it is said."""
 LATE_MS = 2 * MINUTE
@@ -396,7 +398,7 @@ def _statement(one: _Filling, now_ms: int) -> Prediction:
         subject=Subject(SubjectKind.GPU, one.gpu.uuid, one.gpu.host, one.gpu.pool),
         target=one.target,
         at_ms=now_ms,
-        horizon_ms=max(one.limit.ahead_steps, 1) * STEP_MS,
+        horizon_ms=one.limit.ahead_steps * STEP_MS or LAYOUT_HORIZON_MS,
         status=PredictionStatus.CROSSING,
         model=NAME,
         model_version=VERSION,

@@ -173,7 +173,7 @@ def _growing(place: int, rows: npt.NDArray[np.int64], means: Floats, limit: floa
 
 # What is said of one.
 
-MODEL, VERSION = "filling", "1"
+MODEL, VERSION = "filling", "2"
 MEMORY_LEAK = "memory_leak"
 HORIZON_MS = (AHEAD + 120) * MINUTE
 """A leak that is said to be full within `AHEAD` came true if it was within two hours more (own choice)."""

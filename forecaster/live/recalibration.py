@@ -344,7 +344,7 @@ def _judged(said: Prediction) -> bool:
     if said.subject.kind is not SubjectKind.GPU:
         return False
     if said.metric:
-        ahead = said.status is not PredictionStatus.CROSSING or (said.lead_ms or 0) > 0
+        ahead = said.status is not PredictionStatus.CROSSING or said.lead_ms is None or said.lead_ms > 0
         chance = said.probability is not None or said.status in CLAIMS
         return said.status in _CROSSINGS and said.threshold is not None and ahead and chance
     return said.status in _EVENTS
