@@ -70,6 +70,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "vllm": f"{_COMPANIONS}:companion_vllm",
         "notices": f"{_COMPANIONS}:companion_notices",
         "host_load": f"{_COMPANIONS}:companion_host_load",
+        "network": f"{_COMPANIONS}:companion_network",
         "attribution": f"{_COMPANIONS}:companion_attribution",
     },
     Kind.CONDITION: {

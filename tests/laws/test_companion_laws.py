@@ -20,6 +20,7 @@ from tocsin.collector.frozen import FrozenValues
 from tocsin.collector.host_load import HostLoad
 from tocsin.collector.kernel_log.companion import KernelLogCompanion
 from tocsin.collector.kernel_log.readers import KmsgReader
+from tocsin.collector.network.companion import Network
 from tocsin.collector.source import Companion
 from tocsin.collector.spot import Azure, NoticeCompanion
 from tocsin.collector.training_hook.companion import HookCompanion
@@ -122,6 +123,16 @@ def host_load(folder: Path, clock: ManualClock, outside: bytes) -> Made:
     return Made(HostLoad(folder, clock))
 
 
+def network(folder: Path, clock: ManualClock, outside: bytes) -> Made:
+    """`outside` is what every file of a card without a place on the PCI tree holds, behind what makes it active."""
+    port = folder / "class/infiniband/mlx5_0/ports/1"
+    for name in ("state", "phys_state", "link_layer", "rate", "counters/symbol_error", "counters/link_downed"):
+        (port / name).parent.mkdir(parents=True, exist_ok=True)
+        (port / name).write_bytes(outside)
+    made = Network(folder, clock, OwnMetrics(), state=folder / "state.json", pauses=lambda _: None)
+    return Made(made, made.look)
+
+
 HELLO = {"kind": "hello", "v": VERSION, "process": "train", "every_s": 5.0}
 STATS = {
     "kind": "stats",
@@ -140,6 +151,7 @@ TALK: dict[str, bytes] = {
     "vllm": b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name="m"} 3\n',
     "notices": b'{"Events": [{"EventType": "Preempt", "Resources": ["vm-1"], "NotBefore": ""}]}',
     "host_load": b"MemTotal: 1000 kB\nMemAvailable: 250 kB\n",
+    "network": b"4: ACTIVE",
     "attribution": b"%d (python) S %s\n" % (ME, b" ".join(b"1" for _ in range(50))),
 }
 """What each companion understands."""
@@ -151,6 +163,7 @@ FACTORIES: dict[str, Factory] = {
     "vllm": vllm,
     "notices": notices,
     "host_load": host_load,
+    "network": network,
     "attribution": attribution,
 }
 

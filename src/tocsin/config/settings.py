@@ -88,6 +88,15 @@ class AgentSettings(Section):
     """Whether processes on a GPU are traced to their container, pod or Slurm job."""
     host_load: bool = True
     """Whether CPU, waits for storage, pressure and memory of the node go with the readings of its GPUs."""
+    network: bool = True
+    """Whether the InfiniBand and RoCE ports of the node go with the readings of the GPUs that they serve."""
+    network_interfaces: list[str] = Field(default_factory=list)
+    """Patterns of further Ethernet interfaces that carry the traffic of jobs, such as `ens*`."""
+    network_rails: dict[str, str] = Field(default_factory=dict)
+    """Rail of each port or card, as `{ mlx5_0 = "rail-0", "mlx5_1:1" = "rail-1" }`; it becomes the rail of the GPU that
+    the port serves."""
+    sys: Path = Path("/sys")
+    """The host's `/sys`; a container may have it elsewhere."""
     proc: Path = Path("/proc")
     """The host's `/proc`, which attribution and host load read; a container may have it elsewhere."""
     pod_logs: Path = Path("/var/log/pods")

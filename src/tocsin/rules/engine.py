@@ -25,6 +25,7 @@ from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, Varian
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration, show_value
 from tocsin.rules.xid import XidCatalogue
+from tocsin.topology.labels import RAIL_LABEL
 
 # The state of one rule over all its subjects: pending, open, clearing.
 
@@ -458,7 +459,10 @@ def where(subject: Subject, gpu: Gpu | None, label: str = "") -> str:
         text = f"{gpu.host} MIG instance {gpu.mig_profile} {gpu.uuid}".replace("  ", " ")
     else:
         text = f"{gpu.host} GPU {gpu.index}" if gpu.index is not None else f"{gpu.host} {gpu.uuid}"
-    return f"{text} {_PARTS.get(label, label)} {subject.detail}" if subject.detail else text
+    if not subject.detail:
+        return text
+    rail = gpu.labels.get(RAIL_LABEL, "") if label == "port" else ""
+    return f"{text} {_PARTS.get(label, label)} {subject.detail}{f' ({rail})' if rail else ''}"
 
 
 @dataclass(frozen=True, slots=True)

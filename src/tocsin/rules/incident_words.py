@@ -49,6 +49,13 @@ _LOOK_AT: dict[tuple[Symptom, PlaceKind], Words] = {
         "its feed: breaker, busbar or distribution unit",
         "供电：断路器、母线或配电单元",
     ),
+    (Symptom.NETWORK, PlaceKind.GPU): (
+        "its network port: cable, transceiver, switch port",
+        "其网络端口：线缆、光模块、交换机端口",
+    ),
+    (Symptom.NETWORK, PlaceKind.HOST): ("its network cards and their cables", "网卡及其线缆"),
+    (Symptom.NETWORK, PlaceKind.RAIL): ("the switch of this rail and its uplinks", "该轨道的交换机及其上行链路"),
+    (Symptom.NETWORK, PlaceKind.SWITCH): ("the switch and its uplinks", "交换机及其上行链路"),
     (Symptom.STALE, PlaceKind.HOST): ("its driver, exporter and agent", "驱动、exporter 与 agent"),
     (Symptom.NVLINK, PlaceKind.GPU): ("its NVLinks: cable, connector or port", "NVLink：线缆、接头或端口"),
     (Symptom.NVLINK, PlaceKind.LINK): (

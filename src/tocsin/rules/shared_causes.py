@@ -41,6 +41,7 @@ _WIDER: dict[Symptom, tuple[PlaceKind, ...]] = {
     Symptom.POWER: (PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.POWER_ZONE),
     Symptom.BUS: (PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.POWER_ZONE),
     Symptom.DARK: (PlaceKind.CHASSIS, PlaceKind.RACK, PlaceKind.SWITCH, PlaceKind.POWER_ZONE),
+    Symptom.NETWORK: (PlaceKind.SWITCH,),
 }
 """Places above the host that can make all in them show one kind of symptom."""
 _NARROWEST_FIRST = (
@@ -60,6 +61,7 @@ def collapse_upward(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseG
     topology = symptoms.topology
     groups = _joined(groups, _lasting_key, partial(_join_overlapping, symptoms))
     groups = _joined(groups, partial(_job_key, symptoms), partial(_join_job, symptoms))
+    groups = _joined(groups, partial(_rail_key, symptoms), partial(_join_rail, topology))
     groups = _joined(groups, partial(_host_key, symptoms), partial(_join_host, topology))
     groups = _joined(groups, partial(_fabric_key, symptoms), partial(_join_fabric, topology))
     for kind in _NARROWEST_FIRST:
@@ -147,6 +149,22 @@ def _join_job(symptoms: Symptoms, same: list[CauseGroup]) -> None:
     for run in _runs(same, JOB_MS):
         ranks = {symptoms.part(i) for one in run for i in one.members}
         if len(run) > 1 and (same[0].kind is Symptom.PROGRAM or covers(len(ranks), total)):
+            _absorb_all(run, place)
+
+
+def _rail_key(symptoms: Symptoms, group: CauseGroup) -> Hashable | None:
+    if group.kind is not Symptom.NETWORK or group.place.kind is not PlaceKind.GPU:
+        return None
+    return symptoms.topology.name(PlaceKind.RAIL, group.place.name, min(group.hosts, default="")) or None
+
+
+def _join_rail(topology: Topology, same: list[CauseGroup]) -> None:
+    """Ports of most GPUs of a rail, on several hosts: the rail comes before the hosts that it serves."""
+    (gpu, *_), (host, *_) = sorted(same[0].gpus), sorted(same[0].hosts)
+    place = Place(PlaceKind.RAIL, topology.name(PlaceKind.RAIL, gpu, host))
+    total = len(topology.held(place).gpus)
+    for run in _runs(same, _span(Symptom.NETWORK)):
+        if _hosts(run) > 1 and covers(_gpus(run), total) and _borne_out(topology, place, run):
             _absorb_all(run, place)
 
 

@@ -51,6 +51,8 @@ class Symptom(StrEnum):
     """What other GPUs of the domain see of a failure elsewhere."""
     SWITCH = "switch"
     """A fatal error of an NVSwitch."""
+    NETWORK = "network"
+    """A port of the network beyond the host, its card, or what it hears from the other end."""
     MEMORY = "memory"
     FIRMWARE = "firmware"
     HANG = "hang"
@@ -84,6 +86,7 @@ _BY_CLASS = {
 _STANDING_ALONE = frozenset({Category.MEMORY, Category.FRAGMENTATION, Category.CAPACITY})
 _MEMORY_METRICS = ("gpu_ecc", "gpu_row_remap", "gpu_retired", "gpu_memory_unrepairable", "gpu_repair")
 _LINK_METRICS = ("gpu_nvlink", "gpu_fabric")
+_NETWORK_METRICS = ("network_",)
 _HANG_METRICS = ("gpu_utilization", "gpu_sm_active")
 
 
@@ -162,6 +165,8 @@ def _of_category(finding: Finding) -> Symptom:
         return Symptom.MEMORY
     if finding.metric.startswith(_LINK_METRICS):
         return Symptom.NVLINK_ECHO
+    if finding.metric.startswith(_NETWORK_METRICS):
+        return Symptom.NETWORK
     return Symptom.HANG if finding.metric.startswith(_HANG_METRICS) else Symptom.OTHER
 
 

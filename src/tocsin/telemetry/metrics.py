@@ -130,6 +130,10 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_vllm_scrapes_total": OwnMetric(
         "counter", ("outcome",), "Scrapes of vLLM servers: taken, unreachable, unreadable or without_gpu."
     ),
+    "tocsin_network_ports": OwnMetric("gauge", (), "Network ports of this node that are read."),
+    "tocsin_network_counters_at_cap": OwnMetric(
+        "gauge", (), "Error counters of network ports that have come to their end, so that no further error is seen."
+    ),
     "tocsin_cloud_notices_total": OwnMetric(
         "counter", ("outcome",), "Polls of the cloud's metadata service: none, notice, unreachable or unreadable."
     ),
@@ -141,7 +145,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_dropped_total": OwnMetric(
         "counter",
         ("what", "reason"),
-        "What was lost (value, reading, owner, event, line or batch), by reason; never silent.",
+        "What was lost (value, reading, owner, event, line, batch or port), by reason; never silent.",
     ),
     "tocsin_loop_failures_total": OwnMetric("counter", ("loop",), "Unexpected errors that a supervised loop survived."),
     "tocsin_dcgm_lines_total": OwnMetric(

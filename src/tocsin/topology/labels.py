@@ -11,6 +11,9 @@ from tocsin.topology.claims import Claim, ClaimSource
 MOST_LETTERS = 253
 """Longest name of a place that is taken up (own choice; a Kubernetes label has 63 at most, a DNS name 253)."""
 
+RAIL_LABEL = "topology.kubernetes.io/rail"
+"""Names the rail of a GPU."""
+
 NODE_LABELS: dict[str, PlaceKind] = {
     "nvidia.com/gpu.clique": PlaceKind.NVLINK_DOMAIN,
     "topology.kubernetes.io/chassis": PlaceKind.CHASSIS,
@@ -18,7 +21,7 @@ NODE_LABELS: dict[str, PlaceKind] = {
     "topology.kubernetes.io/power-zone": PlaceKind.POWER_ZONE,
     "topology.kubernetes.io/cooling-zone": PlaceKind.COOLING_ZONE,
     "topology.kubernetes.io/switch": PlaceKind.SWITCH,
-    "topology.kubernetes.io/rail": PlaceKind.RAIL,
+    RAIL_LABEL: PlaceKind.RAIL,
 }
 """Label to kind of place. The first is GPU feature discovery's (``clusterUuid.cliqueId``)."""
 

@@ -96,5 +96,6 @@ def by_gpu(values: Values | dict[Gpu, Values] | None) -> dict[Gpu, Values]:
 
 
 def reading_of(which: Gpu, at_ms: int, values: Values) -> Reading:
-    """A reading whose names lack ``gpu_``; a name may have a variant in braces."""
-    return Reading(which, at_ms, {f"gpu_{name}": float(value) for name, value in values.items()})
+    """A reading whose names lack ``gpu_``; a name may have a variant in braces. Other metrics are named in full."""
+    named = {name if name.startswith("network_") else f"gpu_{name}": float(value) for name, value in values.items()}
+    return Reading(which, at_ms, named)

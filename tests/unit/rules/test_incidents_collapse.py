@@ -13,7 +13,7 @@ from tocsin.domain.finding import ActionKind, Evidence, Finding, Incident, Subje
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.reading import NVLINK_DOMAIN, Gpu
 from tocsin.rules.incidents import cause_rank, collapse
-from tocsin.topology.labels import claims_of_node
+from tocsin.topology.labels import RAIL_LABEL, claims_of_node
 from tocsin.topology.topology import Topology, topology_of
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.rule_runs import Run, instant
@@ -363,3 +363,36 @@ def test_mig_instances_that_hang_are_ranks_of_their_own_jobs() -> None:
 
     assert hung(0, 1, 2) == [Place(PlaceKind.JOB, "job-0")]
     assert len(hung(0, 1)) == 2, "two of the four instances of the job"
+
+
+def dark_ports(*fleet: Gpu) -> list[Finding]:
+    """The port of each of `fleet` was up, and is down."""
+    run = Run()
+    for minute in range(3):
+        run.step(minute, {one: {'network_port_up{port="mlx5_0:1"}': float(minute == 0)} for one in fleet})
+    for minute in (3, 4):
+        run.step(minute, {one: {'network_port_up{port="mlx5_0:1"}': 0.0} for one in fleet})
+    return run.last.active
+
+
+def test_ports_of_one_rail_are_its_switch_and_ports_of_one_host_its_cards() -> None:
+    fleet = [gpu(n, host=f"node-{n // 4}", labels={RAIL_LABEL: f"rail-{n % 4}"}) for n in range(16)]
+    (one,) = collapse(dark_ports(*fleet[2::4]), (), topology_of(fleet))
+    assert (one.subjects, one.place) == (4, Place(PlaceKind.RAIL, "rail-2"))
+    assert one.sentence.startswith(
+        "Rail rail-2: 4 GPUs show the same. First: node-0 GPU 2 port mlx5_0:1 (rail-2): down"
+    )
+    assert one.sentence.endswith("Look at rail rail-2: the switch of this rail and its uplinks.")
+    assert one.sentence_zh.endswith("请检查轨道 rail-2：该轨道的交换机及其上行链路。")
+    (host,) = collapse(dark_ports(*fleet[4:8]), (), topology_of(fleet))
+    assert (host.subjects, host.place) == (4, Place(PlaceKind.HOST, "node-1"))
+    alone = collapse(dark_ports(fleet[2], fleet[7]), (), topology_of(fleet))
+    assert [one.subjects for one in alone] == [1, 1]
+    both = collapse(dark_ports(fleet[2], fleet[6]), (), topology_of(fleet))
+    assert [one.subjects for one in both] == [1, 1], "two of four hosts are too few for a rail that agents alone name"
+    leaf = [
+        claim for n in range(4) for claim in claims_of_node(f"node-{n}", {"topology.kubernetes.io/switch": "leaf-1"})
+    ]
+    unnamed = [replace(one, labels={}) for one in fleet]
+    (switch,) = collapse(dark_ports(*unnamed), (), topology_of(unnamed, leaf))
+    assert (switch.subjects, switch.place) == (16, Place(PlaceKind.SWITCH, "leaf-1"))

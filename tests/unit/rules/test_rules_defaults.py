@@ -136,6 +136,13 @@ def link(rising: str) -> Case:
     return Case(2, lambda minute: {name % n: float(minute if n in rising else 0) for n in "0123"})
 
 
+def unordered(again: float) -> Case:
+    """6,600 packets a minute out of order, of which `again` a minute are asked for once more."""
+    port = '{port="mlx5_0:1"}'
+    names = f"network_out_of_sequence_total{port}", f"network_sequence_errors_total{port}"
+    return Case(12, lambda minute: {names[0]: 6_600.0 * minute, names[1]: 5 + again * minute})
+
+
 def still(moving: bool) -> Case:
     def values(minute: int) -> Values:
         energy = 5000.0 + (60 * minute if moving else 0)
@@ -272,6 +279,27 @@ CASES: dict[str, tuple[Case, Case]] = {
         Case(5, {'fabric_problem{problem="route_unhealthy"}': 0}),
     ),
     "fabric_not_ready": (flat(10, fabric_state=2), flat(20, fabric_state=3)),
+    "network_link_down": (
+        Case(2, {'network_port_up{port="mlx5_0:1"}': 0}),
+        Case(5, {'network_port_up{port="mlx5_0:1"}': 1}),
+    ),
+    "network_link_flaps": (
+        counter('network_link_downs_total{port="mlx5_0:1"}', 1, minutes=3),
+        counter('network_link_downs_total{port="mlx5_0:1"}', 1, minutes=2),
+    ),
+    "network_signal_errors": (
+        counter('network_symbol_errors_total{port="mlx5_0:1"}', 61, minutes=2),
+        counter('network_symbol_errors_total{port="mlx5_0:1"}', 2),
+    ),
+    "network_receive_errors": (
+        counter('network_receive_errors_total{port="mlx5_0:1"}', 660),
+        counter('network_receive_errors_total{port="mlx5_0:1"}', 540),
+    ),
+    "network_out_of_order": (unordered(again=1.0), unordered(again=0.0)),
+    "network_paused": (
+        counter('network_pause_frames_total{port="mlx5_0:1"}', 66_000, minutes=12),
+        counter('network_pause_frames_total{port="mlx5_0:1"}', 54_000, minutes=12),
+    ),
     "hardware_slowdown": (
         flat(2, clocks_event_reasons_bitmask=0x8),
         flat(5, clocks_event_reasons_bitmask=0x88),

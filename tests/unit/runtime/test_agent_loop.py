@@ -82,6 +82,7 @@ def settings(tmp_path: Path, **more: object) -> Settings:
         "hook_socket": "",
         "kernel_log": "off",
         "host_load": False,
+        "network": False,
     }
     fields |= more
     return Settings(agent=AgentSettings.model_validate(fields))

@@ -87,6 +87,15 @@ def companion_host_load(context: Context) -> Companion | None:
     return HostLoad(wanted.proc, context.clock)
 
 
+def companion_network(context: Context) -> Companion | None:
+    """InfiniBand, RoCE and Ethernet ports of the node."""
+    if not context.is_this_node or not context.settings.agent.network:
+        return None
+    from tocsin.collector.network.companion import open_network
+
+    return open_network(context.settings, context.clock, context.own)
+
+
 def companion_attribution(context: Context) -> Companion | None:
     """Who owns the processes."""
     wanted = context.settings.agent

@@ -1,0 +1,1 @@
+"""Network ports of a node beside its GPUs: InfiniBand, RoCE and Ethernet."""
