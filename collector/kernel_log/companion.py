@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tocsin.collector.kernel_log.host_lines import host_events
 from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser
 from tocsin.collector.kernel_log.readers import (
     JOURNALCTL,
@@ -28,6 +29,7 @@ from tocsin.collector.kernel_log.readers import (
     load_position,
     save_position,
 )
+from tocsin.collector.pci_tree import the_one_near, way_to
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, Clock
@@ -100,7 +102,7 @@ class KernelLogCompanion:
     `start` reads in a thread of its own; without it `pump` reads once. `state` keeps the position: what was handed on
     is marked as read at the next reading, so that a crash in between repeats events, under the same ids, instead of
     losing them. `interval_seconds` is the time between two readings of the source. `alarm` is called, by the thread
-    that reads, when events wait. Takes over `reader`.
+    that reads, when events wait. `sys` tells which GPU is nearest to a device that fails. Takes over `reader`.
     """
 
     name = "kernel_log"
@@ -116,8 +118,10 @@ class KernelLogCompanion:
         interval_seconds: float = 10.0,
         queue_events: int = QUEUE_EVENTS,
         alarm: Callable[[], None] = lambda: None,
+        sys: Path = Path("/sys"),
     ) -> None:
         self._alarm = alarm
+        self._sys = sys
         self._reader = reader
         self._own = own
         self._host = host
@@ -163,7 +167,7 @@ class KernelLogCompanion:
             before = len(self._queue)
             dropped = 0
             for record in chunk.records:
-                events = self._parser.feed(record)
+                events = [*self._parser.feed(record), *host_events(record)]
                 room = self._bound - len(self._queue)
                 self._queue += events[:room]
                 dropped += max(0, len(events) - room)
@@ -239,6 +243,9 @@ class KernelLogCompanion:
 
     def _as_event(self, seen: KernelEvent, now_ms: int) -> Event:
         uuid = "" if seen.kind is EventKind.SXID or not seen.bus else self._buses.get(seen.bus, seen.uuid)
+        if seen.kind is EventKind.NODE_FAULT and seen.bus and not uuid:
+            ways = {gpu: way_to(self._sys, bus) for bus, gpu in self._buses.items()}
+            uuid = the_one_near(way_to(self._sys, seen.bus), ways)
         message = seen.message
         if not uuid and seen.kind in (EventKind.XID, EventKind.RECOVERY_ACTION):
             where = seen.bus or (seen.line.address if seen.line is not None else "")
@@ -325,6 +332,7 @@ def open_kernel_log(
         driver=driver_version(),
         interval_seconds=wanted.interval_seconds,
         alarm=alarm,
+        sys=wanted.sys,
     )
     companion.start()
     return companion

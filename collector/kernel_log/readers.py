@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from tocsin.collector.kernel_log.parser import KernelRecord
+from tocsin.collector.kernel_log.host_lines import HOST_MARKS
+from tocsin.collector.kernel_log.parser import MARKS, KernelRecord
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import SECOND, Clock, from_iso
 from tocsin.domain.errors import Unavailable
@@ -264,7 +265,8 @@ KMSG = Path("/dev/kmsg")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 JOURNALCTL = ("journalctl",)
 
-_MARKS = (b"NVRM", b"SXid")
+_MARKED = re.compile(b"|".join(re.escape(mark.encode()) for mark in (*MARKS, *HOST_MARKS)))
+"""What a line must hold to be looked at."""
 _BYTES_MESSAGE = b'"MESSAGE":['
 """Marks a journald object whose message is a list of bytes: marks cannot be found in it as they are."""
 _BYTES_MESSAGE_SPACED = b'"MESSAGE" : ['
@@ -352,7 +354,7 @@ class KmsgReader:
             chunk.overrun += seq - last - 1 if last is not None else 0
             last = seq
             chunk.lines += 1
-            if _MARKS[0] in line or _MARKS[1] in line:
+            if _MARKED.search(line):
                 record = decode_kmsg(line, boot_ms)
                 if record is not None:
                     chunk.records.append(record)
@@ -424,7 +426,7 @@ class JournalReader:
         chunk = Chunk(lines=len(lines), malformed=self._stream.given_up)
         self._stream.given_up = 0
         for line in lines:
-            if _MARKS[0] in line or _MARKS[1] in line or _BYTES_MESSAGE in line or _BYTES_MESSAGE_SPACED in line:
+            if _MARKED.search(line) or _BYTES_MESSAGE in line or _BYTES_MESSAGE_SPACED in line:
                 record = decode_journal(line)
                 if record is None:
                     chunk.malformed += 1

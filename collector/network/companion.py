@@ -16,8 +16,9 @@ from pathlib import Path
 
 from tocsin.collector.network.ethtool import pause_frames
 from tocsin.collector.network.ports import MOST_PORTS, UP, Port, PortSample, find_ports, read_port
-from tocsin.collector.network.rails import Way, homes
-from tocsin.collector.sysfs import number_of, pci_path, short_address
+from tocsin.collector.network.rails import homes
+from tocsin.collector.pci_tree import Way, folder_of, way_to
+from tocsin.collector.sysfs import number_of
 from tocsin.config.settings import Settings
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.batch import Batch
@@ -142,8 +143,8 @@ class Network:
         if self._placed[0] != key:
             places: dict[str, tuple[Way, int | None]] = {}
             for uuid, bus in sorted(gpus.items(), key=lambda item: (item[1], item[0])):
-                numa = number_of(self._sys / "bus/pci/devices" / short_address(bus) / "numa_node") if bus else None
-                places[uuid] = pci_path(self._sys, bus), numa
+                numa = number_of(folder_of(self._sys, bus) / "numa_node") if bus else None
+                places[uuid] = way_to(self._sys, bus), numa
             self._placed = key, homes([(port.name, port.bus, port.numa) for port in ports], places)
         return self._placed[1]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tocsin.collector.sysfs import device_path, entries, number_of, text_of
+from tocsin.collector.pci_tree import device_way
+from tocsin.collector.sysfs import entries, number_of, text_of
 
 MOST_PORTS = 64
 """Ports of one node that are read; more are counted as dropped."""
@@ -95,7 +96,7 @@ def find_ports(sys: Path, interfaces: Sequence[str]) -> list[Port]:
         folder = sys / "class/net" / name
         if name not in taken and any(fnmatch(name, pattern) for pattern in interfaces) and _is_card(folder):
             device = folder / "device"
-            found.append(Port(name, folder, device_path(device), _numa(device), folder, ethernet=True))
+            found.append(Port(name, folder, device_way(device), _numa(device), folder, ethernet=True))
     return found
 
 
@@ -113,7 +114,7 @@ def _infiniband(sys: Path) -> Iterator[Port]:
             ethernet = text_of(folder / "link_layer") == "Ethernet"
             net = _interface(card / "device/net", nets, number, alone=len(numbers) == 1) if ethernet else None
             device = card / "device"
-            yield Port(f"{name}:{number}", folder, device_path(device), _numa(device), net, name, ethernet)
+            yield Port(f"{name}:{number}", folder, device_way(device), _numa(device), net, name, ethernet)
 
 
 def _is_card(folder: Path) -> bool:

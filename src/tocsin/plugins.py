@@ -71,6 +71,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "notices": f"{_COMPANIONS}:companion_notices",
         "host_load": f"{_COMPANIONS}:companion_host_load",
         "network": f"{_COMPANIONS}:companion_network",
+        "host_errors": f"{_COMPANIONS}:companion_host_errors",
         "attribution": f"{_COMPANIONS}:companion_attribution",
     },
     Kind.CONDITION: {

@@ -32,7 +32,14 @@ PLACE = NodeIdentity("node-1", "training", "rack-7", {"team": "vision"})
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    alone = {"kernel_log": "off", "hook_socket": "", "attribution": False, "host_load": False, "network": False}
+    alone = {
+        "kernel_log": "off",
+        "hook_socket": "",
+        "attribution": False,
+        "host_load": False,
+        "network": False,
+        "host_errors": False,
+    }
     settings = Settings.model_validate({"agent": alone})
     clock = ManualClock(T0)
     with MockFleet(tmp_path, [h100(0), split(a100(1), "3g.40gb")]).loaded():

@@ -17,6 +17,7 @@ import pytest
 
 from tocsin.collector.attribution import Attribution, AttributionCompanion
 from tocsin.collector.frozen import FrozenValues
+from tocsin.collector.host_errors import HostErrors
 from tocsin.collector.host_load import HostLoad
 from tocsin.collector.kernel_log.companion import KernelLogCompanion
 from tocsin.collector.kernel_log.readers import KmsgReader
@@ -133,6 +134,17 @@ def network(folder: Path, clock: ManualClock, outside: bytes) -> Made:
     return Made(made, made.look)
 
 
+def host_errors(folder: Path, clock: ManualClock, outside: bytes) -> Made:
+    """`outside` is what the counter of memory errors holds from the second look on."""
+    counter = folder / "devices/system/edac/mc/mc0/ue_count"
+    counter.parent.mkdir(parents=True)
+    counter.write_bytes(b"0")
+    made = HostErrors(folder, clock, "node-1")
+    made.enrich(Batch(readings=[Reading(GPUS[0], 0, {})]), 0)
+    counter.write_bytes(outside)
+    return Made(made)
+
+
 HELLO = {"kind": "hello", "v": VERSION, "process": "train", "every_s": 5.0}
 STATS = {
     "kind": "stats",
@@ -152,6 +164,7 @@ TALK: dict[str, bytes] = {
     "notices": b'{"Events": [{"EventType": "Preempt", "Resources": ["vm-1"], "NotBefore": ""}]}',
     "host_load": b"MemTotal: 1000 kB\nMemAvailable: 250 kB\n",
     "network": b"4: ACTIVE",
+    "host_errors": b"7",
     "attribution": b"%d (python) S %s\n" % (ME, b" ".join(b"1" for _ in range(50))),
 }
 """What each companion understands."""
@@ -164,6 +177,7 @@ FACTORIES: dict[str, Factory] = {
     "notices": notices,
     "host_load": host_load,
     "network": network,
+    "host_errors": host_errors,
     "attribution": attribution,
 }
 

@@ -95,6 +95,8 @@ class AgentSettings(Section):
     network_rails: dict[str, str] = Field(default_factory=dict)
     """Rail of each port or card, as `{ mlx5_0 = "rail-0", "mlx5_1:1" = "rail-1" }`; it becomes the rail of the GPU that
     the port serves."""
+    host_errors: bool = True
+    """Whether PCIe errors on the way to GPUs and network cards, and memory errors of the node, become events."""
     sys: Path = Path("/sys")
     """The host's `/sys`; a container may have it elsewhere."""
     proc: Path = Path("/proc")

@@ -30,6 +30,8 @@ class EventKind(StrEnum):
     """A host reports a GPU that another host reports; what it said is refused."""
     MAINTENANCE_NOTICE = "maintenance_notice"
     """The cloud announces that it takes the machine away; `code` is a `NoticeCode`, 0 where it takes that back."""
+    NODE_FAULT = "node_fault"
+    """A fault of the node that is none of a GPU's own; `code` is a `NodeFault`, or says that it is over."""
 
 
 @dataclass(frozen=True, slots=True)

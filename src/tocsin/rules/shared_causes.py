@@ -63,6 +63,7 @@ def collapse_upward(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseG
     groups = _joined(groups, partial(_job_key, symptoms), partial(_join_job, symptoms))
     groups = _joined(groups, partial(_rail_key, symptoms), partial(_join_rail, topology))
     groups = _joined(groups, partial(_host_key, symptoms), partial(_join_host, topology))
+    groups = _joined(groups, _network_key, _join_card)
     groups = _joined(groups, partial(_fabric_key, symptoms), partial(_join_fabric, topology))
     for kind in _NARROWEST_FIRST:
         groups = _joined(groups, partial(_wide_key, symptoms, kind), partial(_join_hosts, symptoms, kind))
@@ -189,6 +190,18 @@ def _join_host(topology: Topology, same: list[CauseGroup]) -> None:
         for run in _runs(same, AT_ONCE_MS):
             if len(run) > 1:
                 _absorb_all(run, place)
+
+
+def _network_key(group: CauseGroup) -> Hashable | None:
+    return min(group.hosts) if group.kind is Symptom.NETWORK and len(group.hosts) == 1 else None
+
+
+def _join_card(same: list[CauseGroup]) -> None:
+    """What is known of a host's network cards as a whole, and its ports."""
+    for run in _runs(same, _span(Symptom.NETWORK)):
+        whole = next((one for one in run if one.place.kind is PlaceKind.HOST), None)
+        if whole is not None and len(run) > 1:
+            _absorb_all(run, whole.place)
 
 
 def _gpus(groups: Sequence[CauseGroup]) -> int:

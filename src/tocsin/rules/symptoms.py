@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Category, Finding, Severity, SubjectKind
+from tocsin.domain.node_fault import NETWORK_FAULTS
 from tocsin.rules.conditions.xid_class import XID_METRIC
 from tocsin.rules.sxid import SxidSpec, shipped_sxids
 from tocsin.rules.xid import APPLICATION_CLASSES, xid
@@ -34,6 +36,7 @@ _HARMLESS = 60
 _GPU_LOST = "gpu_lost:"
 _RECOVERY_METRIC = "gpu_recovery_action"
 _SXID = "sxid:"
+_NODE_FAULT = f"{EventKind.NODE_FAULT}:"
 
 
 class Symptom(StrEnum):
@@ -123,6 +126,8 @@ def symptom_of(finding: Finding) -> Symptom:
             return Symptom.BUS
         if item.name.startswith(_SXID):
             return Symptom.SWITCH if any(spec.fatal for spec in switch_errors(finding)) else Symptom.OTHER
+        if item.name.startswith(_NODE_FAULT) and item.value in NETWORK_FAULTS:
+            return Symptom.NETWORK
     if is_verdict(finding):
         return Symptom.VERDICT
     return _of_category(finding)

@@ -61,7 +61,7 @@ FAULT = {"texts": [PROCESS, rf"XID {XID}\b"], "fields": {"code": XID, "kind": "x
 SETTINGS = """
 agent = {{ host = "{node}", pool = "default", listen = "127.0.0.1:0", interval_seconds = {seldom}, push_url = "{url}", \
 spool = "{folder}/spool.db", kernel_log = "journald", hook_socket = "", release_file = "", host_load = false, \
-network = false, attribution = false }}
+network = false, host_errors = false, attribution = false }}
 api = {{ listen = "127.0.0.1:{port}" }}
 dashboard = {{ api_url = "{url}" }}
 store = {{ path = "{folder}/store.db" }}

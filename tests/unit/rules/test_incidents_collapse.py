@@ -396,3 +396,17 @@ def test_ports_of_one_rail_are_its_switch_and_ports_of_one_host_its_cards() -> N
     unnamed = [replace(one, labels={}) for one in fleet]
     (switch,) = collapse(dark_ports(*unnamed), (), topology_of(unnamed, leaf))
     assert (switch.subjects, switch.place) == (16, Place(PlaceKind.SWITCH, "leaf-1"))
+
+
+def test_a_lost_network_card_and_the_ports_behind_it_are_one() -> None:
+    fleet = [gpu(n) for n in range(8)]
+    run = Run()
+    run.step(0, {one: {'network_port_up{port="mlx5_0:1"}': 1.0} for one in fleet})
+    lost = Event(
+        EventKind.NODE_FAULT, "", "node-1", instant(1), 11, "network card 0000:19:00.0: Fatal error 3 detected"
+    )
+    for minute in (1, 2, 3):
+        dark = {one: {'network_port_up{port="mlx5_0:1"}': float(one not in fleet[:2])} for one in fleet}
+        run.step(minute, dark, events=[lost] if minute == 1 else ())
+    (one,) = collapse(run.last.active, (), topology_of(fleet))
+    assert (one.root.rule, one.subjects, one.place) == ("nic_lost", 3, Place(PlaceKind.HOST, "node-1"))

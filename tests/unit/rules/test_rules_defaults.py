@@ -62,6 +62,11 @@ def switch(number: int, times: int) -> Case:
     return Case(events=tuple(Event(EventKind.SXID, "", "node-1", instant(-n), number) for n in range(times)))
 
 
+def node_fault(*numbers: int) -> Case:
+    events = (Event(EventKind.NODE_FAULT, "", "node-1", instant(n), number) for n, number in enumerate(numbers))
+    return Case(len(numbers), events=tuple(events))
+
+
 def code(*numbers: int) -> Case:
     return Case(events=tuple(xid(number, at_ms=instant(0)) for number in numbers))
 
@@ -300,6 +305,13 @@ CASES: dict[str, tuple[Case, Case]] = {
         counter('network_pause_frames_total{port="mlx5_0:1"}', 66_000, minutes=12),
         counter('network_pause_frames_total{port="mlx5_0:1"}', 54_000, minutes=12),
     ),
+    "nic_lost": (node_fault(11), node_fault(12)),
+    "nic_trouble": (node_fault(13), node_fault(11)),
+    "pcie_aer_fatal": (node_fault(23), node_fault(22)),
+    "pcie_aer_nonfatal": (node_fault(22), node_fault(23)),
+    "host_memory_uncorrected": (node_fault(32), node_fault(31)),
+    "host_memory_corrected": (node_fault(31), node_fault(32)),
+    "machine_check": (node_fault(42), node_fault(32)),
     "hardware_slowdown": (
         flat(2, clocks_event_reasons_bitmask=0x8),
         flat(5, clocks_event_reasons_bitmask=0x88),

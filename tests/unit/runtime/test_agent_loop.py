@@ -83,6 +83,7 @@ def settings(tmp_path: Path, **more: object) -> Settings:
         "kernel_log": "off",
         "host_load": False,
         "network": False,
+        "host_errors": False,
     }
     fields |= more
     return Settings(agent=AgentSettings.model_validate(fields))

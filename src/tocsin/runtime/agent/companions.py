@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +95,16 @@ def companion_network(context: Context) -> Companion | None:
     from tocsin.collector.network.companion import open_network
 
     return open_network(context.settings, context.clock, context.own)
+
+
+def companion_host_errors(context: Context) -> Companion | None:
+    """PCIe and memory errors of the node."""
+    wanted = context.settings.agent
+    if not context.is_this_node or not wanted.host_errors:
+        return None
+    from tocsin.collector.host_errors import HostErrors
+
+    return HostErrors(wanted.sys, context.clock, wanted.host or socket.gethostname())
 
 
 def companion_attribution(context: Context) -> Companion | None:
