@@ -17,6 +17,7 @@ from pathlib import Path
 from tocsin.collector.network.ethtool import pause_frames
 from tocsin.collector.network.ports import MOST_PORTS, UP, Port, PortSample, find_ports, read_port
 from tocsin.collector.network.rails import homes
+from tocsin.collector.network.rates import PortRates, rates_between
 from tocsin.collector.pci_tree import Way, folder_of, way_to
 from tocsin.collector.sysfs import number_of
 from tocsin.config.settings import Settings
@@ -31,6 +32,7 @@ from tocsin.topology.labels import RAIL_LABEL
 
 _log = logger("network")
 
+USED, RESENDS, PORTS_DOWN = "network_utilization_ratio", "network_resends_per_second", "network_ports_down"
 STALE_INTERVALS = 3.0
 """Figures older than so many intervals are not taken for the present."""
 FORGET_MS = 7 * DAY
@@ -46,6 +48,7 @@ class _Look:
     at: float
     ports: tuple[Port, ...] = ()
     samples: tuple[PortSample, ...] = ()
+    rates: tuple[PortRates, ...] = ()
 
 
 class Network:
@@ -104,7 +107,10 @@ class Network:
         self._remember(ports, samples)
         self._say_capped(ports, samples)
         self._own.set("tocsin_network_ports", float(len(ports)))
-        self._look = _Look(self._clock.monotonic(), ports, samples)
+        now = self._clock.monotonic()
+        before, passed = dict(zip(self._look.ports, self._look.samples, strict=True)), now - self._look.at
+        rates = tuple(rates_between(before.get(one), now_, passed) for one, now_ in zip(ports, samples, strict=True))
+        self._look = _Look(now, ports, samples, rates)
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:  # noqa: ARG002  # looks age on the monotonic scale
         """`batch` with the figures of the newest look; they are missing as timed out where it is too old."""
@@ -115,10 +121,10 @@ class Network:
         stale = self._clock.monotonic() - look.at > STALE_INTERVALS * self._every
         values: dict[str, dict[str, float]] = defaultdict(dict)
         rails: dict[str, str] = {}
-        for port, sample in zip(look.ports, look.samples, strict=True):
+        for port, sample, rate in zip(look.ports, look.samples, look.rates, strict=True):
             uuid = home.get(port.name)
             if uuid is not None:
-                values[uuid] |= {} if stale else self._figures(port, sample)
+                values[uuid] |= {} if stale else self._figures(port, sample, rate, values[uuid])
                 rails.setdefault(uuid, self._rails.get(port.name) or self._rails.get(port.device, ""))
         readings = [
             # A GPU that answers nothing stays one: what its port does says nothing of it.
@@ -131,10 +137,18 @@ class Network:
             return batch
         return replace(batch, readings=readings)
 
-    def _figures(self, port: Port, sample: PortSample) -> dict[str, float]:
+    def _figures(
+        self, port: Port, sample: PortSample, rate: PortRates, others: Mapping[str, float]
+    ) -> dict[str, float]:
+        """What `port` adds to `others`, the figures of its GPU so far."""
         figures = {variant(metric, "port", port.name): value for metric, value in sample.values.items()}
         if sample.up is not None and port.name in self._was_up:
             figures[variant(UP, "port", port.name)] = float(sample.up)
+            figures[PORTS_DOWN] = others.get(PORTS_DOWN, 0.0) + (not sample.up)
+        if rate.used is not None:
+            figures[USED] = max(others.get(USED, 0.0), rate.used)
+        if rate.resends is not None:
+            figures[RESENDS] = others.get(RESENDS, 0.0) + rate.resends
         return figures
 
     def _home(self, ports: Sequence[Port], readings: Sequence[Reading]) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Which of six stages limits a job: storage to memory, CPU, host to device, device, between GPUs, device to host.
+"""Which of seven stages limits a job: storage, CPU, host to device, device, between GPUs, network, device to host.
 
 Own synthesis, without a model that was trained: a stage speaks by what it alone makes visible. A GPU without kernels
 waits for its input, and the node's own waits tell whether for storage or for CPUs; a link near its capacity is the
-limit whatever else is seen; kernels that are resident while SMs and memory rest wait for other GPUs; SMs that work are
-the limit themselves.
+limit whatever else is seen; kernels that are resident while SMs and memory rest wait for other GPUs, over the network
+where that is busier than the links inside the hosts; SMs that work are the limit themselves.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ COLLECTIVE_BYTES = 0.02
 SLOW_CLOCK = 0.95
 """A GPU whose clock lies below this share of the job's median holds the others up."""
 
+RESENDS = 10.0
+"""Packets a second that a job's ports have to send again, from which on the network is in trouble (own choice)."""
+
 Scores = dict[DiagnosisVerdict, float]
 
 
@@ -44,15 +47,27 @@ def stage_scores(seen: Signals) -> Scores:
     into, out = (0.0, 0.0) if mutual else (receive / SATURATED, transmit / SATURATED)
     if mutual:
         between = max(between, max(receive, transmit) / SATURATED)
+    network = share(seen.network) / SATURATED
+    if _over_network(seen, nvlink):
+        # What cards fetch from GPUs passes their PCIe links as well.
+        network, between = max(network, waiting), nvlink / SATURATED
     found = {
         DiagnosisVerdict.STORAGE: gap * share(seen.storage),
         DiagnosisVerdict.CPU: gap * share(seen.cpu),
         DiagnosisVerdict.HOST_TO_DEVICE: into,
         DiagnosisVerdict.DEVICE: computing,
         DiagnosisVerdict.BETWEEN_GPUS: between,
+        DiagnosisVerdict.NETWORK: network,
         DiagnosisVerdict.DEVICE_TO_HOST: out,
     }
     return {stage: min(score, 1.0) for stage, score in found.items()}
+
+
+def _over_network(seen: Signals, nvlink: float) -> bool:
+    """Whether GPUs wait for those of other hosts: the network is busier than the NVLinks, or in trouble."""
+    used = share(seen.network)
+    trouble = bool(np.nansum(seen.ports_down) > 0 or np.nansum(seen.resends) >= RESENDS)
+    return used >= COLLECTIVE_BYTES and (used >= nvlink or trouble)
 
 
 def diagnose_job(job: ObservedJob, found: WindowMeans, now_ms: int, window_ms: int) -> Diagnosis:
@@ -104,6 +119,8 @@ _SEEN = (
     ("receive", "share of the PCIe link used towards the GPU"),
     ("transmit", "share of the PCIe link used from the GPU"),
     ("nvlink", "share of the NVLinks used"),
+    ("network", "share of the network ports used"),
+    ("resends", "packets sent again a second, of each GPU's network ports"),
     ("clock", "SM clock as a share of its maximum"),
     ("storage", "how much the node waits for storage"),
     ("cpu", "how short the node is of CPUs"),
@@ -122,6 +139,9 @@ def _evidence(seen: Signals, scores: Scores, now_ms: int) -> tuple[Evidence, ...
 
 def _straggler(job: ObservedJob, seen: Signals) -> tuple[str, str]:
     """The GPU that holds the others up, in words; empty where none does."""
+    if np.nansum(seen.ports_down) > 0:
+        dark = int(np.nanargmax(seen.ports_down))
+        return f"; a network port of {where(job.gpus[dark])} is down", f";{where(job.gpus[dark])} 的网络端口断开"
     known = np.isfinite(seen.clock)
     if known.sum() > 2:
         usual = float(np.median(seen.clock[known]))
@@ -214,6 +234,9 @@ METRICS = (
     "gpu_pcie_link_width_max",
     "gpu_nvlink_bandwidth_bytes_per_second",
     "gpu_nvlink_links_max",
+    "network_utilization_ratio",
+    "network_resends_per_second",
+    "network_ports_down",
     "host_cpu_utilization_ratio",
     "host_cpu_iowait_ratio",
     "host_cpu_pressure_ratio",
@@ -228,7 +251,9 @@ class Signals:
 
     `resident` is the share of time in which a kernel was there, `computing` how hard the GPU worked: SMs, memory
     or, where neither is counted, power. `receive` and `transmit` are shares of the PCIe link's capacity in either
-    direction, `nvlink` of all links in both. `clock` is the SM clock's share of its maximum, `lanes` that of the link's
+    direction, `nvlink` of all links in both. `network` is the share of the busiest network port's speed that is used,
+    `resends` the packets a second that have to be sent again, `ports_down` how many ports are down; all three unknown
+    for a job on one host. `clock` is the SM clock's share of its maximum, `lanes` that of the link's
     width. `storage` and `cpu` say how much the node waits for either.
     """
 
@@ -237,6 +262,9 @@ class Signals:
     receive: Floats
     transmit: Floats
     nvlink: Floats
+    network: Floats
+    resends: Floats
+    ports_down: Floats
     clock: Floats
     lanes: Floats
     storage: Floats
@@ -254,6 +282,9 @@ def signals(found: WindowMeans) -> Signals:
             receive=found.of("gpu_pcie_receive_bytes_per_second") / link,
             transmit=found.of("gpu_pcie_transmit_bytes_per_second") / link,
             nvlink=_nvlink(found),
+            network=_of_hosts(found, "network_utilization_ratio"),
+            resends=_of_hosts(found, "network_resends_per_second"),
+            ports_down=_of_hosts(found, "network_ports_down"),
             clock=found.of("gpu_sm_clock_hertz") / _positive(found.of("gpu_sm_clock_max_hertz")),
             lanes=found.of("gpu_pcie_link_width") / _positive(found.of("gpu_pcie_link_width_max")),
             storage=np.fmax(found.of("host_io_pressure_ratio"), found.of("host_cpu_iowait_ratio")) / PRESSURE_FULL,
@@ -262,6 +293,11 @@ def signals(found: WindowMeans) -> Signals:
                 (found.of("host_cpu_utilization_ratio") - CPU_BUSY) / (1.0 - CPU_BUSY),
             ),
         )
+
+
+def _of_hosts(found: WindowMeans, metric: str) -> Floats:
+    several = len({gpu.host for gpu in found.gpus}) > 1
+    return found.of(metric) if several else np.full(len(found.gpus), np.nan)
 
 
 def _positive(values: Floats) -> Floats:
@@ -305,6 +341,7 @@ STAGES = {
     DiagnosisVerdict.HOST_TO_DEVICE: ("copies from the host to the GPU", "从主机到 GPU 的拷贝"),
     DiagnosisVerdict.DEVICE: ("the GPUs' own work", "GPU 自身的计算"),
     DiagnosisVerdict.BETWEEN_GPUS: ("communication between the GPUs", "GPU 之间的通信"),
+    DiagnosisVerdict.NETWORK: ("the network between its hosts", "主机之间的网络"),
     DiagnosisVerdict.DEVICE_TO_HOST: ("copies from the GPU to the host", "从 GPU 到主机的拷贝"),
 }
 
@@ -319,6 +356,9 @@ REMEDIES = {
     DiagnosisVerdict.DEVICE: "nothing to mend around the GPUs: more or faster GPUs, or cheaper kernels, make it faster",
     DiagnosisVerdict.BETWEEN_GPUS: (
         "overlap communication with work, raise the work per step, check links and placement"
+    ),
+    DiagnosisVerdict.NETWORK: (
+        "look at ports that are down, errors and resends, place the job behind fewer switches, overlap communication"
     ),
     DiagnosisVerdict.DEVICE_TO_HOST: "write checkpoints and outputs asynchronously, keep results on the GPU, send less",
     DiagnosisVerdict.LEAK: "restart the job at its next checkpoint; look for tensors that are kept from step to step",

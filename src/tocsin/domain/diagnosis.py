@@ -25,6 +25,7 @@ class DiagnosisVerdict(StrEnum):
     HOST_TO_DEVICE = "host_to_device"
     DEVICE = "device"
     BETWEEN_GPUS = "between_gpus"
+    NETWORK = "network"
     DEVICE_TO_HOST = "device_to_host"
     LEAK = "memory_leak"
     ORPHAN = "memory_without_process"

@@ -67,6 +67,7 @@ def test_each_port_goes_with_the_gpu_behind_its_switch(tree: SysfsTree, clock: M
         'symbol_errors_total{port="mlx5_0:1"}': 7.0,
         'link_downs_total{port="mlx5_0:1"}': 0.0,
         'transmit_bytes_total{port="mlx5_0:1"}': 1000.0,
+        "ports_down": 0.0,
     }
     assert 'transmit_bytes_total{port="mlx5_1:1"}' not in ports_of(one), "32-bit words wrap within seconds"
     label = "topology.kubernetes.io/rail"
@@ -106,6 +107,30 @@ def test_roce_is_up_by_its_carrier_and_counts_drops_and_pauses(tree: SysfsTree, 
     assert ports_of(seen(companion)[0])['port_up{port="mlx5_0:1"}'] == 0.0
     (net / "carrier").unlink()  # EINVAL: set down by a person
     assert 'port_up{port="mlx5_0:1"}' not in ports_of(seen(companion)[0])
+
+
+def test_use_and_resends_are_those_since_the_look_before(tree: SysfsTree, clock: ManualClock) -> None:
+    more = {"unicast_rcv_packets": 1, "port_xmit_data": 0, "port_rcv_data": 0}
+    first = tree.card("mlx5_0", *SWITCH[0], "0000:19:00.0", **more)
+    second = tree.card("mlx5_1", *SWITCH[0], "0000:1a:00.0", **more)
+    write(first / "hw_counters", packet_seq_err=100, local_ack_timeout_err=1)
+    companion = network(tree, clock)
+    assert {key for key in ports_of(seen(companion)[0]) if "{" not in key} == {"ports_down"}
+    clock.advance(10 * SECOND)
+    write(first / "counters", port_xmit_data=25_000_000_000, port_rcv_data=50_000_000_000)
+    write(first / "hw_counters", packet_seq_err=130, local_ack_timeout_err=11)
+    write(second / "counters", port_xmit_data=1_000)
+    write(second, state="1: DOWN")
+    found = {key: value for key, value in ports_of(seen(companion)[0]).items() if "{" not in key}
+    assert found == {"ports_down": 1.0, "utilization_ratio": pytest.approx(0.4), "resends_per_second": 4.0}
+    clock.advance(10 * SECOND)
+    write(first / "counters", port_xmit_data=0, port_rcv_data=0)  # the driver was loaded anew
+    write(first / "hw_counters", packet_seq_err=0, local_ack_timeout_err=0)
+    write(second, state="4: ACTIVE")
+    assert {key: value for key, value in ports_of(seen(companion)[0]).items() if "{" not in key} == {
+        "ports_down": 0.0,
+        "utilization_ratio": 0.0,  # of the second port
+    }
 
 
 def test_ethernet_is_read_where_it_is_asked_for(tree: SysfsTree, clock: ManualClock) -> None:

@@ -88,6 +88,34 @@ def test_the_stage_that_was_made_slow_is_named(case: str) -> None:
     assert {piece.name for piece in found.evidence} >= {"resident", "computing", f"stage:{expected}"}
 
 
+SPREAD = tuple(gpu(n, host=f"node-{n // 4}", model="NVIDIA H100 80GB HBM3") for n in range(8))
+FETCHED = SPINNING | {
+    "network_utilization_ratio": 0.5,
+    "gpu_pcie_receive_bytes_per_second": 27e9,
+    "gpu_pcie_transmit_bytes_per_second": 26e9,
+}
+"""Cards fetch from the GPUs and bring to them what other hosts ask for and send."""
+
+
+def test_gpus_that_wait_for_other_hosts_are_limited_by_the_network() -> None:
+    def verdict(changed: dict[str, float], members: tuple[Gpu, ...] = SPREAD) -> DiagnosisVerdict:
+        return diagnose_job(ObservedJob("train", members), table(HEALTHY | changed, members), T0, WINDOW).verdict
+
+    assert verdict(FETCHED) is DiagnosisVerdict.NETWORK
+    assert verdict(FETCHED, MEMBERS) is DiagnosisVerdict.BETWEEN_GPUS, "on one host the network carries something else"
+    busier_inside = FETCHED | {"network_utilization_ratio": 0.03}
+    assert verdict(busier_inside) is DiagnosisVerdict.BETWEEN_GPUS
+    assert verdict(busier_inside | {"network_resends_per_second": 5.0}) is DiagnosisVerdict.NETWORK, "40 by all of them"
+    assert verdict({"network_utilization_ratio": 0.3}) is DiagnosisVerdict.DEVICE
+    dark = table(HEALTHY | busier_inside, SPREAD)
+    dark.values[:, METRICS.index("network_ports_down")] = [0, 0, 0, 0, 0, 1, 0, 0]
+    found = diagnose_job(ObservedJob("train", SPREAD), dark, T0, WINDOW)
+    assert found.sentence == (
+        "train on 8 GPUs is limited by the network between its hosts; a network port of node-1 GPU 5 is down."
+    )
+    assert found.sentence_zh.endswith("受限于主机之间的网络;node-1 GPU 5 的网络端口断开。")
+
+
 def test_without_the_nodes_own_figures_waiting_is_not_blamed_on_anything() -> None:
     blind = HEALTHY | STARVED | {name: np.nan for name in METRICS if name.startswith("host_")}
     found = diagnose_job(ObservedJob("train", MEMBERS), table(blind), T0, WINDOW)
