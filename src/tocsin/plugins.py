@@ -72,6 +72,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "host_load": f"{_COMPANIONS}:companion_host_load",
         "network": f"{_COMPANIONS}:companion_network",
         "host_errors": f"{_COMPANIONS}:companion_host_errors",
+        "redfish": f"{_COMPANIONS}:companion_redfish",
         "attribution": f"{_COMPANIONS}:companion_attribution",
     },
     Kind.CONDITION: {

@@ -22,6 +22,8 @@ from tocsin.collector.host_load import HostLoad
 from tocsin.collector.kernel_log.companion import KernelLogCompanion
 from tocsin.collector.kernel_log.readers import KmsgReader
 from tocsin.collector.network.companion import Network
+from tocsin.collector.redfish.client import RedfishClient
+from tocsin.collector.redfish.companion import Redfish
 from tocsin.collector.source import Companion
 from tocsin.collector.spot import Azure, NoticeCompanion
 from tocsin.collector.training_hook.companion import HookCompanion
@@ -145,6 +147,14 @@ def host_errors(folder: Path, clock: ManualClock, outside: bytes) -> Made:
     return Made(made)
 
 
+def redfish(_folder: Path, clock: ManualClock, outside: bytes) -> Made:
+    """`outside` is the body of every answer."""
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=outside))
+    client = RedfishClient(httpx2.Client(transport=transport, base_url="http://bmc.test"), clock, 10.0, "", "")
+    made = Redfish({"http://bmc.test": client}, 60.0, "node-1", clock, OwnMetrics())
+    return Made(made, made.ask)
+
+
 HELLO = {"kind": "hello", "v": VERSION, "process": "train", "every_s": 5.0}
 STATS = {
     "kind": "stats",
@@ -165,6 +175,9 @@ TALK: dict[str, bytes] = {
     "host_load": b"MemTotal: 1000 kB\nMemAvailable: 250 kB\n",
     "network": b"4: ACTIVE",
     "host_errors": b"7",
+    "redfish": b"""{"ThermalEquipment": {"@odata.id": "/redfish/v1/t"}, "CDUs": {"@odata.id": "/redfish/v1/c"},
+        "Members": [{"@odata.id": "/redfish/v1/m"}], "LeakDetection": {"@odata.id": "/redfish/v1/l"},
+        "LeakDetectors": {"@odata.id": "/redfish/v1/d"}, "DetectorState": "Critical", "Name": "m"}""",
     "attribution": b"%d (python) S %s\n" % (ME, b" ".join(b"1" for _ in range(50))),
 }
 """What each companion understands."""
@@ -178,6 +191,7 @@ FACTORIES: dict[str, Factory] = {
     "host_load": host_load,
     "network": network,
     "host_errors": host_errors,
+    "redfish": redfish,
     "attribution": attribution,
 }
 

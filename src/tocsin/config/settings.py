@@ -21,6 +21,7 @@ from tocsin.config.node import NodeSettings
 from tocsin.config.notify import NotifySettings
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.promql import PromqlSettings
+from tocsin.config.redfish import RedfishSettings
 from tocsin.config.section import Section
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.decision import Mode
@@ -463,6 +464,7 @@ class Settings(Section):
 
     agent: AgentSettings = Field(default_factory=AgentSettings)
     simulation: SimulationSettings = Field(default_factory=SimulationSettings)
+    redfish: RedfishSettings = Field(default_factory=RedfishSettings)
     promql: PromqlSettings = Field(default_factory=PromqlSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)

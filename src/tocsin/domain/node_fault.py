@@ -29,6 +29,16 @@ class NodeFault(IntEnum):
     """The host's memory had an error that could not be corrected."""
     MACHINE_CHECK = 42
     """A processor, or the firmware, reports a hardware error that was not corrected."""
+    LEAK = 51
+    """A leak detector has found liquid."""
+    COOLANT_FLOW = 52
+    """The flow of coolant is out of its unit's limits."""
+    COOLANT_TEMPERATURE = 53
+    """The coolant that is supplied is out of its unit's limits."""
+    FAN = 54
+    """A fan failed, or is about to."""
+    POWER_SUPPLY = 55
+    """A power supply failed, is about to, or has no input."""
 
     @property
     def over(self) -> int:
@@ -37,3 +47,11 @@ class NodeFault(IntEnum):
 
 
 NETWORK_FAULTS = frozenset({NodeFault.NIC_LOST, NodeFault.NIC_HEALTH, NodeFault.NIC_CABLE, NodeFault.NIC_HOT})
+AROUND_NODE = (
+    NodeFault.LEAK,
+    NodeFault.COOLANT_FLOW,
+    NodeFault.COOLANT_TEMPERATURE,
+    NodeFault.FAN,
+    NodeFault.POWER_SUPPLY,
+)
+"""What management controllers tell."""

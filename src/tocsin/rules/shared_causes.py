@@ -33,6 +33,7 @@ UNCOUNTED = 3
 LASTING = frozenset({Symptom.HEAT, Symptom.POWER})
 """What goes on for as long as its cause does: findings of one GPU that overlap are one."""
 _OF_JOBS = frozenset({Symptom.PROGRAM, Symptom.HANG})
+_OF_NODE = frozenset({Symptom.NETWORK, Symptom.HEAT, Symptom.POWER})
 _AT_ONCE = frozenset({Symptom.BUS, Symptom.POWER, Symptom.FIRMWARE, Symptom.PROGRAM})
 _OF_HOSTS = (OWN | {Symptom.DARK}) - {Symptom.NVLINK, Symptom.NVLINK_SIDE, Symptom.SWITCH}
 
@@ -63,7 +64,7 @@ def collapse_upward(symptoms: Symptoms, groups: list[CauseGroup]) -> list[CauseG
     groups = _joined(groups, partial(_job_key, symptoms), partial(_join_job, symptoms))
     groups = _joined(groups, partial(_rail_key, symptoms), partial(_join_rail, topology))
     groups = _joined(groups, partial(_host_key, symptoms), partial(_join_host, topology))
-    groups = _joined(groups, _network_key, _join_card)
+    groups = _joined(groups, _node_key, partial(_join_node, symptoms))
     groups = _joined(groups, partial(_fabric_key, symptoms), partial(_join_fabric, topology))
     for kind in _NARROWEST_FIRST:
         groups = _joined(groups, partial(_wide_key, symptoms, kind), partial(_join_hosts, symptoms, kind))
@@ -192,14 +193,14 @@ def _join_host(topology: Topology, same: list[CauseGroup]) -> None:
                 _absorb_all(run, place)
 
 
-def _network_key(group: CauseGroup) -> Hashable | None:
-    return min(group.hosts) if group.kind is Symptom.NETWORK and len(group.hosts) == 1 else None
+def _node_key(group: CauseGroup) -> Hashable | None:
+    return (group.kind, *group.hosts) if group.kind in _OF_NODE and len(group.hosts) == 1 else None
 
 
-def _join_card(same: list[CauseGroup]) -> None:
-    """What is known of a host's network cards as a whole, and its ports."""
-    for run in _runs(same, _span(Symptom.NETWORK)):
-        whole = next((one for one in run if one.place.kind is PlaceKind.HOST), None)
+def _join_node(symptoms: Symptoms, same: list[CauseGroup]) -> None:
+    """What a host's network cards, cooling or power supplies are found with, and what its GPUs show of it."""
+    for run in _runs(same, _span(same[0].kind)):
+        whole = next((one for one in run if any(not symptoms.gpu[i] for i in one.members)), None)
         if whole is not None and len(run) > 1:
             _absorb_all(run, whole.place)
 

@@ -134,6 +134,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_network_counters_at_cap": OwnMetric(
         "gauge", (), "Error counters of network ports that have come to their end, so that no further error is seen."
     ),
+    "tocsin_redfish_looks_total": OwnMetric(
+        "counter", ("outcome",), "Looks at management controllers: complete, partly or failed."
+    ),
     "tocsin_cloud_notices_total": OwnMetric(
         "counter", ("outcome",), "Polls of the cloud's metadata service: none, notice, unreachable or unreadable."
     ),

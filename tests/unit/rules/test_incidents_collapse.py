@@ -410,3 +410,18 @@ def test_a_lost_network_card_and_the_ports_behind_it_are_one() -> None:
         run.step(minute, dark, events=[lost] if minute == 1 else ())
     (one,) = collapse(run.last.active, (), topology_of(fleet))
     assert (one.root.rule, one.subjects, one.place) == ("nic_lost", 3, Place(PlaceKind.HOST, "node-1"))
+
+
+def test_a_leak_and_the_gpus_that_it_heats_are_one() -> None:
+    fleet = [gpu(n) for n in range(8)]
+    run = Run()
+    leak = Event(EventKind.NODE_FAULT, "", "node-1", instant(0), 51, "leak detector tray of Chassis is Critical")
+    for minute in range(6):
+        warm = {one: {"temperature_celsius": 91.0 if one in fleet[:2] and minute > 1 else 60.0} for one in fleet}
+        run.step(minute, warm, events=[leak] if minute == 0 else ())
+    (one,) = collapse(run.last.active, (), topology_of(fleet))
+    assert (one.root.rule, one.place) == ("leak_detected", Place(PlaceKind.HOST, "node-1"))
+    assert {member.rule for member in one.members} >= {"leak_detected", "temperature_high"}
+    over = replace(leak, code=151, at_ms=instant(6))
+    run.step(6, {one: {"temperature_celsius": 60.0} for one in fleet}, events=[over])
+    assert "leak_detected" not in {finding.rule for finding in run.last.active}

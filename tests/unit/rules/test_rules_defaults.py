@@ -311,6 +311,11 @@ CASES: dict[str, tuple[Case, Case]] = {
     "pcie_aer_nonfatal": (node_fault(22), node_fault(23)),
     "host_memory_uncorrected": (node_fault(32), node_fault(31)),
     "host_memory_corrected": (node_fault(31), node_fault(32)),
+    "leak_detected": (node_fault(51), node_fault(52)),
+    "coolant_flow": (node_fault(52), node_fault(53)),
+    "coolant_temperature": (node_fault(53), node_fault(52)),
+    "fan_failed": (node_fault(54), node_fault(55)),
+    "power_supply_failed": (node_fault(55), node_fault(54)),
     "machine_check": (node_fault(42), node_fault(32)),
     "hardware_slowdown": (
         flat(2, clocks_event_reasons_bitmask=0x8),

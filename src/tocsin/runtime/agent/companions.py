@@ -107,6 +107,15 @@ def companion_host_errors(context: Context) -> Companion | None:
     return HostErrors(wanted.sys, context.clock, wanted.host or socket.gethostname())
 
 
+def companion_redfish(context: Context) -> Companion | None:
+    """Leaks, coolant, fans and power supplies, by management controllers."""
+    if not context.is_this_node or not context.settings.redfish.urls:
+        return None
+    from tocsin.collector.redfish.companion import open_redfish
+
+    return open_redfish(context.settings, context.clock, context.own, context.alarm)
+
+
 def companion_attribution(context: Context) -> Companion | None:
     """Who owns the processes."""
     wanted = context.settings.agent

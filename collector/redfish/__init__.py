@@ -1,0 +1,1 @@
+"""What management controllers around a node say over Redfish: leaks, coolant, fans, power supplies."""
