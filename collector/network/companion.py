@@ -49,6 +49,8 @@ class _Look:
     ports: tuple[Port, ...] = ()
     samples: tuple[PortSample, ...] = ()
     rates: tuple[PortRates, ...] = ()
+    lost: tuple[Port, ...] = ()
+    """Ports that were up, of cards that are no longer on the bus."""
 
 
 class Network:
@@ -84,6 +86,8 @@ class Network:
         self._look = _Look(clock.monotonic())
         self._capped: frozenset[tuple[str, str]] = frozenset()
         self._placed: tuple[tuple[object, ...], dict[str, str]] = ((), {})
+        self._known: dict[str, Port] = {}
+        self._homes: dict[str, str] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="network", daemon=True)
 
@@ -110,14 +114,23 @@ class Network:
         now = self._clock.monotonic()
         before, passed = dict(zip(self._look.ports, self._look.samples, strict=True)), now - self._look.at
         rates = tuple(rates_between(before.get(one), now_, passed) for one, now_ in zip(ports, samples, strict=True))
-        self._look = _Look(now, ports, samples, rates)
+        self._look = _Look(now, ports, samples, rates, self._lost(ports))
+
+    def _lost(self, ports: Sequence[Port]) -> tuple[Port, ...]:
+        """Known ports of cards that the bus no longer has: one whose card is there was handed to a container."""
+        gone = self._known.keys() - {port.name for port in ports}
+        self._known |= {port.name: port for port in ports}
+        buses = self._sys / "bus/pci/devices"
+        found = (self._known[name] for name in sorted(gone) if name in self._was_up)
+        return tuple(port for port in found if port.bus and not (buses / port.bus[-1]).exists())
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:  # noqa: ARG002  # looks age on the monotonic scale
         """`batch` with the figures of the newest look; they are missing as timed out where it is too old."""
         look = self._look
-        if not look.ports or not batch.readings:
+        if not (look.ports or look.lost) or not batch.readings:
             return batch
         home = self._home(look.ports, batch.readings)
+        self._homes |= home
         stale = self._clock.monotonic() - look.at > STALE_INTERVALS * self._every
         values: dict[str, dict[str, float]] = defaultdict(dict)
         rails: dict[str, str] = {}
@@ -126,6 +139,11 @@ class Network:
             if uuid is not None:
                 values[uuid] |= {} if stale else self._figures(port, sample, rate, values[uuid])
                 rails.setdefault(uuid, self._rails.get(port.name) or self._rails.get(port.device, ""))
+        for port in look.lost:
+            if (uuid := self._homes.get(port.name)) is not None and not stale:
+                figures = values[uuid]
+                figures[variant(UP, "port", port.name)] = 0.0
+                figures[PORTS_DOWN] = figures.get(PORTS_DOWN, 0.0) + 1
         readings = [
             # A GPU that answers nothing stays one: what its port does says nothing of it.
             _with(one, values[one.gpu.uuid], rails.get(one.gpu.uuid, ""), stale=stale)

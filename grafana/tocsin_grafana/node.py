@@ -105,6 +105,17 @@ def _links() -> Row:
     )
 
 
+def _network() -> Row:
+    return Row(
+        "Network",
+        (
+            lines("network_utilization_ratio", "Busiest network port", "host", 8, least=0, most=1),
+            lines("network_resends_per_second", "Packets sent again", "host", 8, least=0),
+            lines("network_ports_down", "Network ports down", "host", 8, least=0),
+        ),
+    )
+
+
 def board() -> Board:
     """All GPUs of one host side by side."""
     return Board(
@@ -112,5 +123,12 @@ def board() -> Board:
         "Node",
         "The GPUs of one host side by side: what differs from its neighbours is what to look at.",
         "host",
-        (Row("GPUs", (_gpus(),)), _work(), _heat(), _links(), Row("Host and agent", (_host_load(), _agent()))),
+        (
+            Row("GPUs", (_gpus(),)),
+            _work(),
+            _heat(),
+            _links(),
+            _network(),
+            Row("Host and agent", (_host_load(), _agent())),
+        ),
     )

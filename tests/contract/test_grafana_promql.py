@@ -36,6 +36,9 @@ pytestmark = pytest.mark.server
 NOT_SIMULATED = {
     ("fleet", "What the driver asks for"): "no simulated GPU has a verdict at this instant",
     ("node", "The host itself"): "companion host_load does not run beside a simulated fleet",
+    ("node", "Busiest network port"): "companion network does not run beside a simulated fleet",
+    ("node", "Packets sent again"): "as above",
+    ("node", "Network ports down"): "as above",
     ("predictions", "Features that have shifted"): "asked once a day of past is there",
     ("predictions", "Error of calibration"): "nothing has come due within minutes",
     ("predictions", "Predictions that have come due"): "nothing has come due within minutes",

@@ -20,7 +20,7 @@ NAMES = ("fleet", "node", "gpu", "predictions", "actions")
 GPU_LABELS = frozenset(
     {"gpu_uuid", "gpu_index", "model", "host", "pool", "mig_uuid", "mig_profile", "simulated", "instance", "job"}
 )
-_NAME = re.compile(r"\b(?:gpu|fleet|pool|host|vllm|tocsin)_[a-z0-9_]+\b")
+_NAME = re.compile(r"\b(?:gpu|fleet|pool|host|network|vllm|tocsin)_[a-z0-9_]+\b")
 _SERIES = re.compile(r"([a-z_][a-z0-9_]*)\{([^}]*)\}")
 _BY = re.compile(r"\b(?:by|on|ignoring|group_left|group_right|without)\s*\(([^)]*)\)")
 

@@ -91,6 +91,19 @@ def test_a_port_that_never_was_up_is_not_down(tree: SysfsTree, clock: ManualCloc
     assert not any(name.startswith("port_up") for name in ports_of(seen(companion)[0])), "it was taken out of use"
 
 
+def test_a_card_that_left_the_bus_is_down_and_one_in_a_container_is_not(tree: SysfsTree, clock: ManualClock) -> None:
+    for number, switch in enumerate(SWITCH):
+        tree.card(f"mlx5_{number}", *switch, f"0000:19:0{number}.0")
+    companion = network(tree, clock)
+    seen(companion)
+    for number in range(2):
+        (tree.root / f"class/infiniband/mlx5_{number}").unlink()
+    (tree.root / "bus/pci/devices/0000:19:00.0").unlink()
+    one, two = seen(companion)
+    assert ports_of(one) == {'port_up{port="mlx5_0:1"}': 0.0, "ports_down": 1.0}
+    assert ports_of(two) == {}
+
+
 def test_roce_is_up_by_its_carrier_and_counts_drops_and_pauses(tree: SysfsTree, clock: ManualClock) -> None:
     way = (*SWITCH[0], "0000:19:00.0")
     port = tree.card("mlx5_0", *way, layer="Ethernet", link_downed=255)
