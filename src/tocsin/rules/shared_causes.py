@@ -162,8 +162,9 @@ def _rail_key(symptoms: Symptoms, group: CauseGroup) -> Hashable | None:
 
 def _join_rail(topology: Topology, same: list[CauseGroup]) -> None:
     """Ports of most GPUs of a rail, on several hosts: the rail comes before the hosts that it serves."""
-    (gpu, *_), (host, *_) = sorted(same[0].gpus), sorted(same[0].hosts)
-    place = Place(PlaceKind.RAIL, topology.name(PlaceKind.RAIL, gpu, host))
+    first = same[0]
+    rail = topology.name(PlaceKind.RAIL, first.place.name, min(first.hosts, default=""))
+    place = Place(PlaceKind.RAIL, rail)
     total = len(topology.held(place).gpus)
     for run in _runs(same, _span(Symptom.NETWORK)):
         if _hosts(run) > 1 and covers(_gpus(run), total) and _borne_out(topology, place, run):

@@ -177,7 +177,11 @@ def counters(state: SimState) -> dict[str, Floats]:
     return found | {"gpu_xid_last_code": state.xid_last}
 
 
-GPU_METRICS = frozenset(name for name, spec in METRICS.items() if spec.entity == "gpu")
+_OF_THE_NODE = frozenset({"network", "cooling"})
+"""Families that companions read of a real node; a simulated GPU has no node, so they are not even missing."""
+GPU_METRICS = frozenset(
+    name for name, spec in METRICS.items() if spec.entity == "gpu" and spec.family not in _OF_THE_NODE
+)
 LOST = {name: Missing.LOST for name in METRICS if name in GPU_METRICS}
 _ALLOCATOR = (
     "gpu_allocator_reserved_bytes",

@@ -7,17 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pytest_httpserver import HTTPServer
 from structlog.testing import capture_logs
 
+from tocsin.collector.network.companion import Network
+from tocsin.collector.redfish.companion import Redfish
+from tocsin.config.redfish import RedfishSettings
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.reading import Owner
-from tocsin.runtime.agent.companions import RETRY_SECONDS, Companions, Context, every_companion
+from tocsin.runtime.agent.companions import RETRY_SECONDS, Companions, Context, every_companion, find_companion
 from tocsin.runtime.agent.process import Agent
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, reading, xid
+from tocsin_testing.sysfs_tree import SysfsTree
 
 
 class Helper:
@@ -175,3 +180,30 @@ def test_the_time_they_take_is_counted() -> None:
 def test_the_registry_has_the_source_marked_first_and_owners_last() -> None:
     assert every_companion()[0][0] == "frozen"
     assert every_companion()[-1][0] == "attribution"
+
+
+def test_what_stands_around_the_gpus_is_opened_by_settings(tmp_path: Path, httpserver: HTTPServer) -> None:
+    tree = SysfsTree(tmp_path / "sys")
+    tree.pci("pci0000:15", "0000:18:00.0")
+    tree.card("mlx5_0", "pci0000:15", "0000:19:00.0")
+    httpserver.expect_request("/redfish/v1/").respond_with_json({"Name": "root"})
+    agent = AgentSettings(sys=tree.root, spool=tmp_path / "spool.db", network_rails={"mlx5_0": "rail-1"})
+    redfish = RedfishSettings(urls=[httpserver.url_for("").rstrip("/")])
+    context = replace(around(), settings=Settings(agent=agent, redfish=redfish))
+    names = ["network", "host_errors", "redfish"]
+    made = Companions(context, [(name, find_companion(name)) for name in names])
+    try:
+        assert made.names == names
+        network, controllers = made.find("network"), made.find("redfish")
+        assert isinstance(network, Network)
+        assert isinstance(controllers, Redfish)
+        network.look()
+        controllers.ask()
+        one = gpu(0, pci_bus_id="00000000:18:00.0")
+        (found,) = made.enrich(Batch(readings=[reading(one, T0, power_watts=9.0)]), T0).readings
+        assert found.values['network_port_up{port="mlx5_0:1"}'] == 1.0
+        assert found.gpu.labels["topology.kubernetes.io/rail"] == "rail-1"
+    finally:
+        made.close()
+    none = Companions(replace(context, settings=Settings()), [("redfish", find_companion("redfish"))])
+    assert none.names == []
