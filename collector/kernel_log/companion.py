@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tocsin.collector.kernel_log.amdgpu import AmdgpuParser
 from tocsin.collector.kernel_log.host_lines import host_events
 from tocsin.collector.kernel_log.parser import KernelEvent, KernelLogParser
 from tocsin.collector.kernel_log.readers import (
@@ -127,6 +128,7 @@ class KernelLogCompanion:
         self._host = host
         self._state = state
         self._parser = KernelLogParser(driver)
+        self._amdgpu = AmdgpuParser()
         self._dedup = Deduplicator(round(interval_seconds * SECOND))
         self._bound = queue_events
         self._queue: list[KernelEvent] = []
@@ -167,7 +169,7 @@ class KernelLogCompanion:
             before = len(self._queue)
             dropped = 0
             for record in chunk.records:
-                events = [*self._parser.feed(record), *host_events(record)]
+                events = [*self._parser.feed(record), *host_events(record), *self._amdgpu.feed(record)]
                 room = self._bound - len(self._queue)
                 self._queue += events[:room]
                 dropped += max(0, len(events) - room)
@@ -247,7 +249,7 @@ class KernelLogCompanion:
             ways = {gpu: way_to(self._sys, bus) for bus, gpu in self._buses.items()}
             uuid = the_one_near(way_to(self._sys, seen.bus), ways)
         message = seen.message
-        if not uuid and seen.kind in (EventKind.XID, EventKind.RECOVERY_ACTION):
+        if not uuid and seen.kind in (EventKind.XID, EventKind.RECOVERY_ACTION, EventKind.DEVICE_FAULT):
             where = seen.bus or (seen.line.address if seen.line is not None else "")
             message = f"PCI {where}, a GPU that nothing else reports: {message}"
         at_ms = seen.at_ms if seen.at_ms is not None else now_ms

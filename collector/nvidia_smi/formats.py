@@ -134,6 +134,22 @@ def _number(element: Element, path: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
+_LINKS_OF = re.compile(r"^GPU \d+: .*\(UUID: (GPU-[^)]+)\)")
+_LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d{1,5}(?:\.\d{1,6})?) GB/s|<inactive>)")
+
+
+def parse_links(text: str) -> dict[str, dict[int, bool]]:
+    """Whether each NVLink is up, by UUID and number, from ``nvidia-smi nvlink -s``; a link without speed is not."""
+    found: dict[str, dict[int, bool]] = {}
+    links: dict[int, bool] = {}
+    for line in text.splitlines():
+        if (gpu := _LINKS_OF.match(line)) is not None:
+            links = found.setdefault(gpu[1], {})
+        elif (link := _LINK.match(line)) is not None:
+            links[int(link[1])] = link[2] is not None and float(link[2]) > 0
+    return found
+
+
 _MOST_NAME = 200
 """Longer than any name of a field with its unit."""
 IDENTITY = ("index", "uuid", "name", "serial", "pci.bus_id")

@@ -1,16 +1,14 @@
 """Reading GPUs through the program nvidia-smi, for nodes where no NVML library can be loaded.
 
-A fallback: a process per reading, no event set, no activity counters, no NVLink. One `nvidia-smi -q -x` tells all of
-all GPUs; where that fails, as it does when one GPU is lost, the CSV query still tells of the others.
+A fallback: two processes per reading, no event set, no activity counters, of NVLink whether a link is up. One
+`nvidia-smi -q -x` tells all of all GPUs; where that fails, as it does when one GPU is lost, the CSV query still tells
+of the others.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 from tocsin.collector.nvidia_smi.cells import METRICS_READ, Cells
 from tocsin.collector.nvidia_smi.formats import (
@@ -20,9 +18,11 @@ from tocsin.collector.nvidia_smi.formats import (
     count_instances,
     csv_fields,
     parse_csv,
+    parse_links,
     parse_xml,
     refused_field,
 )
+from tocsin.collector.smi_program import Program, SmiAnswer
 from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
 from tocsin.domain.batch import Batch
@@ -44,68 +44,8 @@ _LISTED = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SmiAnswer:
-    """What the program printed, and its exit status."""
-
-    status: int
-    out: str
-    err: str = ""
-
-
 class DriverGone(Unavailable):
     """nvidia-smi runs and finds no driver or no library of it: no GPU answers."""
-
-
-class Program(Protocol):
-    """Running nvidia-smi."""
-
-    def run(self, arguments: Sequence[str], seconds: float) -> SmiAnswer | None:
-        """Its answer; None where it has not ended in time, or an earlier run still has not. Raises OSError."""
-
-    def close(self) -> None:
-        """Let go of a run that has not ended."""
-
-
-class SmiProgram:
-    """The real one. A run that hangs is asked to end and then left alone: to kill it inside the driver can wedge a GPU.
-
-    While it hangs no other is started.
-    """
-
-    def __init__(self, command: Sequence[str] = ("nvidia-smi",)) -> None:
-        self._command = tuple(command)
-        self._stuck: subprocess.Popen[str] | None = None
-
-    def run(self, arguments: Sequence[str], seconds: float) -> SmiAnswer | None:
-        if self._stuck is not None:
-            if self._stuck.poll() is None:
-                return None
-            self.close()
-        child = subprocess.Popen(
-            [*self._command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        try:
-            out, err = child.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            child.terminate()
-            self._stuck = child
-            return None
-        return SmiAnswer(child.returncode, out, err)
-
-    def close(self) -> None:
-        if self._stuck is not None:
-            for stream in (self._stuck.stdout, self._stuck.stderr):
-                if stream is not None:
-                    stream.close()
-            self._stuck.poll()
-            self._stuck = None
 
 
 class NvidiaSmiSource:
@@ -122,6 +62,7 @@ class NvidiaSmiSource:
         self._instances: dict[str, list[Gpu]] = {}
         self._transitions = Transitions(self.name)
         self._told: str = ""
+        self._has_links = True
         if (listed := self._ask()) is None:
             raise Unavailable(
                 f"nvidia-smi did not answer within {deadline_seconds:g} s; see whether it hangs by itself"
@@ -140,6 +81,7 @@ class NvidiaSmiSource:
             return self._absent(now_ms, frozenset(), "nvidia-smi has not ended in time")
         self._told = ""
         self._take(found)
+        self._add_links(found)
         by_gpu = [self._readings(gpu, now_ms) for gpu in found]
         events = self._transitions.note([readings[0] for readings in by_gpu], now_ms)
         return Batch(tuple(reading for readings in by_gpu for reading in readings), tuple(events))
@@ -191,6 +133,22 @@ class NvidiaSmiSource:
         if answer is not None and answer.status in _NO_DRIVER:
             raise DriverGone(_why(answer))
         return answer
+
+    def _add_links(self, found: Sequence[SmiGpu]) -> None:
+        """Add whether each NVLink is up; where the first answer has no link, nobody asks again."""
+        if not self._has_links:
+            return
+        try:
+            answer = self._run("nvlink", "-s")
+        except Unavailable:
+            return
+        if answer is None:
+            return
+        links = parse_links(answer.out)
+        self._has_links = any(links.values())
+        for gpu in found:
+            for number, up in links.get(gpu.uuid, {}).items():
+                gpu.cells.add(variant("gpu_nvlink_up", "link", str(number)), float(up))
 
     def _take(self, found: Sequence[SmiGpu]) -> None:
         before = self._gpus

@@ -27,9 +27,9 @@ from tocsin.collector.nvml.events import XidWatch
 from tocsin.collector.nvml.gpm import GpmActivity
 from tocsin.collector.nvml.library import LIBRARY_CODES, Code, Nvml, NvmlFailure, unavailable
 from tocsin.collector.nvml.opening import KnownGpus, LibraryOpening, Listing
-from tocsin.collector.nvml.workers import DriverThreads, WaitBudget
 from tocsin.collector.source import NodeIdentity
 from tocsin.collector.transitions import Transitions
+from tocsin.collector.workers import DriverThreads, WaitBudget
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, Clock, SystemClock
 from tocsin.domain.event import Event, EventKind

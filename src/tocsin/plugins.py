@@ -59,6 +59,8 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "nvidia_smi": f"{_SOURCES}:open_nvidia_smi",
         "dcgm_exporter": "tocsin.collector.dcgm.exporter:open_dcgm_exporter",
         "dcgmi": "tocsin.collector.dcgm.dcgmi:open_dcgmi",
+        "amdsmi": f"{_SOURCES}:open_amdsmi",
+        "npu_smi": f"{_SOURCES}:open_npu_smi",
         "simulated": f"{_SOURCES}:open_simulated",
         "replay": f"{_SOURCES}:open_replay",
     },

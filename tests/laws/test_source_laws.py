@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.collector.amdsmi.library import AmdEvent
+from tocsin.collector.amdsmi.source import AmdSmiSource
 from tocsin.collector.dcgm.dcgmi import DcgmiSource
+from tocsin.collector.npu_smi.source import NpuSmiSource
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.replay.source import ReplaySource, read_recording
@@ -25,6 +28,8 @@ from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_pages import DATA as DCGM_DATA
 from tocsin_testing.dcgm_pages import LIVE_IDS, Exporter, FakeDcgmi, exporter_source, live_rows
 from tocsin_testing.nvml_replay import RecordedNvml, devices
+from tocsin_testing.vendor_doubles import FakeAmd, FakeNpu
+from tocsin_testing.vendor_facts import amd, ascend
 
 Factory = Callable[[], Source]
 """Makes a source with at least one GPU, ready to be read at `T0`."""
@@ -88,7 +93,36 @@ def nvml_in_trouble() -> Source:
     return source
 
 
+def amdsmi() -> Source:
+    """Two MI300X as the library would answer for them."""
+    return AmdSmiSource(FakeAmd(amd("healthy")), NodeIdentity("node-1"), SystemClock())
+
+
+def amdsmi_in_trouble() -> Source:
+    """A link down, blanks of every form, a card of which only failures come, and a reset that was told of."""
+    library = FakeAmd([*amd("link"), *amd("bus")[1:]])
+    library.told = [AmdEvent(0, "GPU_PRE_RESET", "reset")]
+    return AmdSmiSource(library, NodeIdentity("node-1"), SystemClock())
+
+
+def npu_smi() -> Source:
+    """Two Ascend NPUs as npu-smi would print them."""
+    return NpuSmiSource(FakeNpu(ascend("healthy")), NodeIdentity("node-1"), SystemClock())
+
+
+def npu_smi_in_trouble() -> Source:
+    """An NPU in alarm with an error code, and no answer to most questions."""
+    program = FakeNpu(ascend("memory"))
+    source = NpuSmiSource(program, NodeIdentity("node-1"), SystemClock())
+    program.hangs = ("info -t ecc", "info -t common")
+    return source
+
+
 FACTORIES: dict[str, Factory] = {
+    "amdsmi": amdsmi,
+    "amdsmi_in_trouble": amdsmi_in_trouble,
+    "npu_smi": npu_smi,
+    "npu_smi_in_trouble": npu_smi_in_trouble,
     "nvml": nvml,
     "nvml_in_trouble": nvml_in_trouble,
     "dcgm_exporter": dcgm_exporter,

@@ -8,6 +8,7 @@ import click
 
 from tocsin.config.load import PREFIX, describe
 from tocsin.domain.metrics import METRICS
+from tocsin.domain.vendor_metrics import AMD, ASCEND, vendor_metrics
 from tocsin.telemetry.metrics import reference as own_reference
 
 
@@ -34,6 +35,8 @@ def metrics_page() -> str:
         f"Made by `tocsin reference metrics`: the {len(METRICS)} rows of the metric table. A label in the second",
         'column means that the metric has variants, `name{label="value"}`; they do not count as metrics of their own.',
         "",
+        "What AMD and Ascend answer, with their units, stands after the table.",
+        "",
         "| metric | label | kind | unit | meaning | NVML | DCGM |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -42,7 +45,31 @@ def metrics_page() -> str:
         nvml = f"`{spec.nvml.replace('|', '/')}`" if spec.nvml else ""
         cells = (f"`{spec.name}`", spec.label, spec.kind, spec.unit, spec.help, nvml, dcgm)
         lines.append("| " + " | ".join(cells) + " |")
+    for vendor, heading in _VENDORS.items():
+        lines += ["", *_vendor_table(vendor, heading)]
     return "\n".join(lines) + "\n"
+
+
+_VENDORS = {AMD: "AMD, by the library amdsmi", ASCEND: "Ascend, by the program npu-smi"}
+
+
+def _vendor_table(vendor: str, heading: str) -> list[str]:
+    """The rows of one vendor: what is asked, where the answer has the value, and its unit there."""
+    lines = [
+        f"## {heading}",
+        "",
+        "Never run on such a card. Several rows of one metric are tried in their order; `slow` rows are not asked with",
+        "every reading.",
+        "",
+        "| metric | asked | key | unit there | cadence | from |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in vendor_metrics(vendor):
+        name = row.name(METRICS[row.metric].label)
+        key = f"`{row.key}`" if row.key else ""
+        cadence = "slow" if row.slow else "each reading"
+        lines.append(f"| `{name}` | `{row.call}` | {key} | {row.unit} | {cadence} | {row.provenance} |")
+    return lines
 
 
 def _walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

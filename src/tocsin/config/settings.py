@@ -60,9 +60,11 @@ class AgentSettings(Section):
     """The agent: one per node."""
 
     source: str = "auto"
-    """Where readings come from: `auto`, `nvml`, `nvidia_smi`, `dcgm_exporter`, `dcgmi`, `simulated` or `replay`.
+    """Where readings come from: `auto`, `nvml`, `nvidia_smi`, `dcgm_exporter`, `dcgmi`, `amdsmi`, `npu_smi`,
+    `simulated` or `replay`.
 
-    `auto` is `nvml`, or `nvidia_smi` where no NVML library can be loaded.
+    `auto` is `nvml`, or the first of `nvidia_smi`, `amdsmi` and `npu_smi` that answers where no NVML library can be
+    loaded.
     """
     interval_seconds: float = Field(default=10.0, gt=0)
     """Time between two readings of a GPU."""
@@ -76,6 +78,11 @@ class AgentSettings(Section):
     """Command, with leading arguments, that source `dcgmi` runs."""
     nvidia_smi_command: list[str] = Field(default_factory=lambda: ["nvidia-smi"], min_length=1)
     """Command, with leading arguments, that source `nvidia_smi` runs."""
+    npu_smi_command: list[str] = Field(default_factory=lambda: ["npu-smi"], min_length=1)
+    """Command, with leading arguments, that source `npu_smi` runs."""
+    npu_faults: Path | None = None
+    """File with the fault list of Ascend's device plugin: key `DeviceInfoCfg` of its ConfigMap, which source `npu_smi`
+    reads with each reading; unset: none."""
     kernel_log: Literal["auto", "off", "kmsg", "journald"] = "auto"
     """Where XIDs and the like are read beside the source; `auto` is `/dev/kmsg`, or journald where that is shut."""
     hook_socket: str = "/run/tocsin/hook.sock"

@@ -32,6 +32,8 @@ class EventKind(StrEnum):
     """The cloud announces that it takes the machine away; `code` is a `NoticeCode`, 0 where it takes that back."""
     NODE_FAULT = "node_fault"
     """A fault of the node that is none of a GPU's own; `code` is a `NodeFault`, or says that it is over."""
+    DEVICE_FAULT = "device_fault"
+    """A fault of a card whose vendor has no XIDs; `code` is a `DeviceFault`, or says that it is over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ _SYMPTOMS: Mapping[Symptom, Words] = {
     Symptom.CLEANUP: ("the driver ended programs", "驱动终止了程序"),
     Symptom.VERDICT: ("the driver asks for a repair", "驱动要求修复"),
     Symptom.STALE: ("readings stand still or are incomplete", "读数停滞或不完整"),
+    Symptom.UNKNOWN: ("a fault code that is in no table", "未收录的故障代码"),
 }
 _MINOR: Mapping[Symptom, Words] = {
     Symptom.MEMORY: ("memory needs a repair or has few spares left", "显存需要修复或备用行不足"),
@@ -61,10 +62,13 @@ _EXPECTED: Mapping[Category, Words] = {
 }
 _METRICS: tuple[tuple[str, Words], ...] = (
     ("gpu_pcie", ("PCIe link trouble", "PCIe 链路异常")),
+    ("gpu_nvlink_up", ("a link to other GPUs is down", "与其他 GPU 的链路断开")),
     ("gpu_nvlink", ("NVLink errors", "NVLink 出错")),
     ("gpu_fabric", ("NVLink fabric trouble", "NVLink 网络异常")),
     ("gpu_c2c", ("errors between CPU and GPU", "CPU 与 GPU 间链路出错")),
 )
+_LINK_FAULT: Words = ("a link to other GPUs failed", "与其他 GPU 的链路故障")
+"""What AMD's or Ascend's own words tell of: those have no metric."""
 _ACTIONS: Mapping[ActionKind, Words] = {
     ActionKind.SCALE_OUT: ("more work than GPUs", "任务多于 GPU"),
     ActionKind.SCALE_IN: ("mostly idle", "大部分空闲"),
@@ -112,7 +116,7 @@ _NOBODY_ACTS: Mapping[Symptom, Words] = {
         "无法从这里处理：请检查其 NVSwitch 与 fabric manager。",
     ),
 }
-_UUID = re.compile(r"\b(?:gpu:)?((?:GPU|MIG)-[0-9A-Za-z-]+)")
+_UUID = re.compile(r"\b(?:gpu:)?((?:GPU|MIG|AMD|NPU)-[0-9A-Za-z-]+)")
 _TWICE = re.compile(r"\b(\S+)( GPU \d+) on \1\b")
 _INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z")
 
@@ -219,6 +223,8 @@ def _what(trouble: CardCause) -> Words:
     by_metric = next((words for prefix, words in _METRICS if trouble.metric.startswith(prefix)), None)
     if trouble.symptom in (Symptom.OTHER, Symptom.NVLINK_ECHO) and by_metric is not None:
         return by_metric
+    if trouble.symptom is Symptom.NVLINK_ECHO and not trouble.metric:
+        return _LINK_FAULT
     return minor.get(trouble.symptom) or _SYMPTOMS.get(trouble.symptom) or known
 
 

@@ -13,6 +13,7 @@ from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore, Scoreboard
 from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.device_fault import BROKEN
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
@@ -256,9 +257,12 @@ SeriesOf = Callable[[str, str, int, int], Series]
 
 
 def is_hardware(event: Event) -> bool:
-    """Whether an event says that hardware failed: a lost GPU, or an XID that is critical by sub-code or number."""
+    """Whether an event says that hardware failed: a lost GPU, an XID that is critical by sub-code or number, a
+    fault of AMD's or Ascend's that is broken hardware."""
     if event.kind is EventKind.XID:
         return (event.severity or xid(event.code).severity) is Severity.CRITICAL
+    if event.kind is EventKind.DEVICE_FAULT:
+        return event.code in BROKEN
     return event.kind is EventKind.GPU_LOST
 
 

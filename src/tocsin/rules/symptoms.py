@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.device_fault import DeviceFault
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Category, Finding, Severity, SubjectKind
 from tocsin.domain.node_fault import NETWORK_FAULTS
@@ -37,6 +38,8 @@ _GPU_LOST = "gpu_lost:"
 _RECOVERY_METRIC = "gpu_recovery_action"
 _SXID = "sxid:"
 _NODE_FAULT = f"{EventKind.NODE_FAULT}:"
+_DEVICE_FAULT = f"{EventKind.DEVICE_FAULT}:"
+_LOST_EVIDENCE = frozenset({f"{_DEVICE_FAULT}{int(DeviceFault.LOST)}"})
 
 
 class Symptom(StrEnum):
@@ -71,6 +74,8 @@ class Symptom(StrEnum):
     FORECAST = "forecast"
     ALONE = "alone"
     """Load, memory in use, fragmentation: no fault."""
+    UNKNOWN = "unknown"
+    """A fault by a code or text that no table has."""
     OTHER = "other"
 
 
@@ -86,8 +91,18 @@ _BY_CLASS = {
     "power": Symptom.POWER,
     "verdict": Symptom.VERDICT,
 }
+_BY_DEVICE_FAULT = {
+    DeviceFault.MEMORY_UNCORRECTED: Symptom.MEMORY,
+    DeviceFault.MEMORY_WORN_OUT: Symptom.MEMORY,
+    DeviceFault.LINK: Symptom.NVLINK_ECHO,
+    DeviceFault.LOST: Symptom.BUS,
+    DeviceFault.TOO_HOT: Symptom.HEAT,
+    DeviceFault.HANG: Symptom.HANG,
+    DeviceFault.UNKNOWN: Symptom.UNKNOWN,
+}
+_DEVICE_CODES = frozenset(str(int(fault)) for fault in DeviceFault)
 _STANDING_ALONE = frozenset({Category.MEMORY, Category.FRAGMENTATION, Category.CAPACITY})
-_MEMORY_METRICS = ("gpu_ecc", "gpu_row_remap", "gpu_retired", "gpu_memory_unrepairable", "gpu_repair")
+_MEMORY_METRICS = ("gpu_ecc", "gpu_bad_pages", "gpu_row_remap", "gpu_retired", "gpu_memory_unrepairable", "gpu_repair")
 _LINK_METRICS = ("gpu_nvlink", "gpu_fabric")
 _NETWORK_METRICS = ("network_",)
 _HANG_METRICS = ("gpu_utilization", "gpu_sm_active")
@@ -128,9 +143,17 @@ def symptom_of(finding: Finding) -> Symptom:
             return Symptom.SWITCH if any(spec.fatal for spec in switch_errors(finding)) else Symptom.OTHER
         if item.name.startswith(_NODE_FAULT) and item.value in NETWORK_FAULTS:
             return Symptom.NETWORK
+        if item.name.startswith(_DEVICE_FAULT):
+            return _of_device_fault(item.name)
     if is_verdict(finding):
         return Symptom.VERDICT
     return _of_category(finding)
+
+
+def _of_device_fault(evidence: str) -> Symptom:
+    """By the evidence ``device_fault:1``: its value may be a number of events."""
+    code = evidence.removeprefix(_DEVICE_FAULT)
+    return _BY_DEVICE_FAULT.get(DeviceFault(int(code)), Symptom.OTHER) if code in _DEVICE_CODES else Symptom.OTHER
 
 
 def is_standing(finding: Finding) -> bool:
@@ -185,7 +208,7 @@ def cause_rank(finding: Finding) -> int:
     if code is not None:
         harmless = code in DECODED_CODES and finding.severity is not Severity.CRITICAL
         return xid(code).cause_rank + (_HARMLESS if harmless else 0)
-    if any(item.name.startswith(_GPU_LOST) for item in finding.evidence):
+    if any(item.name in _LOST_EVIDENCE or item.name.startswith(_GPU_LOST) for item in finding.evidence):
         return _BUS_LOSS
     switches = switch_errors(finding)
     if switches:

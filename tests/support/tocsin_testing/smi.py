@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tocsin.collector.nvidia_smi.source import SmiAnswer
+from tocsin.collector.smi_program import SmiAnswer
 
 FOLDER = Path(__file__).parents[2] / "data" / "nvidia_smi"
 
@@ -16,12 +16,15 @@ def recorded(name: str) -> str:
 
 
 class FakeSmi:
-    """Answers by the first argument: ``-q`` (XML), ``--query-gpu`` (CSV) and ``-L``; None is a run that hangs."""
+    """Answers by the first argument: ``-q`` (XML), ``--query-gpu`` (CSV), ``-L`` and ``nvlink -s``.
+
+    None is a run that hangs."""
 
     def __init__(self, xml: SmiAnswer | None = None, csv: SmiAnswer | None = None, listing: str = "") -> None:
         self.xml = xml
         self.csv = csv
         self.listing = listing
+        self.links = ""
         self.unknown_fields: set[str] = set()
         self.asked: list[list[str]] = []
         self.closed = 0
@@ -31,6 +34,8 @@ class FakeSmi:
         self.asked.append(list(arguments))
         if arguments[0] == "-q":
             return self.xml
+        if arguments[0] == "nvlink":
+            return SmiAnswer(0, self.links)
         if arguments[0] == "-L":
             return SmiAnswer(0, self.listing)
         fields = arguments[0].removeprefix("--query-gpu=").split(",")

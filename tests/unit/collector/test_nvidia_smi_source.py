@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tocsin.collector.nvidia_smi.cells import ROWS, cell
 from tocsin.collector.nvidia_smi.formats import SmiError, parse_csv, parse_xml
-from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiAnswer, SmiProgram
+from tocsin.collector.nvidia_smi.source import NvidiaSmiSource
+from tocsin.collector.smi_program import SmiAnswer, SmiProgram
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
@@ -180,6 +181,25 @@ def test_opening_without_a_driver_says_what_is_missing(answer: SmiAnswer | None,
 def test_a_program_that_is_not_there_is_named_with_its_setting() -> None:
     with pytest.raises(Unavailable, match=r"agent\.nvidia_smi_command"):
         NvidiaSmiSource(SmiProgram(("/nonexistent/nvidia-smi",)), PLACE)
+
+
+def test_nvlinks_are_up_or_down_by_their_speed() -> None:
+    smi = FakeSmi(SmiAnswer(0, recorded("blackwell-v13.xml")))
+    smi.links = (
+        "GPU 0: NVIDIA B200 (UUID: GPU-99999999-1111-2222-3333-444444444444)\n"
+        "\t Link 0: 50 GB/s\n\t Link 1: <inactive>\n\t Link 2: 0.000 GB/s\n"
+        "GPU 1: NVIDIA B200 (UUID: GPU-of-another)\n\t Link 0: 50 GB/s\n"
+    )
+    values = NvidiaSmiSource(smi, PLACE).read(T0).readings[0].values
+    assert [values[f'gpu_nvlink_up{{link="{n}"}}'] for n in range(3)] == [1.0, 0.0, 0.0]
+
+
+def test_a_node_without_nvlink_is_asked_about_it_once() -> None:
+    smi = FakeSmi(SmiAnswer(0, recorded("t4-v11.xml")))
+    source = NvidiaSmiSource(smi, PLACE)
+    source.read(T0)
+    source.read(T0 + 10_000)
+    assert smi.asked.count(["nvlink", "-s"]) == 1
 
 
 def _script(folder: Path, text: str) -> SmiProgram:

@@ -10,8 +10,8 @@ import pytest
 from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, MAX_STUCK_RETRY_MS, HungCalls, NvmlSource
-from tocsin.collector.nvml.workers import DriverThreads
 from tocsin.collector.source import HasReaders, NodeIdentity
+from tocsin.collector.workers import DriverThreads
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind

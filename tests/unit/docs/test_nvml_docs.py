@@ -8,8 +8,8 @@ from pathlib import Path
 from tocsin.collector.nvml.events import MAX_WAITING
 from tocsin.collector.nvml.probes import Tier
 from tocsin.collector.nvml.source import ENUMERATE_MS, FIRST_RETRY_MS, MAX_RETRY_MS, MOST_LEFT_BEHIND
-from tocsin.collector.nvml.workers import PATIENCE_SECONDS
 from tocsin.collector.release import MOST_SECONDS
+from tocsin.collector.workers import PATIENCE_SECONDS
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.event import EventKind
 from tocsin.domain.metrics import METRICS

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiAnswer
+from tocsin.collector.nvidia_smi.source import NvidiaSmiSource
 from tocsin.collector.nvml import events as nvml_events
 from tocsin.collector.nvml.source import NvmlSource
+from tocsin.collector.smi_program import SmiAnswer
 from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.event import Event, EventKind

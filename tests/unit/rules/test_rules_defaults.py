@@ -67,6 +67,12 @@ def node_fault(*numbers: int) -> Case:
     return Case(len(numbers), events=tuple(events))
 
 
+def device_fault(*numbers: int) -> Case:
+    where = gpu().uuid
+    events = (Event(EventKind.DEVICE_FAULT, where, "node-1", instant(n), number) for n, number in enumerate(numbers))
+    return Case(len(numbers), events=tuple(events))
+
+
 def code(*numbers: int) -> Case:
     return Case(events=tuple(xid(number, at_ms=instant(0)) for number in numbers))
 
@@ -317,6 +323,28 @@ CASES: dict[str, tuple[Case, Case]] = {
     "fan_failed": (node_fault(54), node_fault(55)),
     "power_supply_failed": (node_fault(55), node_fault(54)),
     "machine_check": (node_fault(42), node_fault(32)),
+    "device_memory_uncorrected": (device_fault(1), device_fault(2)),
+    "device_memory_worn_out": (device_fault(2), device_fault(1)),
+    "bad_pages_near_limit": (
+        Case(1, {"bad_pages": 231.0, "bad_pages_max": 256.0}),
+        Case(1, {"bad_pages": 230.0, "bad_pages_max": 256.0}),
+    ),
+    "device_link_failed": (device_fault(3), device_fault(1)),
+    "device_link_down": (
+        Case(2, lambda _: {gpu(0, labels={"vendor": "amd"}): {'nvlink_up{link="3"}': 0.0}}),
+        Case(2, lambda _: {gpu(0): {'nvlink_up{link="3"}': 0.0}}),
+    ),
+    "device_lost": (device_fault(4), device_fault(1)),
+    "device_too_hot": (device_fault(5), device_fault(6)),
+    "device_block_uncorrected": (device_fault(6), device_fault(1)),
+    "device_reset": (device_fault(7), device_fault(8)),
+    "device_reset_failed": (device_fault(8), device_fault(7)),
+    "device_hung": (device_fault(9), device_fault(7)),
+    "device_hung_repeatedly": (device_fault(9, 9, 9), device_fault(9, 9)),
+    "device_bus_error": (device_fault(10), device_fault(9)),
+    "device_isolate": (device_fault(11), device_fault(12)),
+    "device_watch": (device_fault(12), device_fault(11)),
+    "device_fault_unknown": (device_fault(99), device_fault(12)),
     "hardware_slowdown": (
         flat(2, clocks_event_reasons_bitmask=0x8),
         flat(5, clocks_event_reasons_bitmask=0x88),

@@ -56,6 +56,33 @@ def test_auto_is_nvidia_smi_where_no_library_loads(tmp_path: Path, monkeypatch: 
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("name", ["amdsmi", "npu_smi"])
+def test_auto_is_another_vendor_s_where_only_that_answers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_nvml_loads", lambda: False)
+
+    class Answers:
+        def __init__(self) -> None:
+            self.name = name
+
+    def missing(*_around: object) -> None:
+        raise Unavailable("not here")
+
+    for one in ("nvidia_smi", "amdsmi", "npu_smi"):
+        monkeypatch.setattr(sources, f"open_{one}", (lambda *_: Answers()) if one == name else missing)
+    assert open_source("auto", settings(), ManualClock(T0)).name == name
+
+
+def test_amdsmi_without_its_library_is_one_clear_error() -> None:
+    with pytest.raises(Unavailable, match="library not found"):
+        open_source("amdsmi", settings(), ManualClock(T0))
+
+
+def test_npu_smi_reads_by_the_command_of_the_settings(tmp_path: Path) -> None:
+    command = [str(tmp_path / "no-such-program")]
+    with pytest.raises(Unavailable, match=r"agent\.npu_smi_command"):
+        open_source("npu_smi", settings(npu_smi_command=command), ManualClock(T0))
+
+
 def test_without_either_both_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_nvml_loads", lambda: False)
     command = [str(tmp_path / "no-such-program")]
@@ -90,7 +117,8 @@ def test_nvml_lets_go_of_the_gpus_while_the_file_of_the_settings_is_there(tmp_pa
 
 
 def test_the_sources_are_those_of_the_settings() -> None:
-    assert set(plugins(Kind.SOURCE)) == {"auto", "nvml", "nvidia_smi", "dcgm_exporter", "dcgmi", "simulated", "replay"}
+    own = {"auto", "nvml", "nvidia_smi", "dcgm_exporter", "dcgmi", "amdsmi", "npu_smi", "simulated", "replay"}
+    assert set(plugins(Kind.SOURCE)) == own
     text = AgentSettings.model_fields["source"].description or ""
     assert all(f"`{name}`" in text for name in plugins(Kind.SOURCE))
 

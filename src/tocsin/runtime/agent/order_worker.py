@@ -28,9 +28,9 @@ from tocsin.client.agent import OrderLink
 from tocsin.collector.nvml.library import Nvml, PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
 from tocsin.collector.nvml.reset import reset_check
-from tocsin.collector.nvml.workers import DriverThreads
 from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.collector.training_hook.server import HookServer
+from tocsin.collector.workers import DriverThreads
 from tocsin.config.node import NodeSettings
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SECOND, Clock

@@ -17,6 +17,9 @@ from tocsin.telemetry.metrics import OwnMetrics
 
 _log = logger("sources")
 
+Opener = Callable[[Settings, Clock, OwnMetrics], Source]
+"""What a plug-in of kind `source` is."""
+
 
 def _node(settings: Settings) -> NodeIdentity:
     wanted = settings.agent
@@ -36,9 +39,28 @@ def open_nvml(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
 
 def open_nvidia_smi(settings: Settings, _clock: Clock, _own: OwnMetrics) -> Source:
     """The program nvidia-smi."""
-    from tocsin.collector.nvidia_smi.source import NvidiaSmiSource, SmiProgram
+    from tocsin.collector.nvidia_smi.source import NvidiaSmiSource
+    from tocsin.collector.smi_program import SmiProgram
 
     return NvidiaSmiSource(SmiProgram(settings.agent.nvidia_smi_command), _node(settings))
+
+
+def open_amdsmi(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
+    """AMD's library."""
+    from tocsin.collector.amdsmi.library import AmdSmiLibrary
+    from tocsin.collector.amdsmi.source import DEADLINE_SECONDS, AmdSmiSource
+
+    deadline = min(DEADLINE_SECONDS, settings.agent.interval_seconds)
+    return AmdSmiSource(AmdSmiLibrary(), _node(settings), clock, settings.agent.sys, deadline)
+
+
+def open_npu_smi(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
+    """The program npu-smi of Ascend NPUs."""
+    from tocsin.collector.npu_smi.source import NpuSmiSource
+    from tocsin.collector.smi_program import SmiProgram
+
+    wanted = settings.agent
+    return NpuSmiSource(SmiProgram(wanted.npu_smi_command), _node(settings), clock, wanted.npu_faults)
 
 
 def _nvml_loads() -> bool:
@@ -50,20 +72,32 @@ def _nvml_loads() -> bool:
 
 
 def open_auto(settings: Settings, clock: Clock, own: OwnMetrics) -> Source:
-    """NVML; nvidia-smi only where no NVML library loads. A library without a driver is a fault to be told, not hidden:
-    nvidia-smi would meet the same."""
+    """NVML; only where no NVML library loads nvidia-smi, AMD's library or Ascend's npu-smi, the first that answers. A
+    library without a driver is a fault to be told, not hidden: nvidia-smi would meet the same."""
     if _nvml_loads():
         return open_nvml(settings, clock, own)
-    try:
-        source = open_nvidia_smi(settings, clock, own)
-    except Unavailable as error:
-        raise Unavailable(
-            "no NVML library loads (libnvidia-ml.so.1): install the NVIDIA driver, or give the container the driver "
-            f"with NVIDIA_DRIVER_CAPABILITIES=utility; nor is there an nvidia-smi to stand in for it: {error}; "
-            "to try it without a GPU: --source simulated"
-        ) from None
-    _log.warning("no NVML library loads: reading by nvidia-smi, which is slower and sees less")
-    return source
+    problems: list[str] = []
+    stand_ins: dict[str, Opener] = {"nvidia_smi": open_nvidia_smi, "amdsmi": open_amdsmi, "npu_smi": open_npu_smi}
+    for name, opener in stand_ins.items():
+        try:
+            source = opener(settings, clock, own)
+        except Unavailable as error:
+            problems.append(f"{name}: {error}")
+            continue
+        _log.warning(_INSTEAD[name])
+        return source
+    raise Unavailable(
+        "no NVML library loads (libnvidia-ml.so.1): install the NVIDIA driver, or give the container the driver "
+        "with NVIDIA_DRIVER_CAPABILITIES=utility; nor does anything else answer that could stand in for it: "
+        f"{'; '.join(problems)}; to try it without a GPU: --source simulated"
+    )
+
+
+_INSTEAD = {
+    "nvidia_smi": "no NVML library loads: reading by nvidia-smi, which is slower and sees less",
+    "amdsmi": "no NVML library loads: reading AMD GPUs by amdsmi",
+    "npu_smi": "no NVML library loads: reading Ascend NPUs by npu-smi",
+}
 
 
 def open_simulated(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
@@ -81,10 +115,6 @@ def open_replay(settings: Settings, clock: Clock, _own: OwnMetrics) -> Source:
     if not paths:
         raise InputError("agent.replay", [], "names nothing to replay", "name files of recorded telemetry")
     return ReplaySource(read_recording(paths), origin_ms=clock.now_ms(), speed=settings.agent.replay_speed)
-
-
-Opener = Callable[[Settings, Clock, OwnMetrics], Source]
-"""What a plug-in of kind `source` is."""
 
 
 def open_source(name: str, settings: Settings, clock: Clock, own: OwnMetrics | None = None) -> Source:

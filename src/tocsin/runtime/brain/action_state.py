@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from tocsin.actions.model.ranks import JobOnGpu
 from tocsin.actions.model.view import GpuView
 from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.device_fault import BROKEN
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Category, Finding, healthy_gpus
 from tocsin.domain.reading import Gpu, Reading
@@ -47,10 +48,12 @@ def gpu_views(
 
 
 def errors_of(events: Iterable[Event]) -> dict[str, tuple[int, ...]]:
-    """Instants of the XIDs of each GPU that no program is to blame for, and at which it was lost, by UUID."""
+    """Instants of the XIDs and like faults of each GPU that no program is to blame for, and at which it was lost, by
+    UUID."""
     found: dict[str, list[int]] = defaultdict(list)
     for event in events:
         own = event.kind is EventKind.XID and xid(event.code).category is not Category.APPLICATION
+        own = own or (event.kind is EventKind.DEVICE_FAULT and event.code in BROKEN)
         if own or event.kind is EventKind.GPU_LOST:
             found[event.gpu].append(event.at_ms)
     return {uuid: tuple(sorted(at_ms)) for uuid, at_ms in found.items()}

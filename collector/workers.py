@@ -52,7 +52,8 @@ class DriverThreads(Generic[T]):
     A thread stuck in the driver cannot be stopped: killing its process in the middle of a call can wedge a GPU.
     """
 
-    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, patience: float = PATIENCE_SECONDS, name: str = "nvml") -> None:
+        self._name = name
         self._patience = patience
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -125,7 +126,7 @@ class DriverThreads(Generic[T]):
             self._idle -= 1
             self._work.notify()
         else:
-            threading.Thread(target=self._serve, name="nvml", daemon=True).start()
+            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
 
     def _serve(self) -> None:
         while (job := self._next()) is not None:

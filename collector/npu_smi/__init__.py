@@ -1,0 +1,1 @@
+"""The source over the program npu-smi of Ascend NPUs, and the fault list of their device plugin."""
