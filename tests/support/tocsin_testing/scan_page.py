@@ -42,7 +42,7 @@ class Row:
         return {key: float(value) for key, _, value in self._parts()}
 
     def _parts(self) -> list[tuple[str, str, str]]:
-        return re.findall(r"(gpu_[a-z0-9_]+(?:\{[^}]*\})?) ([=+]) (\S+?)(?:,|$)", self.seen)
+        return re.findall(r"((?:gpu|network)_[a-z0-9_]+(?:\{[^}]*\})?) ([=+]) (\S+?)(?:,|$)", self.seen)
 
 
 def section(title: str) -> list[list[str]]:

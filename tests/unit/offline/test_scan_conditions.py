@@ -100,8 +100,16 @@ def test_every_rule_about_values_of_a_gpu_has_a_row() -> None:
         if each.sheet not in ("pool", "fleet")
         and each.conditions[0].kind in ("threshold", "rate")
         and each.table.scope.instances != "only"
+        and not each.table.scope.labels
     }
     assert {row.rule for row in ROWS} == ruled
+
+
+def test_a_link_that_is_down_is_found_on_a_card_of_another_vendor() -> None:
+    card = gpu(labels={"vendor": "amd"})
+    report = looked(TwoLooks(card, [{'gpu_nvlink_up{link="3"}': 0.0}] * 2))
+    assert [finding.rule for finding in report.findings] == ["device_link_down"]
+    assert report.health is NodeHealth.ATTENTION
 
 
 EVENTS = {
