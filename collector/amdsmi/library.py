@@ -6,7 +6,9 @@ imported here alone, and only when the source is opened.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,7 +127,9 @@ _NOT_FOUND = (
 def load_package() -> Any:
     """The package amdsmi. Raises Unavailable where it or ROCm is missing."""
     try:
-        return importlib.import_module("amdsmi")
+        # It prints where it looked in vain, in the middle of what a command says in JSON.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError) as error:
         raise Unavailable(f"{_NOT_FOUND} ({install_extra('amd')}): {error}") from None
 

@@ -175,6 +175,7 @@ EXTRAS = {
     "ldap": "ldap",
     "torch": "deep",
     "ray": "ray",
+    "amdsmi": "amd",
     "kubernetes": "kubernetes",
     "boto3": "aws",
     "botocore": "aws",

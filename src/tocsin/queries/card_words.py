@@ -35,6 +35,7 @@ _SYMPTOMS: Mapping[Symptom, Words] = {
     Symptom.HEAT: ("too hot", "温度过高"),
     Symptom.PROGRAM: ("a program crashed; the GPU is sound", "程序崩溃，GPU 本身正常"),
     Symptom.CLEANUP: ("the driver ended programs", "驱动终止了程序"),
+    Symptom.RESET: ("was reset: what ran on it is lost", "已被复位：其上的任务丢失"),
     Symptom.VERDICT: ("the driver asks for a repair", "驱动要求修复"),
     Symptom.STALE: ("readings stand still or are incomplete", "读数停滞或不完整"),
     Symptom.UNKNOWN: ("a fault code that is in no table", "未收录的故障代码"),

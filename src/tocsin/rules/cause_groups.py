@@ -17,6 +17,7 @@ from tocsin.topology.topology import Topology
 OWN = frozenset(Symptom) - {
     Symptom.NVLINK_ECHO,
     Symptom.CLEANUP,
+    Symptom.RESET,
     Symptom.VERDICT,
     Symptom.STALE,
     Symptom.DARK,

@@ -349,8 +349,9 @@ def _attach_programs(symptoms: Symptoms, groups: list[CauseGroup]) -> list[Cause
 def _attach_cleanup(
     symptoms: Symptoms, groups: list[CauseGroup], heard: dict[str, list[tuple[int, CauseGroup]]]
 ) -> list[CauseGroup]:
-    """Clean-up follows what ended the program: on its own GPU, what its GPU heard of, its host, domain or job."""
-    found = _positions(symptoms, Symptom.CLEANUP)
+    """Clean-up follows what ended the program: on its own GPU, what its GPU heard of, its host, domain or job; so does
+    a reset, which on AMD takes all cards of an XGMI hive."""
+    found = _positions(symptoms, Symptom.CLEANUP, Symptom.RESET)
     if not found:
         return groups
     able = [one for one in groups if one.kind in _ENDS_PROGRAMS]

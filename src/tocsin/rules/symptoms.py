@@ -67,6 +67,8 @@ class Symptom(StrEnum):
     PROGRAM = "program"
     CLEANUP = "cleanup"
     """What the driver ends after something else went wrong: 43 and 45."""
+    RESET = "reset"
+    """The card was reset, most often for something else that went wrong on it or on a peer."""
     VERDICT = "verdict"
     """The driver's own word on how to recover."""
     STALE = "stale"
@@ -97,6 +99,7 @@ _BY_DEVICE_FAULT = {
     DeviceFault.LINK: Symptom.NVLINK_ECHO,
     DeviceFault.LOST: Symptom.BUS,
     DeviceFault.TOO_HOT: Symptom.HEAT,
+    DeviceFault.RESET: Symptom.RESET,
     DeviceFault.HANG: Symptom.HANG,
     DeviceFault.UNKNOWN: Symptom.UNKNOWN,
 }
