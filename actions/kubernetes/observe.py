@@ -120,6 +120,7 @@ def _facts(pod: Pod, budgets: Iterable[Json], settings: KubernetesSettings, now_
         memory_bytes=memory,
         movable=not (stays(pod, settings) or pod.terminating),
         gang=job_of_pod(pod),
+        team=pod.labels.get(settings.team_label, ""),
     )
 
 

@@ -37,7 +37,8 @@ class NodeState:
 class WorkloadFacts:
     """What readings do not tell of a piece of work; see `Workload` for the meaning of each.
 
-    `gang` names the job that it is a part of, where its manager runs a job as several pieces.
+    `gang` names the job that it is a part of, where its manager runs a job as several pieces. `team`, `account` and
+    `user` are whom its manager names to pay for it.
     """
 
     priority: int = 0
@@ -52,6 +53,9 @@ class WorkloadFacts:
     data_hosts: tuple[str, ...] = ()
     movable: bool = True
     gang: str = ""
+    team: str = ""
+    account: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,6 +246,8 @@ def _facts(slurm: Slurm, job: SlurmJob, now_ms: int) -> WorkloadFacts:
         checkpoint_s=settings.checkpoint_wait_seconds if _can_be_asked(job, settings) else None,
         ends_in_s=max(0.0, job.end_s - now_ms / SECOND) if job.end_s else None,
         movable=job.batch and job.requeue and not job.required_nodes and _can_be_asked(job, settings),
+        account=job.account,
+        user=job.user,
     )
 
 

@@ -130,6 +130,7 @@ class SlurmJob:
     priority: int = 0
     start_s: int = 0
     end_s: int = 0
+    account: str = ""
 
     @property
     def active(self) -> bool:
@@ -341,6 +342,7 @@ def _text_job(line: str) -> SlurmJob | None:
         _text_number(record.get("Priority")) or 0,
         _local_seconds(record.get("StartTime")),
         _local_seconds(record.get("EndTime")),
+        plain(record.get("Account")),
     )
 
 
@@ -423,6 +425,7 @@ def _json_job(item: dict[str, Any]) -> SlurmJob | None:
         _json_number(item.get("priority")) or 0,
         _json_number(item.get("start_time")) or 0,
         (_json_number(item.get("end_time")) or 0) if _json_number(item.get("time_limit")) else 0,
+        plain(item.get("account")),
     )
 
 

@@ -14,6 +14,7 @@ from tocsin.api.routes_decisions import control_router, decisions_router
 from tocsin.api.routes_ops import ops_router, orders_router
 from tocsin.api.routes_read import EncodedMap, read_router
 from tocsin.api.routes_silences import silences_router
+from tocsin.api.routes_usage import usage_router
 from tocsin.api.service import Service
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, SystemClock
@@ -23,7 +24,16 @@ _DESCRIPTION = """State of a GPU fleet, its findings, predictions and decisions;
 Every error has one shape, `{"error": {"code", "message", "details"}}`. Instants are RFC 3339 in UTC."""
 
 
-ROUTERS = (read_router, decisions_router, control_router, silences_router, login_router, ops_router, orders_router)
+ROUTERS = (
+    read_router,
+    usage_router,
+    decisions_router,
+    control_router,
+    silences_router,
+    login_router,
+    ops_router,
+    orders_router,
+)
 
 
 def create_app(service: Service, settings: ApiSettings, clock: Clock | None = None) -> FastAPI:

@@ -18,6 +18,7 @@ from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
+from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
@@ -193,6 +194,12 @@ class Service(Protocol):
 
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         """Whole hours of [`start_ms`, `end_ms`), as far as they have been read."""
+
+    def usage(self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int) -> UsageOut:
+        """Who used what from `first_day` to `last_day`, days since the epoch, by `by`; the largest `limit` groups."""
+
+    def right_size(self, first_day: int, last_day: int, limit: int) -> RightSizeOut:
+        """Jobs of those days that less would do for, the most freed first."""
 
     def ingest(self, text: str, precision: str) -> control.IngestResult:
         """Keep line protocol, durable on return. `precision` is `ns`, `us`, `ms` or `s`; bad lines are reported."""

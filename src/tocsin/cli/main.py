@@ -19,7 +19,8 @@ from tocsin.plugins import EXTRAS
 TASKS: dict[str, tuple[str, ...]] = {
     "Start": ("demo", "brain", "agent", "dashboard"),
     "Look at the fleet": (
-        "cards", "card", "top", "status", "changes", "diagnose", "scoreboard", "report", "what-if", "plan",
+        "cards", "card", "top", "status", "changes", "diagnose", "scoreboard", "report", "usage",
+        "what-if", "plan",
     ),
     "Look at this node": ("scan", "xid"),
     "Decide and act": (
@@ -62,6 +63,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "status": ("status",),
     "tokens": ("token",),
     "top": ("top",),
+    "usage": ("usage",),
     "what_if": ("what-if",),
     "xid": ("xid",),
 }

@@ -21,6 +21,7 @@ from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_silences import SilenceOut
+from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.client.wire import adapter, to_json
 from tocsin.domain.clock import to_iso
@@ -65,6 +66,10 @@ def _error_of(response: httpx2.Response) -> TocsinError:
     if status >= 500:
         return ServerFault(message)
     return BadRequest(message, error.code, dict(error.details))
+
+
+def _period(start: str | None, end: str | None) -> dict[str, Any]:
+    return {name: day for name, day in (("start", start), ("end", end)) if day is not None}
 
 
 class Client:
@@ -340,6 +345,16 @@ class Client:
     def plan(self, planner: Planner) -> PlansOut:
         """What a planner would do now, without doing it. Raises Unavailable while it is worked out."""
         return self._get(PlansOut, f"/v1/plan/{planner}")
+
+    def usage(
+        self, start: str | None = None, end: str | None = None, by: Sequence[UsageBy] = (), limit: int = 50
+    ) -> UsageOut:
+        """Who used what in the UTC days of [`start`, `end`), the last seven where none is given."""
+        return self._get(UsageOut, "/v1/usage", _period(start, end) | {"by": list(by), "limit": limit})
+
+    def right_size(self, start: str | None = None, end: str | None = None, limit: int = 50) -> RightSizeOut:
+        """Jobs of those days that less would do for."""
+        return self._get(RightSizeOut, "/v1/usage/right-size", _period(start, end) | {"limit": limit})
 
     def cost(self, start_ms: int | None = None, end_ms: int | None = None) -> CostOut:
         """Usage and cost in whole hours of [`start_ms`, `end_ms`); by default the last 24 hours."""

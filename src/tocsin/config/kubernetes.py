@@ -89,6 +89,8 @@ class KubernetesSettings(Section):
     """How long a pod that takes checkpoints on request is waited for before it is evicted; 0 does not ask."""
     mig_seconds: float = Field(default=1800.0, gt=0)
     """How long mig-manager may take to repartition a node."""
+    team_label: str = Field(default="team", max_length=317, pattern=_QUALIFIED)
+    """Label of pods that names the team that their GPU time is put down to (docs/usage.md)."""
     workloads: dict[str, KubernetesWorkload] = Field(default_factory=dict)
     """What is scaled by pool, such as `{ inference = "serving/deployment/llm" }`."""
     autoscaled: Literal["leave", "raise_minimum"] = "leave"

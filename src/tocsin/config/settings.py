@@ -24,6 +24,7 @@ from tocsin.config.promql import PromqlSettings
 from tocsin.config.redfish import RedfishSettings
 from tocsin.config.section import Section
 from tocsin.config.slurm import SlurmSettings
+from tocsin.config.usage import UsageSettings
 from tocsin.domain.decision import Mode
 from tocsin.domain.usage import Prices
 from tocsin.plugins import Kind, known
@@ -483,6 +484,7 @@ class Settings(Section):
     actions: ActionSettings = Field(default_factory=ActionSettings)
     planning: PlanningSettings = Field(default_factory=PlanningSettings)
     prices: PriceSettings = Field(default_factory=PriceSettings)
+    usage: UsageSettings = Field(default_factory=UsageSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     node: NodeSettings = Field(default_factory=NodeSettings)
     notify: NotifySettings = Field(default_factory=NotifySettings)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from tocsin.accounting.prices import PriceList
+from tocsin.accounting.table import UsageTable
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
@@ -88,6 +90,16 @@ class LiveOwners(Protocol):
         """Who reports one of these next owns it."""
 
 
+class LiveUsage(Protocol):
+    """The sums of who used what."""
+
+    table: UsageTable
+
+    @property
+    def counted_ms(self) -> int:
+        """The instant of the last write: what came since is not in the sums yet."""
+
+
 class LiveBrain(Protocol):
     """The running parts. Attributes are read from several threads; lists are replaced, never changed in place."""
 
@@ -97,6 +109,10 @@ class LiveBrain(Protocol):
     journal: Journal
     actions: ActionLoop
     metrics: OwnMetrics
+    price_list: PriceList
+
+    @property
+    def usage(self) -> LiveUsage: ...
 
     @property
     def witnesses(self) -> Sequence[WitnessKeeper]:

@@ -21,6 +21,7 @@ from tocsin.client.models_changes import Changes
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
@@ -58,6 +59,7 @@ from tocsin.queries.plans import plans_now
 from tocsin.queries.rule_records import rule_records
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.silences import SilenceService
+from tocsin.queries.usage import UsageQueries
 from tocsin.queries.views import peer_band
 from tocsin.queries.what_if import what_if_now
 from tocsin.store.line_protocol.decode import decode
@@ -126,6 +128,7 @@ class BrainService:
         hours = CostHours(brain.store, brain.clock, wall)
         self._outlook = ForecastQueries(brain, self._tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
         self._costs = CostQueries(brain, hours, wall.monotonic)
+        self._usage = UsageQueries(brain)
         self.silences = SilenceService(brain, self._made_cards, self._made_card)
 
     def now_ms(self) -> int:
@@ -437,6 +440,12 @@ class BrainService:
 
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         return self._costs.cost(start_ms, end_ms)
+
+    def usage(self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int) -> UsageOut:
+        return self._usage.usage(first_day, last_day, by, limit)
+
+    def right_size(self, first_day: int, last_day: int, limit: int) -> RightSizeOut:
+        return self._usage.right_size(first_day, last_day, limit)
 
     def metrics(self) -> bytes:
         return generate_latest(self._brain.metrics.registry)

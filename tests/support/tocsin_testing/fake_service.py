@@ -54,6 +54,7 @@ from tocsin.client.models_changes import Change, ChangeKind, Changes
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport, ReportSentence, ReportTopic
 from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, ManualClock, to_iso
@@ -69,7 +70,7 @@ from tocsin.queries.what_if import change_of
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
-from tocsin_testing import fake_ahead, fake_now
+from tocsin_testing import fake_ahead, fake_now, fake_usage
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_decisions import FakeDecisions
 from tocsin_testing.fake_silences import FakeSilences
@@ -384,6 +385,13 @@ class FakeService(FakeDecisions):
 
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         return fake_ahead.cost(start_ms, end_ms, simulated=self.simulated, prices=self.prices)
+
+    def usage(self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int) -> UsageOut:
+        self._check()
+        return fake_usage.usage(fleet.NOW_MS, first_day, last_day, list(by), limit, simulated=self.simulated)
+
+    def right_size(self, first_day: int, last_day: int, limit: int) -> RightSizeOut:
+        return fake_usage.right_size(fleet.NOW_MS, first_day, last_day, limit, simulated=self.simulated)
 
     def pager_report(self) -> PagerReport:
         return PagerReport(

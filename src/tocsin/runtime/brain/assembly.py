@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from tocsin.accounting.prices import PriceList, price_list_of, read_prices
+from tocsin.accounting.table import UsageTable
 from tocsin.actions.executors.registry import Dependencies, SimulatedPort, build_executor
 from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
@@ -48,6 +50,7 @@ from tocsin.runtime.brain.promql_follower import PromqlFollower, open_promql
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
+from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
 from tocsin.store.annotations import KeepsAnnotations
@@ -180,6 +183,16 @@ def _risk_place(settings: Settings) -> RiskInputs | None:
     return RiskInputs(settings.store, forecast.models, state, forecast.warm_days, forecast.alarm_share)
 
 
+def _usage_table(settings: Settings) -> UsageTable:
+    path = settings.usage.file
+    if path is None and settings.store.kind != StoreKind.MEMORY:
+        path = settings.store.path.with_name(f"{settings.store.path.name}.usage.db")
+    table = UsageTable(path)
+    if table.damaged:
+        log.error("the file of usage was damaged and is put aside; a new one begins", path=str(path))
+    return table
+
+
 def open_brain(
     settings: Settings,
     clock: Clock,
@@ -194,7 +207,7 @@ def open_brain(
     With `propose` rules that only observe propose, as far as the service's mode allows. Executor `simulated` acts on
     `fleet`. `pools` tells the state of pools, else those of the settings are elastic; `notifier` replaces the channels.
     """
-    metrics, (ruleset, site) = OwnMetrics(), _tables(settings)
+    metrics, (ruleset, site, price_list) = OwnMetrics(), _tables(settings)
     store = open_store(settings.store)
     store.init()
     journal, witnesses = _open_journal(settings, clock, metrics)
@@ -216,20 +229,23 @@ def open_brain(
         lease=open_lease(settings, clock),
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
         wake=threading.Event(),
+        usage=_usage_table(settings),
+        price_list=price_list,
         witnesses=witnesses,
         site=site,
     )
     return _running(parts, worker, sender)
 
 
-def _tables(settings: Settings) -> tuple[RuleSet, list[Claim]]:
-    """The rules, and what the site's file says of places. Raises InputError before anything is opened."""
-    file = settings.topology.file
+def _tables(settings: Settings) -> tuple[RuleSet, list[Claim], PriceList]:
+    """The rules, and what the site's files say of places and prices. Raises InputError before anything is opened."""
+    file, prices = settings.topology.file, settings.usage.price_file
     ruleset, waived = load_rules(settings.rules.path, settings.rules.xid_overrides), settings.actions.earn_waived
     check_waived(waived, {*PLANNED, *(rule.name for rule in ruleset)})
     if said := waived_in_words(waived):
         log.warning(said)
-    return ruleset, [] if file is None else read_site_file(file)
+    listed = price_list_of(settings.prices.prices(), None if prices is None else read_prices(prices))
+    return ruleset, [] if file is None else read_site_file(file), listed
 
 
 def _routing(dependencies: Dependencies) -> Routing:
@@ -309,6 +325,7 @@ def _threads(
         Periodic("plans", PlanWatch(brain).look, min(settings.planning.look_seconds, fresh / 2), clock, failed),
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
         Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
+        Periodic("usage", brain.usage.look, WRITE_SECONDS, clock, failed),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
         Periodic("archive", JournalUpkeep(brain).look, ARCHIVE_SECONDS, clock, failed),
     ]

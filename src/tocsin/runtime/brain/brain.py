@@ -14,6 +14,8 @@ from itertools import groupby
 
 import structlog
 
+from tocsin.accounting.prices import PriceList
+from tocsin.accounting.table import UsageTable
 from tocsin.actions.loop.loop import WITHHELD, ActionLoop
 from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
@@ -54,6 +56,7 @@ from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.topology_watch import TopologyWatch
+from tocsin.runtime.brain.usage_keeper import UsageKeeper
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
@@ -231,6 +234,8 @@ class BrainParts:
     lease: Lease | None
     pools: Callable[[], Sequence[PoolState]]
     wake: threading.Event
+    usage: UsageTable
+    price_list: PriceList
     witnesses: Sequence[WitnessKeeper] = ()
     site: Sequence[Claim] = ()
 
@@ -271,6 +276,10 @@ class Brain:
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
+        self.price_list = parts.price_list
+        self.usage = UsageKeeper(
+            store, parts.usage, settings.usage, clock, metrics, self._gpu, lambda: self.managers.work().facts
+        )
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self._unsaved: list[Finding] = []
         models = ModelWatch(ModelRegistry(settings.forecast.models), store, journal, metrics)
@@ -294,6 +303,11 @@ class Brain:
         step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
         self._engine.warm(_history(self._past(now), step_ms, self.actions.controls().repaired))
         self._expected.recall(self.gpus, now)
+        self.usage.recover(now)
+
+    def _gpu(self, uuid: str) -> Gpu | None:
+        reading = self.memory.reading(uuid)
+        return None if reading is None else reading.gpu
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
@@ -366,6 +380,7 @@ class Brain:
 
     def _remember(self, batch: Batch) -> None:
         self.memory.put(batch)
+        self.usage.take(batch.readings)
         self._expected.take(batch.readings, self.clock.now_ms())
         if batch.events:
             self._wake.set()
@@ -576,6 +591,7 @@ class Brain:
         for keeper in self.witnesses:
             keeper.close()
         self.journal.close()
+        self.usage.close()
         self.store.close()
 
     @property

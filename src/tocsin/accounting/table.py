@@ -1,0 +1,379 @@
+"""The file of sums: rows of each GPU while a day may still change, and of pools and models once it is closed.
+
+One transaction writes sums together with the instant up to which each GPU is counted, so that a process that dies
+counts no second twice and loses none that the store has.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tocsin.accounting.holders import NOBODY, OTHER, Holder
+from tocsin.accounting.meter import Row, RowKey, Use
+from tocsin.accounting.profile import Profile
+from tocsin.domain.atomic_file import make_folder, make_private
+from tocsin.domain.errors import InputError
+
+MOST_HOLDERS = 5_000
+"""Holders that one day keeps apart; the work of all further ones is one, `OTHER` (own choice)."""
+_SUMS = ("used_s", "idle_s", "untold_s", "free_s", "stranded_s", "not_seen_s", "joules", "unmetered_s")
+"""Columns of a row: the seconds by `Use`, then energy."""
+_DIMENSIONS = {
+    "namespace": "h.namespace",
+    "team": "h.team",
+    "account": "h.account",
+    "user": "h.user",
+    "job": "h.job",
+    "pool": "r.pool",
+    "model": "r.model",
+    "kind": "r.kind",
+}
+GROUPS = tuple(_DIMENSIONS)
+"""What rows can be summed by."""
+VERSION = 1
+_COLUMNS = ", ".join(f"{name} REAL NOT NULL" for name in _SUMS)
+_SCHEMA = f"""
+CREATE TABLE holder (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, job TEXT NOT NULL, namespace TEXT NOT NULL, user TEXT NOT NULL,
+    team TEXT NOT NULL, account TEXT NOT NULL
+) STRICT;
+CREATE TABLE gpu_day (
+    day INTEGER NOT NULL, host TEXT NOT NULL, gpu TEXT NOT NULL, holder INTEGER NOT NULL, pool TEXT NOT NULL,
+    model TEXT NOT NULL, kind TEXT NOT NULL, {_COLUMNS}, profile BLOB NOT NULL,
+    PRIMARY KEY (day, host, gpu, holder)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE closed_day (
+    day INTEGER NOT NULL, pool TEXT NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, holder INTEGER NOT NULL,
+    {_COLUMNS}, profile BLOB NOT NULL,
+    PRIMARY KEY (day, pool, model, kind, holder)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE cursor (
+    host TEXT NOT NULL, gpu TEXT NOT NULL, at_ms INTEGER NOT NULL, PRIMARY KEY (host, gpu)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE late (host TEXT NOT NULL, day INTEGER NOT NULL, PRIMARY KEY (host, day)) STRICT, WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a GPU is, for sums: its pool, model and kind of capacity."""
+
+    pool: str = ""
+    model: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DayGroup:
+    """Sums of one day, model and kind of capacity of what has the same values in `names`, in the order asked for.
+
+    `held` is False for time that nobody holds: free, stranded, not seen.
+    """
+
+    day: int
+    model: str
+    kind: str
+    names: tuple[str, ...]
+    held: bool
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfile:
+    """How a holder used the cards of one model that it had to itself over some days."""
+
+    holder: Holder
+    model: str
+    first_day: int
+    last_day: int
+    profile: Profile
+
+
+class UsageTable:
+    """Sums by day in a SQLite file, or in memory where `path` is None. Safe to use from several threads.
+
+    A damaged file is put aside, as `<path>.damaged`, and a new one begun: `damaged` says so. Raises InputError for a
+    file of a newer version, or one that cannot be opened.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._lock = threading.Lock()
+        self.damaged = False
+        try:
+            self._db = _opened(path)
+        except sqlite3.OperationalError as error:
+            raise InputError("usage.file", str(path), f"cannot be opened: {error}", "give a file of its own") from None
+        except sqlite3.DatabaseError:
+            if path is None:
+                raise
+            path.replace(path.with_name(f"{path.name}.damaged"))
+            self.damaged, self._db = True, _opened(path)
+        self._learn_numbers()
+
+    def _learn_numbers(self) -> None:
+        self._ids = {str(key): int(number) for key, number in self._db.execute("SELECT key, id FROM holder")}
+        self._of_day: dict[int, set[int]] = {}
+        for day, number in self._db.execute("SELECT DISTINCT day, holder FROM gpu_day"):
+            self._of_day.setdefault(day, set()).add(number)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that is done to the connection, or nothing, the numbers in memory among it."""
+        with self._lock:
+            try:
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    yield self._db
+            except BaseException:
+                self._learn_numbers()
+                raise
+
+    def close(self) -> None:
+        """Let go of the file; safe to repeat."""
+        with self._lock:
+            self._db.close()
+
+    # ---------------------------------------------------------------------- writing
+
+    def add(
+        self,
+        rows: Mapping[RowKey, Row],
+        holders: Mapping[str, Holder],
+        cursors: Mapping[tuple[str, str], int],
+        place_of: Callable[[RowKey], Place],
+    ) -> int:
+        """Add `rows` to what is there, with the instants up to which GPUs are counted: all or nothing.
+
+        Returns how many rows came for a day that is closed, and were left out.
+        """
+        with self._transaction():
+            refused = self._merge(rows, holders, place_of)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO cursor VALUES (?, ?, ?)", [(*key, at_ms) for key, at_ms in cursors.items()]
+            )
+        return refused
+
+    def replace(
+        self,
+        host: str,
+        days: Collection[int],
+        rows: Mapping[RowKey, Row],
+        holders: Mapping[str, Holder],
+        place_of: Callable[[RowKey], Place],
+    ) -> None:
+        """Put `rows` in the place of all that is there of `days` of a host, which are late no more then."""
+        with self._transaction():
+            for day in days:
+                self._db.execute("DELETE FROM gpu_day WHERE day = ? AND host = ?", (day, host))
+                self._db.execute("DELETE FROM late WHERE day = ? AND host = ?", (day, host))
+            self._merge({key: row for key, row in rows.items() if key.day in days}, holders, place_of)
+
+    def _merge(
+        self, rows: Mapping[RowKey, Row], holders: Mapping[str, Holder], place_of: Callable[[RowKey], Place]
+    ) -> int:
+        closed, refused = self._closed_to(), 0
+        for key, row in rows.items():
+            if key.day <= closed:
+                refused += 1
+                continue
+            number = self._number(key, holders)
+            found = self._db.execute(_ONE, (key.day, key.host, key.gpu, number)).fetchone()
+            if found is not None:
+                kept = _row(found)
+                kept.merge(row)
+                row = kept
+            place = place_of(key)
+            self._db.execute(
+                f"INSERT OR REPLACE INTO gpu_day VALUES (?, ?, ?, ?, ?, ?, ?, {_marks(len(_SUMS) + 1)})",
+                (key.day, key.host, key.gpu, number, place.pool, place.model, place.kind, *_values(row)),
+            )
+        return refused
+
+    def _number(self, key: RowKey, holders: Mapping[str, Holder]) -> int:
+        """The number of a row's holder; a day that has its share of holders takes the rest for one."""
+        known = self._of_day.setdefault(key.day, set())
+        number = self._ids.get(key.holder)
+        if (number is None or number not in known) and key.holder != NOBODY and len(known) >= MOST_HOLDERS:
+            key = RowKey(key.day, key.host, key.gpu, OTHER)
+            number = self._ids.get(OTHER)
+        if number is None:
+            one = holders.get(key.holder, Holder(key.holder))
+            names = (one.key, one.job, one.namespace, one.user, one.team, one.account)
+            made = self._db.execute(
+                "INSERT INTO holder (key, job, namespace, user, team, account) VALUES (?, ?, ?, ?, ?, ?)", names
+            )
+            number = self._ids[key.holder] = int(made.lastrowid or 0)
+        known.add(number)
+        return number
+
+    def learn(self, holders: Iterable[Holder]) -> None:
+        """Fill in what was not known of holders that are on file; what is known stays, but for a job's name."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE holder SET job = iif(?1 = '', job, ?1), namespace = iif(namespace = '', ?2, namespace),"
+                " user = iif(user = '', ?3, user), team = iif(team = '', ?4, team),"
+                " account = iif(account = '', ?5, account) WHERE key = ?6",
+                [(one.job, one.namespace, one.user, one.team, one.account, one.key) for one in holders],
+            )
+
+    def has(self, key: str) -> bool:
+        """Whether a holder is on file."""
+        return key in self._ids
+
+    def mark_late(self, hosts_and_days: Iterable[tuple[str, int]]) -> int:
+        """Put days of hosts on the list of those to count anew; returns how many are closed and stay as they are."""
+        wanted = set(hosts_and_days)
+        with self._transaction():
+            closed = self._closed_to()
+            open_ = [(host, day) for host, day in wanted if day > closed]
+            self._db.executemany("INSERT OR IGNORE INTO late VALUES (?, ?)", open_)
+        return len(wanted) - len(open_)
+
+    def forget_cursors(self, gone: Iterable[tuple[str, str]]) -> None:
+        """Remove the instants of GPUs, by host and UUID, that have left."""
+        with self._transaction():
+            self._db.executemany("DELETE FROM cursor WHERE host = ? AND gpu = ?", list(gone))
+
+    def close_days(self, before_day: int, keep_from: int) -> int:
+        """Sum up days before `before_day` by pool, model, kind and holder, and remove those before `keep_from`.
+
+        Returns how many days were closed. A day that is on the list of late ones is closed with the others: it is too
+        old for the store to be asked again.
+        """
+        days = [day for (day,) in self._read("SELECT DISTINCT day FROM gpu_day WHERE day < ?", (before_day,))]
+        for day in days:
+            with self._transaction():
+                self._close(day)
+                self._db.execute(f"DELETE FROM late WHERE day <= {int(day)}")
+            self._of_day.pop(day, None)
+        with self._transaction():
+            gone = self._db.execute("DELETE FROM closed_day WHERE day < ?", (keep_from,)).rowcount
+            if gone or days:
+                self._drop_holders()
+        return len(days)
+
+    def _close(self, day: int) -> None:
+        sums: dict[tuple[str, str, str, int], Row] = {}
+        query = f"SELECT {', '.join(_SUMS)}, profile, pool, model, kind, holder FROM gpu_day WHERE day = ?"
+        for found in self._db.execute(query, (day,)):
+            sums.setdefault(found[-4:], Row()).merge(_row(found))
+        self._db.executemany(
+            f"INSERT OR REPLACE INTO closed_day VALUES (?, ?, ?, ?, ?, {_marks(len(_SUMS) + 1)})",
+            [(day, *key, *_values(row)) for key, row in sums.items()],
+        )
+        self._db.execute("DELETE FROM gpu_day WHERE day = ?", (day,))
+
+    def _drop_holders(self) -> None:
+        self._db.execute(
+            "DELETE FROM holder WHERE id NOT IN (SELECT holder FROM gpu_day UNION SELECT holder FROM closed_day)"
+        )
+        self._learn_numbers()
+
+    def _closed_to(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(day), -1) FROM closed_day").fetchone()[0])
+
+    # ---------------------------------------------------------------------- reading
+
+    def cursors(self) -> dict[tuple[str, str], int]:
+        """The instant up to which each GPU is counted, by host and UUID."""
+        return {(host, gpu): at_ms for host, gpu, at_ms in self._read("SELECT host, gpu, at_ms FROM cursor")}
+
+    def late(self) -> list[tuple[str, int]]:
+        """Hosts and days to count anew, the oldest first."""
+        return [(host, day) for host, day in self._read("SELECT host, day FROM late ORDER BY day, host")]
+
+    def first_day(self) -> int | None:
+        """The first day on file; None where there is none."""
+        query = "SELECT min(day) FROM (SELECT min(day) AS day FROM gpu_day UNION ALL SELECT min(day) FROM closed_day)"
+        found: int | None = self._read(query)[0][0]
+        return found
+
+    def groups(self, first_day: int, last_day: int, by: Sequence[str]) -> list[DayGroup]:
+        """Sums of the days from `first_day` to `last_day` by day, model, kind and what `by` names, of `GROUPS`."""
+        names = "".join(f", {_DIMENSIONS[name]}" for name in by)
+        numbers = ", ".join(str(place + 1) for place in range(4 + len(by)))
+        sums = ", ".join(f"sum(r.{name})" for name in _SUMS)
+        found = self._read(
+            f"SELECT r.day, r.model, r.kind, h.key != ''{names}, {sums} FROM ({_BOTH}) r"
+            f" JOIN holder h ON h.id = r.holder GROUP BY {numbers}",
+            (first_day, last_day, first_day, last_day),
+        )
+        end = 4 + len(by)
+        return [
+            DayGroup(one[0], one[1], one[2], tuple(one[4:end]), bool(one[3]), _row((*one[end:], b""))) for one in found
+        ]
+
+    def profiles(self, first_day: int, last_day: int) -> list[JobProfile]:
+        """The profile of each holder and model over some days, by key, then model."""
+        found = self._read(
+            f"SELECT h.key, h.job, h.namespace, h.user, h.team, h.account, r.model, r.day, r.profile FROM ({_BOTH}) r"
+            " JOIN holder h ON h.id = r.holder WHERE length(r.profile) > 0 AND h.key NOT IN ('', '?', '+')"
+            " ORDER BY h.key, r.model, r.day",
+            (first_day, last_day, first_day, last_day),
+        )
+        made: dict[tuple[str, str], JobProfile] = {}
+        for *names, model, day, raw in found:
+            holder, profile = Holder(*names), Profile.from_bytes(raw)
+            before = made.get((holder.key, model))
+            if before is not None:
+                profile.merge(before.profile)
+            first = day if before is None else before.first_day
+            made[holder.key, model] = JobProfile(holder, model, first, day, profile)
+        return list(made.values())
+
+    def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        with self._lock:
+            return self._db.execute(query, values).fetchall()
+
+
+def _opened(path: Path | None) -> sqlite3.Connection:
+    """A connection to a file with the tables. Raises InputError, and sqlite3.DatabaseError."""
+    if path is not None:
+        make_folder(path.parent)
+        make_private(path)
+    db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if version > VERSION:
+            raise InputError("usage.file", str(path), f"has version {version}", "use the Tocsin that wrote it")
+        if version < VERSION:
+            with db:
+                db.execute("BEGIN IMMEDIATE")
+                for statement in _SCHEMA.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {VERSION}")
+        elif path is not None and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("pages are damaged")
+    except (sqlite3.DatabaseError, InputError):
+        db.close()
+        raise
+    return db
+
+
+_ONE = f"SELECT {', '.join(_SUMS)}, profile FROM gpu_day WHERE day = ? AND host = ? AND gpu = ? AND holder = ?"
+_PART = f"SELECT day, pool, model, kind, holder, {', '.join(_SUMS)}, profile FROM"
+_BOTH = f"{_PART} gpu_day WHERE day BETWEEN ? AND ? UNION ALL {_PART} closed_day WHERE day BETWEEN ? AND ?"
+
+
+def _marks(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    return (*row.seconds, row.joules, row.unmetered_s, b"" if row.profile is None else row.profile.to_bytes())
+
+
+def _row(found: Sequence[object]) -> Row:
+    """Inverse of `_values`; what follows in `found` is left out."""
+    sums = [float(value) for value in found[: len(_SUMS)]]  # type: ignore[arg-type]
+    raw = found[len(_SUMS)]
+    profile = Profile.from_bytes(raw) if isinstance(raw, bytes) and raw else None
+    return Row(sums[: len(Use)], sums[len(Use)], sums[len(Use) + 1], profile)

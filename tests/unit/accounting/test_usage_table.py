@@ -1,0 +1,135 @@
+"""The file of sums: all or nothing, closed days, bounds, damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tocsin.accounting import table as table_module
+from tocsin.accounting.holders import NOBODY, OTHER, Holder
+from tocsin.accounting.meter import Row, RowKey, Use
+from tocsin.accounting.profile import Profile
+from tocsin.accounting.table import Place, UsageTable
+from tocsin.domain.errors import InputError
+
+
+def row(used: float, memory: float | None = None) -> Row:
+    made = Row([used, 0, 0, 0, 0, 0], joules=10 * used)
+    if memory is not None:
+        made.profile = Profile()
+        made.profile.add(used, memory, 100.0, 0.5, None)
+    return made
+
+
+def place(key: RowKey) -> Place:
+    return Place("pool", f"model of {key.gpu}", "own")
+
+
+def add(table: UsageTable, day: int, gpu: str, holder: str, used: float, **more: float) -> int:
+    return table.add({RowKey(day, "h", gpu, holder): row(used, **more)}, {holder: Holder(holder)}, {}, place)
+
+
+def used(table: UsageTable, by: list[str] | None = None) -> dict[tuple[int, tuple[str, ...]], float]:
+    return {(one.day, one.names): one.row.seconds[Use.USED] for one in table.groups(0, 10_000, by or ["job"])}
+
+
+def test_sums_add_up_over_writes_and_outlive_the_process(tmp_path: Path) -> None:
+    table = UsageTable(tmp_path / "u.db")
+    add(table, 5, "a", "slurm/1", 60, memory=30)
+    table.add({RowKey(5, "h", "a", "slurm/1"): row(30, 70)}, {}, {("h", "a"): 99}, place)
+    table.close()
+    again = UsageTable(tmp_path / "u.db")
+    assert used(again) == {(5, ("",)): 90}
+    assert again.cursors() == {("h", "a"): 99}
+    (found,) = again.profiles(0, 9)
+    assert (found.profile.seconds, found.profile.memory_max) == (90, 70)
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    table = UsageTable(tmp_path / "u.db")
+
+    def broken(key: RowKey) -> Place:
+        if key.gpu == "b":
+            raise KeyError(key.gpu)
+        return Place()
+
+    rows = {RowKey(5, "h", gpu, "slurm/1"): row(60) for gpu in ("a", "b")}
+    with pytest.raises(KeyError):
+        table.add(rows, {}, {("h", "a"): 1}, broken)
+    assert used(table) == {}
+    assert table.cursors() == {}
+    add(table, 5, "a", "slurm/1", 60)
+    assert used(table) == {(5, ("",)): 60}
+
+
+def test_closed_days_keep_their_sums_and_take_no_more() -> None:
+    table = UsageTable(None)
+    for gpu in ("a", "b"):
+        add(table, 5, gpu, "slurm/1", 60, memory=30)
+    add(table, 6, "a", "slurm/1", 10)
+    before = used(table, ["model"]), [one.profile.data for one in table.profiles(0, 9)]
+    assert table.close_days(6, 0) == 1
+    assert (used(table, ["model"]), [one.profile.data for one in table.profiles(0, 9)]) == before
+    assert add(table, 5, "a", "slurm/1", 60) == 1
+    assert table.mark_late([("h", 5), ("h", 6)]) == 1
+    assert table.late() == [("h", 6)]
+    assert table.first_day() == 5
+
+
+def test_old_days_go_with_the_holders_that_nothing_names_any_more() -> None:
+    table = UsageTable(None)
+    add(table, 5, "a", "slurm/1", 60)
+    add(table, 9, "a", "slurm/2", 60)
+    table.close_days(10, 9)
+    assert used(table, ["job"]).keys() == {(9, ("",))}
+    assert (table.has("slurm/1"), table.has("slurm/2")) == (False, True)
+
+
+def test_a_day_keeps_a_bounded_number_of_holders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "MOST_HOLDERS", 3)
+    table = UsageTable(None)
+    for number in range(6):
+        add(table, 5, "a", f"slurm/{number}", 60)
+    add(table, 5, "a", NOBODY, 60)
+    add(table, 5, "a", "slurm/0", 60)
+    assert sum(one.row.seconds[Use.USED] for one in table.groups(0, 9, ["job"])) == 8 * 60
+    assert table.has(OTHER)
+    assert not table.has("slurm/5")
+
+
+def test_what_managers_tell_later_is_filled_in() -> None:
+    table = UsageTable(None)
+    table.add({RowKey(5, "h", "a", "pod/1"): row(60)}, {"pod/1": Holder("pod/1", "x/web", "x")}, {}, place)
+    table.learn([Holder("pod/1", "x/job/train", team="vision"), Holder("pod/2", team="none")])
+    table.learn([Holder("pod/1", "", team="other", account="a")])
+    (found,) = table.groups(0, 9, ["job", "namespace", "team", "account"])
+    assert found.names == ("x/job/train", "x", "vision", "a")
+
+
+def test_a_day_of_a_host_is_replaced_whole() -> None:
+    table = UsageTable(None)
+    add(table, 5, "a", "slurm/1", 60)
+    add(table, 6, "a", "slurm/1", 60)
+    table.mark_late([("h", 5)])
+    rows = {RowKey(5, "h", "a", "slurm/2"): row(7), RowKey(6, "h", "a", "slurm/2"): row(7)}
+    table.replace("h", {5}, rows, {}, place)
+    assert used(table, ["model"]) == {(5, ("model of a",)): 7, (6, ("model of a",)): 60}
+    assert table.late() == []
+
+
+def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
+    path = tmp_path / "u.db"
+    path.write_bytes(b"no database at all" * 100)
+    table = UsageTable(path)
+    assert table.damaged
+    assert (tmp_path / "u.db.damaged").exists()
+    assert add(table, 5, "a", "slurm/1", 60) == 0
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    table = UsageTable(tmp_path / "u.db")
+    table._db.execute("PRAGMA user_version = 9")
+    table.close()
+    with pytest.raises(InputError, match="has version 9"):
+        UsageTable(tmp_path / "u.db")
