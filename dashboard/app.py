@@ -22,6 +22,7 @@ PAGES = {
     "scoreboard": ("page_scoreboard.py", ":material/leaderboard:"),
     "fragmentation": ("page_fragmentation.py", ":material/dashboard:"),
     "cost": ("page_cost.py", ":material/payments:"),
+    "usage": ("page_usage.py", ":material/pie_chart:"),
     "audit": ("page_audit.py", ":material/history_edu:"),
 }
 

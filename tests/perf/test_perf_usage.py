@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from tocsin.accounting.prices import PriceList
 from tocsin.accounting.table import UsageTable
 from tocsin.config.usage import UsageSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Owner, Reading
-from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageKeeper
+from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageKeeper, UsageParts
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.line_protocol.encode import encode
 from tocsin.store.memory import MemoryStore
@@ -43,7 +44,9 @@ def readings(at_ms: int = T0) -> list[Reading]:
 def keeper(path: Path | None) -> UsageKeeper:
     gpus = {one.gpu.uuid: one.gpu for one in readings()}
     clock, settings = ManualClock(T0), UsageSettings()
-    return UsageKeeper(MemoryStore(), UsageTable(path), settings, clock, OwnMetrics(), gpus.get, dict)
+    return UsageKeeper(
+        MemoryStore(), UsageParts(UsageTable(path), PriceList()), settings, clock, OwnMetrics(), gpus.get, dict
+    )
 
 
 class Taking:

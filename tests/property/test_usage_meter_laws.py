@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.accounting.meter import LEFT_MS, Meter, Row, Use
+from tocsin.accounting.prices import PriceList
 from tocsin.accounting.table import UsageTable
 from tocsin.config.usage import UsageSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, SECOND, ManualClock
 from tocsin.domain.reading import Gpu, Owner, Reading
-from tocsin.runtime.brain.usage_keeper import UsageKeeper
+from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
 from tocsin.store.memory import MemoryStore
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import gpu
@@ -126,7 +127,9 @@ class Site:
     def start(self) -> None:
         known = {one.uuid: one for one in (*GPUS, *MIG)}
         settings = UsageSettings(open_days=30)
-        self.keeper = UsageKeeper(self.store, self.table, settings, self.clock, OwnMetrics(), known.get, dict)
+        self.keeper = UsageKeeper(
+            self.store, UsageParts(self.table, PriceList()), settings, self.clock, OwnMetrics(), known.get, dict
+        )
         self.keeper.recover(self.clock.now_ms())
 
     def accept(self, readings: Sequence[Reading]) -> None:

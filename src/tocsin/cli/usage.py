@@ -48,12 +48,10 @@ def usage(
             judged = client.right_size(start, end, limit)
             show(as_json, judged.model_dump(mode="json"), right_size_lines(judged), client.base_url)
             return
-        found = client.usage(start, end, by, limit)
         if as_csv:
-            from tocsin.client.usage_csv import csv_of
-
-            click.echo(csv_of(found), nl=False)
+            click.echo(client.usage_csv(start, end, by), nl=False)
             return
+        found = client.usage(start, end, by, limit)
         show(as_json, found.model_dump(mode="json"), usage_lines(found), client.base_url)
 
 

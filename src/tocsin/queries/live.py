@@ -94,6 +94,7 @@ class LiveUsage(Protocol):
     """The sums of who used what."""
 
     table: UsageTable
+    prices: PriceList
 
     @property
     def counted_ms(self) -> int:
@@ -109,7 +110,6 @@ class LiveBrain(Protocol):
     journal: Journal
     actions: ActionLoop
     metrics: OwnMetrics
-    price_list: PriceList
 
     @property
     def usage(self) -> LiveUsage: ...

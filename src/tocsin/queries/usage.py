@@ -93,7 +93,7 @@ class UsageQueries:
 
     def __init__(self, brain: LiveBrain) -> None:
         self._brain = brain
-        self._prices = brain.price_list
+        self._prices = brain.usage.prices
 
     def usage(self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int) -> UsageOut:
         """Usage from `first_day` to `last_day` by `by`; of more than `limit` groups the smallest are one row."""

@@ -93,8 +93,11 @@ def brain(now_ms: int, *, simulated: bool = False, prices: PriceList | None = No
     start_ms = start_of(now_ms)
     last = [*readings(start_ms)][-1]
     return SimpleNamespace(
-        usage=SimpleNamespace(table=table(start_ms), counted_ms=start_ms + 2 * DAY),
-        price_list=parse_prices(PRICES, "prices.csv") if prices is None else prices,
+        usage=SimpleNamespace(
+            table=table(start_ms),
+            counted_ms=start_ms + 2 * DAY,
+            prices=parse_prices(PRICES, "prices.csv") if prices is None else prices,
+        ),
         settings=SimpleNamespace(usage=SETTINGS),
         memory=SimpleNamespace(latest=lambda: tuple(last)),
         gpus=[SimpleNamespace(simulated=simulated)],

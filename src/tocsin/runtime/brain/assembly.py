@@ -50,11 +50,12 @@ from tocsin.runtime.brain.promql_follower import PromqlFollower, open_promql
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
-from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS
+from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageParts
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
+from tocsin.store.port import Store
 from tocsin.store.upkeep import interrupt
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin.topology.claims import Claim
@@ -183,6 +184,12 @@ def _risk_place(settings: Settings) -> RiskInputs | None:
     return RiskInputs(settings.store, forecast.models, state, forecast.warm_days, forecast.alarm_share)
 
 
+def _opened_store(settings: Settings) -> Store:
+    store = open_store(settings.store)
+    store.init()
+    return store
+
+
 def _usage_table(settings: Settings) -> UsageTable:
     path = settings.usage.file
     if path is None and settings.store.kind != StoreKind.MEMORY:
@@ -208,8 +215,7 @@ def open_brain(
     `fleet`. `pools` tells the state of pools, else those of the settings are elastic; `notifier` replaces the channels.
     """
     metrics, (ruleset, site, price_list) = OwnMetrics(), _tables(settings)
-    store = open_store(settings.store)
-    store.init()
+    store = _opened_store(settings)
     journal, witnesses = _open_journal(settings, clock, metrics)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
@@ -229,8 +235,7 @@ def open_brain(
         lease=open_lease(settings, clock),
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
         wake=threading.Event(),
-        usage=_usage_table(settings),
-        price_list=price_list,
+        usage=UsageParts(_usage_table(settings), price_list),
         witnesses=witnesses,
         site=site,
     )

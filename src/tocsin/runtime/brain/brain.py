@@ -14,8 +14,6 @@ from itertools import groupby
 
 import structlog
 
-from tocsin.accounting.prices import PriceList
-from tocsin.accounting.table import UsageTable
 from tocsin.actions.loop.loop import WITHHELD, ActionLoop
 from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
@@ -56,7 +54,7 @@ from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.topology_watch import TopologyWatch
-from tocsin.runtime.brain.usage_keeper import UsageKeeper
+from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
@@ -234,8 +232,7 @@ class BrainParts:
     lease: Lease | None
     pools: Callable[[], Sequence[PoolState]]
     wake: threading.Event
-    usage: UsageTable
-    price_list: PriceList
+    usage: UsageParts
     witnesses: Sequence[WitnessKeeper] = ()
     site: Sequence[Claim] = ()
 
@@ -276,20 +273,21 @@ class Brain:
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
-        self.price_list = parts.price_list
-        self.usage = UsageKeeper(
-            store, parts.usage, settings.usage, clock, metrics, self._gpu, lambda: self.managers.work().facts
-        )
+        self.usage = self._usage_of(parts)
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self._unsaved: list[Finding] = []
         models = ModelWatch(ModelRegistry(settings.forecast.models), store, journal, metrics)
         self._expected = Expectations(parts.forecasts, models, store, journal, metrics, clock)
         self._counted: Counter[str] = Counter()
-        self._guard = threading.Lock()
-        self._acting = False
+        self._guard, self._acting = threading.Lock(), False
         self._start()
         for keeper in self.witnesses:
             keeper.listen(self.actions.operator.stop_for)
+
+    def _usage_of(self, parts: BrainParts) -> UsageKeeper:
+        settings, clock, metrics = parts.settings.usage, parts.clock, parts.metrics
+        facts = parts.managers.work
+        return UsageKeeper(parts.store, parts.usage, settings, clock, metrics, self._gpu, lambda: facts().facts)
 
     def _start(self) -> None:
         self.journal.append(

@@ -12,13 +12,14 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import structlog
 
 from tocsin.accounting.holders import Holder
 from tocsin.accounting.meter import ENERGY, LEFT_MS, Meter, Row, RowKey, hosts_and_days
+from tocsin.accounting.prices import PriceList
 from tocsin.accounting.table import Place, UsageTable
 from tocsin.actions.planning.facts import WorkloadFacts
 from tocsin.config.usage import UsageSettings
@@ -40,6 +41,14 @@ LATE_AT_ONCE = 20
 """Days of hosts that one look counts anew (own choice: some seconds of one core)."""
 
 
+@dataclass(frozen=True, slots=True)
+class UsageParts:
+    """The file of the sums, and what is paid."""
+
+    table: UsageTable
+    prices: PriceList
+
+
 class UsageKeeper:
     """Safe to use from several threads; `take` never fails and never waits for the file.
 
@@ -49,7 +58,7 @@ class UsageKeeper:
     def __init__(
         self,
         store: Store,
-        table: UsageTable,
+        parts: UsageParts,
         settings: UsageSettings,
         clock: Clock,
         metrics: OwnMetrics,
@@ -57,7 +66,7 @@ class UsageKeeper:
         facts: Callable[[], Mapping[str, WorkloadFacts]],
     ) -> None:
         self._store = store
-        self.table = table
+        self.table, self.prices = parts.table, parts.prices
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
