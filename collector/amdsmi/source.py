@@ -58,6 +58,7 @@ class AmdSmiSource:
         self._rows = vendor_metrics(AMD) if rows is None else tuple(rows)
         self._cards: list[Card] = []
         self._closed_since: float | None = None
+        self._refused = 0
         self._slow_at = clock.monotonic()
         self._transitions = Transitions(self.name)
         self._events = DeviceEvents(self.name)
@@ -79,7 +80,9 @@ class AmdSmiSource:
 
     def read(self, now_ms: int) -> Batch:
         if self._closed_since is not None and not self._reopened():
-            readings = [self._without(card.gpu, now_ms, Missing.LOST) for card in self._cards]
+            # One refusal may be the driver at work on a reset, and a thread that hangs keeps the library as it is.
+            reason = Missing.LOST if self._refused > 1 else Missing.TIMED_OUT
+            readings = [self._without(card.gpu, now_ms, reason) for card in self._cards]
             return Batch(tuple(readings), tuple(self._transitions.note(readings, now_ms)))
         told = self._library.events()
         looks = self._look()
@@ -104,6 +107,7 @@ class AmdSmiSource:
         if len(self._cards) < number:
             self._tell(f"{number - len(self._cards)} cards have the identity of another and are left out")
         self._closed_since = None
+        self._refused = 0
 
     def _reopened(self) -> bool:
         """Whether the library is open again; tried at once, then now and then."""
@@ -114,6 +118,7 @@ class AmdSmiSource:
             self._open()
         except Unavailable as error:
             self._tell(str(error))
+            self._refused += 1
             self._closed_since = now + REOPEN_SECONDS
             return False
         self._slow_at = now

@@ -150,3 +150,17 @@ def test_a_sub_code_with_a_verdict_of_its_own_has_nothing_of_its_number() -> Non
 @pytest.mark.parametrize("code", ["abc", "0", "7.9"])
 def test_what_is_no_number_is_named(code: str) -> None:
     assert f"{code!r} is not an XID number; write for example 79" in run(code).output
+
+
+def test_a_log_with_amdgpu_s_lines_says_their_faults(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(
+        "[  10.1] amdgpu 0000:1b:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block\n"
+        "[  11.0] amdgpu 0000:1b:00.0: amdgpu: GPU mode1 reset\n"
+        "[  12.0] amdgpu 0000:1b:00.0: amdgpu: Poison is created, no user action is needed.\n"
+    )
+    lines = run("--log", str(log)).output.splitlines()
+    assert [line.split("  ")[:2] for line in lines] == [
+        ["00000000:1b:00.0", word] for word in ("critical", "warning", "info")
+    ]
+    assert "device fault: uncorrectable error of the memory (HBM): 2 uncorrectable hardware errors" in lines[0]

@@ -10,9 +10,11 @@ from typing import BinaryIO
 import click
 
 from tocsin.cli.common import CliContext, json_option, pass_context, show
+from tocsin.collector.kernel_log.amdgpu import AmdgpuParser
 from tocsin.collector.kernel_log.parser import VERDICT_CODE, KernelEvent, KernelLogParser, verdict_of
 from tocsin.collector.kernel_log.readers import decode_any
 from tocsin.domain.clock import to_iso
+from tocsin.domain.device_fault import BROKEN, DeviceFault
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
@@ -82,12 +84,14 @@ def print_log(log: BinaryIO, catalogues: Catalogues, driver: int | None, as_json
 def _read(log: BinaryIO, driver: int | None) -> tuple[int, list[KernelEvent]]:
     """Number of lines, and the events; those before the line that names their GPU have its UUID too."""
     parser = KernelLogParser("" if driver is None else str(driver))
+    amdgpu = AmdgpuParser()
     number = 0
     events: list[KernelEvent] = []
     named: dict[str, str] = {}
     for line in log:
         number += 1
-        events += parser.feed(decode_any(line.rstrip(b"\r\n")))
+        record = decode_any(line.rstrip(b"\r\n"))
+        events += [*parser.feed(record), *amdgpu.feed(record)]
         if len(parser.uuids) > len(named):
             named = {**parser.uuids, **named}
     return number, [_with_uuid(event, named) for event in events]
@@ -119,6 +123,8 @@ def _named(event: KernelEvent, catalogues: Catalogues) -> tuple[str, str]:
         switch = catalogues.sxids.seen(event.code, event.severity)
         return switch.severity.value, f"SXid {event.code} {switch.name if event.code in catalogues.sxids else _UNKNOWN}"
     word = event.kind.value.replace("_", " ")
+    if event.kind is EventKind.DEVICE_FAULT:
+        return ("critical" if event.code in BROKEN else "info" if event.code == DeviceFault.WATCH else "warning"), word
     return ("critical" if event.kind is EventKind.RECOVERY_ACTION and event.code else "info"), word
 
 

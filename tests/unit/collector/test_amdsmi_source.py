@@ -202,8 +202,13 @@ def test_a_driver_that_is_gone_loses_the_cards_until_it_is_back() -> None:
     sound, library.cards = library.cards, [{TEMPERATURE: refused(Status.DRIVER_NOT_LOADED)}] * 2
     library.refuses = "amdsmi cannot be opened"
     source.read(T0 + MINUTE)
-    gone = source.read(T0 + 2 * MINUTE)
+    waiting = source.read(T0 + 2 * MINUTE)
+    assert {reason for reading in waiting.readings for reason in reading.missing.values()} == {Missing.TIMED_OUT}
+    assert not waiting.events, "the driver may be at work on a reset"
+    clock.advance(round(REOPEN_SECONDS * 1_000))
+    gone = source.read(T0 + 2 * MINUTE + 30_000)
     assert all(reading.is_lost for reading in gone.readings)
+    assert {event.kind for event in gone.events} == {EventKind.GPU_LOST}
     library.refuses, library.cards = "", sound
     assert source.read(T0 + 3 * MINUTE).readings[0].is_lost, "not tried at every reading"
     clock.advance(round(REOPEN_SECONDS * 1_000))

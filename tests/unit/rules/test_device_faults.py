@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -49,6 +50,13 @@ def test_every_meaning_has_a_rule() -> None:
     }
     assert codes == {int(fault) for fault in DeviceFault}
     assert max(DeviceFault) < OVER
+
+
+def test_every_rule_about_them_is_on_a_page() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    text = "".join((docs / name).read_text(encoding="utf-8") for name in ("amd.md", "ascend.md"))
+    missing = {rule.name for rule in load_rules() if rule.name.startswith("device_") and f"`{rule.name}`" not in text}
+    assert missing == set()
 
 
 def test_an_unknown_code_is_a_card_that_says_so() -> None:
