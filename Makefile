@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium-headless-shell fonts-noto-cjk gcc libc6-dev \
-	slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
+	postgresql slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
 DEMO_ARGS ?=
 KILLS ?= 1000
 CLICKS ?= 500
@@ -124,7 +124,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.setup: pyproject.toml benchmarks/pyproject.toml constraints.txt .ci/kubectl.sh | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,ray,terminal]" --group dev --group bench --group docs
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,postgres,ray,terminal]" --group dev --group bench --group docs
 	$(PIP) install --quiet -c constraints.txt -e benchmarks
 	@# The log-in by LDAP is built from source; where its headers lack, its tests say so.
 	@[ ! -e /usr/include/ldap.h ] || $(PIP) install --quiet -c constraints.txt -e ".[ldap]"

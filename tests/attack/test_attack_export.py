@@ -14,6 +14,7 @@ import pytest
 from tocsin.domain.clock import ManualClock, SystemClock
 from tocsin.domain.entry import EntryKind
 from tocsin.journal.export import Format, export
+from tocsin.journal.file_past import FilePast
 from tocsin.journal.journal import Journal
 from tocsin_testing.attacked import HOSTILE, Victim, attacked, secret
 from tocsin_testing.builders import T0
@@ -53,7 +54,7 @@ def test_an_export_holds_a_page_and_not_the_journal(written: Path, form: Format,
     begun, lines, length = process_time(), 0, 0
     tracemalloc.start()
     try:
-        for line in export(written, form, kinds=kinds):
+        for line in export(FilePast(written), form, kinds=kinds):
             lines, length = lines + 1, length + len(line)
         _, held = tracemalloc.get_traced_memory()
     finally:

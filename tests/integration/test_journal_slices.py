@@ -24,7 +24,6 @@ from tocsin.domain.errors import Conflict, InputError, Unavailable
 from tocsin.domain.progress import heard_by
 from tocsin.journal.archive import archive_next
 from tocsin.journal.archive_files import archive_of
-from tocsin.journal.verify import verify_slice
 from tocsin.queries import service as service_module
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
@@ -72,7 +71,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Brai
         assert archive_next(journal, FILE, FILE) is not None
     service = BrainService(running.brain)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service_module, "verify_slice", partial(verify_slice, entries=SLICE))
+        patch.setattr(journal, "verify_slice", partial(journal.verify_slice, entries=SLICE))
         server = ApiServer(create_app(service, settings.api, running.brain.clock), settings=settings.api)
         server.start()
         yield server.url, service, journal.path

@@ -1,4 +1,4 @@
-"""Every store that can be had here, for the laws of `tocsin.store.port.Store`."""
+"""Every store that can be had here, for the laws of `tocsin.store.port.Store`, and both back ends of the journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin_testing import servers
+from tocsin_testing import journals, servers
 from tocsin_testing.stores import KINDS, Harness, harness
 
 _MARKS = {
@@ -26,3 +26,19 @@ def victoria_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def h(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     with harness(request.param, tmp_path, lambda: str(request.getfixturevalue("victoria_url"))) as ready:
         yield ready
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    with servers.postgres() as server:
+        yield server.url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.server])])
+def j(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[journals.Harness]:
+    if request.param == "sqlite":
+        yield journals.FileHarness(tmp_path)
+        return
+    made = journals.DatabaseHarness(tmp_path, str(request.getfixturevalue("postgres_url")))
+    yield made
+    made.door.close()

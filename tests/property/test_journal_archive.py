@@ -22,6 +22,7 @@ from tocsin.journal.archive import archive_next
 from tocsin.journal.archive_files import ArchiveMissing, archive_of, folder_of
 from tocsin.journal.backup import backup, restore
 from tocsin.journal.export import export
+from tocsin.journal.file_past import FilePast
 from tocsin.journal.files import JournalBroken, read_entries
 from tocsin.journal.journal import Journal
 from tocsin.journal.page import Wanted, read_numbered, read_page
@@ -111,7 +112,7 @@ def test_a_reader_finds_what_it_would_find_without_an_archive(
         assert list(read_numbered(path, [1, after, limit])) == [e for e in whole if e.seq in {1, after, limit}]
         assert verify(path) == Verification(True, len(whole), head=len(whole), hash=whole[-1].hash)
         assert checked_in_slices(path, page) == verify(path)
-        assert len(list(export(path, "jsonl"))) == len(whole)
+        assert len(list(export(FilePast(path), "jsonl"))) == len(whole)
 
 
 def test_entries_that_are_archived_while_somebody_reads_are_read_once(

@@ -17,6 +17,8 @@ from tocsin.domain.errors import InputError
 
 if TYPE_CHECKING:
     from tocsin.journal.export import Format
+    from tocsin.journal.port import JournalPast
+    from tocsin.journal.postgres.door import Door
 
 existing = click.Path(path_type=Path)
 key_option = click.option(
@@ -29,7 +31,29 @@ def journal() -> None:
     """Verify, read, archive, back up and restore the journal."""
 
 
+def _past(context: CliContext, path: Path | None) -> JournalPast:
+    """The journal in the file `path`, or that of the settings, in a file or in a database."""
+    if path is None and context.settings.journal.url.get_secret_value():
+        from tocsin.journal.postgres.past import PostgresPast
+
+        past = PostgresPast(_door(context))
+        past.see()
+        return past
+    from tocsin.journal.file_past import FilePast
+
+    return FilePast(_journal_path(context, path))
+
+
+def _door(context: CliContext) -> Door:
+    from tocsin.journal.postgres.door import open_door
+
+    return open_door(context.settings.journal)
+
+
 def _journal_path(context: CliContext, path: Path | None) -> Path:
+    """The file of the journal. Raises InputError where it is in a database, or there is none."""
+    if path is None and context.settings.journal.url.get_secret_value():
+        raise InputError("journal.url", "...", "is a database and no file", "name a file, or unset journal.url")
     found = path or context.settings.journal.path
     if not found.exists():
         remedy = "name the journal's file or set journal.path; `tocsin journal verify --brain` asks a running brain"
@@ -57,14 +81,12 @@ def journal_verify(
     as_json: bool,
 ) -> int:
     """Check the hash chain of the journal at PATH with its archive; exit 1 where it was edited or cut short."""
-    from tocsin.journal.verify import verify
-
     if brain or api_url:
         if path or key_file:
             raise InputError("--brain", str(path or key_file), "is not the brain's to read", "leave it out, or --brain")
         return _verified_by_brain(context, api_url, token, ask, as_json)
-    found = _journal_path(context, path)
-    result = verify(found, _key(context, path, key_file))
+    found = _past(context, path)
+    result = found.verify(_key(context, path, key_file))
     problem = result.problem or (_against_witnesses(context, found) if ask else "")
     return _say_verified(result.events, problem, as_json)
 
@@ -92,8 +114,8 @@ def _key(context: CliContext, path: Path | None, key_file: Path | None) -> bytes
     return b"" if chosen is None else load_key(chosen)
 
 
-def _against_witnesses(context: CliContext, path: Path) -> str:
-    """What the witnesses of the settings have against the journal at `path`; empty where nothing."""
+def _against_witnesses(context: CliContext, journal: JournalPast) -> str:
+    """What the witnesses of the settings have against `journal`; empty where nothing."""
     from tocsin.journal.witness import problem_of
     from tocsin.runtime.brain.witnesses import open_witnesses
 
@@ -101,7 +123,7 @@ def _against_witnesses(context: CliContext, path: Path) -> str:
     if not witnesses:
         remedy = "set journal.witness or kubernetes.lease, or leave out --witness"
         raise InputError("journal.witness", "", "is not set", remedy)
-    found = ((witness.name, problem_of(path, witness.read())) for witness in witnesses)
+    found = ((witness.name, problem_of(journal, witness.read())) for witness in witnesses)
     return "; ".join(f"witness {name}: {problem}" for name, problem in found if problem)
 
 
@@ -118,14 +140,20 @@ def journal_seal(context: CliContext, path: Path | None, key_file: Path | None, 
     from tocsin.journal.files import load_key
     from tocsin.journal.journal import seal
 
-    found = _journal_path(context, path)
     chosen = key_file or context.settings.journal.key_file
     if chosen is None:
         raise InputError("journal.key_file", "", "is not set", "set it, or use --key-file")
-    result = seal(found, load_key(chosen))
+    if path is None and context.settings.journal.url.get_secret_value():
+        from tocsin.journal.postgres.copy import seal as seal_database
+
+        name = (door := _door(context)).name
+        result = seal_database(door, load_key(chosen))
+    else:
+        name = str(found := _journal_path(context, path))
+        result = seal(found, load_key(chosen))
     if not result.ok:
-        raise InputError("journal", str(found), result.problem, "restore it from a backup")
-    done(as_json, str(found), path=str(found))
+        raise InputError("journal", name, result.problem, "restore it from a backup")
+    done(as_json, name, path=name)
 
 
 @journal.command("show")
@@ -138,9 +166,7 @@ def journal_seal(context: CliContext, path: Path | None, key_file: Path | None, 
 @pass_context
 def journal_show(context: CliContext, path: Path | None, kind: tuple[str, ...], after: int, as_json: bool) -> None:
     """Print the entries of the journal at PATH, one JSON object a line."""
-    from tocsin.journal.files import read_entries
-
-    entries = read_entries(_journal_path(context, path), after=after, kinds=_kinds(kind))
+    entries = _past(context, path).entries(after=after, kinds=_kinds(kind))
     rows = (
         {"seq": one.seq, "at": to_iso(one.at_ms), "kind": one.kind, "actor": one.actor, "payload": one.payload}
         for one in entries
@@ -177,7 +203,7 @@ def journal_export(
     from tocsin.journal.export import export
 
     lines = export(
-        _journal_path(context, path),
+        _past(context, path),
         form,
         since_ms=_instant("--since", since),
         until_ms=_instant("--until", until),
@@ -251,9 +277,16 @@ def journal_archive(context: CliContext, keep: int | None, as_json: bool) -> Non
 @pass_context
 def journal_backup(context: CliContext, target: Path, as_json: bool) -> None:
     """Copy the journal to TARGET while it may be in use."""
-    from tocsin.journal.backup import backup
+    key = _key(context, None, None)
+    if context.settings.journal.url.get_secret_value():
+        from tocsin.journal.postgres.copy import backup as backup_database
+        from tocsin.journal.postgres.past import PostgresPast
 
-    backup(_journal_path(context, None), target, _key(context, None, None))
+        backup_database(PostgresPast(_door(context)), target, key)
+    else:
+        from tocsin.journal.backup import backup
+
+        backup(_journal_path(context, None), target, key)
     done(as_json, str(target), target=str(target))
 
 
@@ -263,10 +296,16 @@ def journal_backup(context: CliContext, target: Path, as_json: bool) -> None:
 @pass_context
 def journal_restore(context: CliContext, source: Path, as_json: bool) -> None:
     """Verify the backup SOURCE and put it in place of the journal; the brain must not run."""
-    from tocsin.journal.backup import restore
+    key, path = _key(context, None, None), str(context.settings.journal.path)
+    if context.settings.journal.url.get_secret_value():
+        from tocsin.journal.postgres.copy import restore as restore_database
 
-    restore(source, context.settings.journal.path, _key(context, None, None))
-    path = str(context.settings.journal.path)
+        restore_database(source, door := _door(context), key)
+        path = door.name
+    else:
+        from tocsin.journal.backup import restore
+
+        restore(source, context.settings.journal.path, key)
     done(as_json, path, path=path)
 
 

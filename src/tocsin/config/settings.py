@@ -225,7 +225,16 @@ class JournalSettings(Section):
     """The hash-chained record of all that was found, decided and done."""
 
     path: Path = Path("var/brain/journal.db")
-    """File of the journal."""
+    """File of the journal, where `url` is empty."""
+    url: SecretStr = SecretStr("")
+    """PostgreSQL database of the journal in place of the file, such as
+    `postgresql://tocsin:...@db.example:5432/tocsin?sslmode=verify-full`: any number of brains share it, one of them
+    acts. Then the lease is a row of it, and `actions.lease_file` and the lease of `kubernetes.lease` are not asked."""
+    cell: str = Field(default="fleet", pattern=r"^[a-z][a-z0-9_]{0,39}$")
+    """Cell whose journal it is in that database: its tables are in schema `tocsin_<cell>`."""
+    lease_seconds: float = Field(default=6.0, ge=1, le=60)
+    """Time after its last renewal at which another brain of the cell takes the lease over, by the database's clock; a
+    holder stops by itself after two thirds of it."""
     by_hand: Path | None = None
     """Journal of what a person did by `tocsin act` while no brain took the record; unset:
     `~/.local/state/tocsin/by-hand.db` of that person."""

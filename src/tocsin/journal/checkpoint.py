@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,24 @@ def path_of(journal: Path) -> Path:
     return journal.with_name(journal.name + ".fold")
 
 
+def as_text(found: Checkpoint) -> tuple[str, dict[str, object]]:
+    """The text that is kept, and the payload of the entry that makes it count."""
+    content = {"format": FORMAT, "version": __version__, "seq": found.seq, "parts": found.parts}
+    # In ASCII: a database keeps no text with a zero in it, which JSON may name by its escape alone.
+    text = json.dumps(content, allow_nan=False)
+    return text, {"seq": found.seq, "sha256": digest_of(text.encode()), "version": __version__}
+
+
+def digest_of(data: bytes) -> str:
+    """SHA-256 in hexadecimal, as entries name it."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def save(journal: Path, found: Checkpoint) -> dict[str, object]:
     """Write the file; durable on return. The result is the payload of the entry that makes it count."""
-    content = {"format": FORMAT, "version": __version__, "seq": found.seq, "parts": found.parts}
-    data = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
-    write_atomically(path_of(journal), data, 0o600)
-    return {"seq": found.seq, "sha256": hashlib.sha256(data).hexdigest(), "version": __version__}
+    text, payload = as_text(found)
+    write_atomically(path_of(journal), text.encode(), 0o600)
+    return payload
 
 
 def load(journal: Path, db: sqlite3.Connection) -> Checkpoint | None:
@@ -59,9 +71,14 @@ def load(journal: Path, db: sqlite3.Connection) -> Checkpoint | None:
         return None
     if len(data) > MOST_BYTES:
         return None
-    own = hashlib.sha256(data).hexdigest()
     query = "SELECT seq, payload FROM entry WHERE kind = ? ORDER BY seq DESC LIMIT ?"
-    for number, payload in db.execute(query, (EntryKind.CHECKPOINT, LOOKED_AT)):
+    return named_by(db.execute(query, (EntryKind.CHECKPOINT, LOOKED_AT)), data)
+
+
+def named_by(entries: Iterable[tuple[int, str]], data: bytes) -> Checkpoint | None:
+    """What is kept in `data`, where one of the `entries`, numbers and payloads of the kind, newest first, names it."""
+    own = digest_of(data)
+    for number, payload in entries:
         try:
             named = json.loads(payload)
             if named.get("sha256") != own or named.get("version") != __version__:

@@ -6,13 +6,12 @@ import json
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from tocsin import __version__
 from tocsin.domain.clock import to_iso
 from tocsin.domain.entry import Entry, EntryKind
-from tocsin.journal.files import read_entries
+from tocsin.journal.port import JournalPast
 
 # Journal entries as ArcSight Common Event Format, for SIEMs. Source: ArcSight, "Common Event Format: Event
 # Interoperability Standard", revision 25 (2017): header fields escape backslash and pipe, extension values backslash,
@@ -231,7 +230,7 @@ def as_jsonl(entry: Entry) -> str:
 
 
 def export(
-    path: Path,
+    journal: JournalPast,
     form: Format,
     *,
     since_ms: int | None = None,
@@ -241,11 +240,11 @@ def export(
 ) -> Iterator[str]:
     """Lines of the entries in [`since_ms`, `until_ms`) with `seq` above `after`, in order.
 
-    The journal's clock may step back, so all entries are looked at. Raises InputError where `path` is no journal.
+    The journal's clock may step back, so all entries are looked at. Raises InputError where there is none.
     """
     cef = CefLines()
     # CEF also takes in the entries that are left out: later ones name what those were about.
-    for entry in read_entries(path, after=after if form == "jsonl" else 0, kinds=kinds if form == "jsonl" else None):
+    for entry in journal.entries(after=after if form == "jsonl" else 0, kinds=kinds if form == "jsonl" else None):
         early = since_ms is not None and entry.at_ms < since_ms
         late = until_ms is not None and entry.at_ms >= until_ms
         wanted = not early and not late and entry.seq > after and (not kinds or entry.kind in kinds)

@@ -152,7 +152,7 @@ class Anchor:
             return None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise JournalBroken(f"anchor {path} is damaged; restore it with the journal from a backup") from None
-        if key and not hmac.compare_digest(seal.encode(), found.seal(key).encode()):
+        if key and not found.is_sealed_by(key, seal):
             how = "is sealed with another key" if seal else "is not sealed"
             remedy = "restore a backup, or take it as it is by tocsin journal seal"
             raise JournalBroken(f"anchor {path} {how}, the journal may have been rewritten: {remedy}")
@@ -161,6 +161,10 @@ class Anchor:
     def seal(self, key: bytes) -> str:
         """HMAC-SHA-256 of what it says, in hexadecimal."""
         return hmac.new(key, f"tocsin journal head {self.seq} {self.hash}".encode(), hashlib.sha256).hexdigest()
+
+    def is_sealed_by(self, key: bytes, seal: str) -> bool:
+        """Whether `key` made this `seal`."""
+        return hmac.compare_digest(seal.encode(), self.seal(key).encode())
 
     def write(self, journal: Path, key: bytes = b"", *, durable: bool = True) -> None:
         """Replace the anchor in one step; durable on return, or without `durable` this one or the one before."""
@@ -201,7 +205,7 @@ def sealed_in(db: sqlite3.Connection, key: bytes) -> Anchor | None:
     if not (isinstance(seq, int) and isinstance(own, str) and isinstance(seal, str)):
         return None
     anchor = Anchor(seq, own)
-    return anchor if hmac.compare_digest(seal.encode(), anchor.seal(key).encode()) else None
+    return anchor if anchor.is_sealed_by(key, seal) else None
 
 
 def newest(*anchors: Anchor | None) -> Anchor | None:

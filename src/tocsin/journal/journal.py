@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
+from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, Verification, canonical, digest
 from tocsin.journal import checkpoint
-from tocsin.journal.archive_files import ArchiveFile, ArchiveMissing, file_of
+from tocsin.journal.archive_files import ArchiveFile, ArchiveMissing, archive_of, file_of
 from tocsin.journal.checkpoint import Checkpoint
+from tocsin.journal.file_past import FilePast
 from tocsin.journal.files import (
     COLUMNS,
     Anchor,
@@ -28,19 +30,29 @@ from tocsin.journal.files import (
     write_key,
     write_seal,
 )
+from tocsin.journal.port import Draft
 from tocsin.journal.verify import verify
 
-Draft = tuple[EntryKind, Mapping[str, object], bool]
-"""Kind, payload and whether it is simulated."""
 REMOVED_AT_ONCE = 1_000
 """Archived entries that are taken out of the journal's file in one transaction: an append waits for one at most."""
 
 
-class Journal:
+def chained(drafts: Sequence[Draft], actor: str, at_ms: int, epoch: int, seq: int, previous: str) -> list[Entry]:
+    """The entries that `drafts` make behind entry `seq`, which has the hash `previous`."""
+    entries = []
+    for kind, payload, simulated in drafts:
+        seq += 1
+        own = digest(previous, seq, epoch, at_ms, str(kind), actor, simulated, canonical(payload))
+        entries.append(Entry(seq, epoch, at_ms, str(kind), actor, payload, simulated, own, previous))
+        previous = own
+    return entries
+
+
+class Journal(FilePast):
     """The one writer; safe to use from several threads. An entry is on disk when `append` returns."""
 
     def __init__(self, path: Path, clock: Clock, db: sqlite3.Connection, held: IO[str], key: bytes = b"") -> None:
-        self.path = path
+        super().__init__(path)
         self.key = key
         """Seals the anchor; empty: it is not sealed."""
         self.checkpoint: Checkpoint | None = None
@@ -51,8 +63,7 @@ class Journal:
         self._lock = threading.Lock()
         query = "SELECT seq, epoch, hash FROM entry ORDER BY seq DESC LIMIT 1"
         last: tuple[int, int, str] = db.execute(query).fetchone() or (0, 0, GENESIS)
-        self.head, self._hash = last[0], last[2]
-        """Number and hash of the newest entry; 0 in an empty journal."""
+        self._head, self._hash = last[0], last[2]
         self.epoch = last[1] + 1
         self.on_append: Callable[[Sequence[Entry]], None] = lambda _entries: None
         """Told of entries once they are on disk, by the thread that appended them; must not raise."""
@@ -118,26 +129,22 @@ class Journal:
                 )
                 if self.key:
                     write_seal(self._db, Anchor(entries[-1].seq, entries[-1].hash), self.key)
-            self.head, self._hash = entries[-1].seq, entries[-1].hash
+            self._head, self._hash = entries[-1].seq, entries[-1].hash
             # Where a power loss undoes the rename, the anchor is behind the chain, as it is between these two writes.
             Anchor(self.head, self._hash).write(self.path, self.key, durable=False)
         self.on_append(entries)
         return entries
 
-    def _chain(self, drafts: Sequence[Draft], actor: str) -> list[Entry]:
-        seq, previous, at_ms = self.head, self._hash, self._clock.now_ms()
-        entries = []
-        for kind, payload, simulated in drafts:
-            seq += 1
-            own = digest(previous, seq, self.epoch, at_ms, str(kind), actor, simulated, canonical(payload))
-            entries.append(Entry(seq, self.epoch, at_ms, str(kind), actor, payload, simulated, own, previous))
-            previous = own
-        return entries
+    @property
+    def head(self) -> int:
+        return self._head
 
-    def entries(
-        self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
-    ) -> Iterator[Entry]:
-        return read_entries(self.path, after=after, kinds=kinds, limit=limit)
+    @property
+    def leads(self) -> bool:
+        return True
+
+    def _chain(self, drafts: Sequence[Draft], actor: str) -> list[Entry]:
+        return chained(drafts, actor, self._clock.now_ms(), self.epoch, self._head, self._hash)
 
     def folded(self, part: str) -> tuple[int, Any]:
         """The state of `part` of the checkpoint, and the number of the entry after which to go on; else (0, None)."""
@@ -150,6 +157,23 @@ class Journal:
         found = Checkpoint(seq, parts)
         self.append(EntryKind.CHECKPOINT, checkpoint.save(self.path, found))
         self.checkpoint = Checkpoint(seq, {})
+
+    def read_note(self, name: str) -> str:
+        path = self.path.with_name(f"{self.path.name}.{name}")
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def keep_note(self, name: str, text: str) -> None:
+        write_atomically(self.path.with_name(f"{self.path.name}.{name}"), text)
+
+    def archive(self, keep: int) -> str:
+        # Archiving is itself a reader and a writer of the journal, so it lies above it.
+        from tocsin.journal.archive import archive_next
+
+        made = archive_next(self, keep)
+        return "" if made is None else f"entries {made.first} to {made.last} are in {made.path.name}"
+
+    def archived(self) -> int:
+        return max((file.last for file in archive_of(self.path)), default=0)
 
     def first_here(self) -> int:
         """Number of the first entry that is not archived yet."""

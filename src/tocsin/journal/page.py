@@ -18,7 +18,8 @@ MOST_INTRODUCTIONS = 5_000
 """Decisions, findings and incidents among which `told` looks for those that later entries name."""
 SERVICE = "tocsin"
 """Actor of what no person did."""
-_INTRODUCE = (EntryKind.DECISION, EntryKind.FINDING_OPENED, EntryKind.INCIDENT_OPENED, EntryKind.PREDICTION)
+INTRODUCE = (EntryKind.DECISION, EntryKind.FINDING_OPENED, EntryKind.INCIDENT_OPENED, EntryKind.PREDICTION)
+"""Kinds of entries that later ones name by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _like(text: str) -> str:
 def _sentences(path: Path, entries: Sequence[Entry], top: int) -> tuple[dict[str, str], dict[str, str]]:
     """Sentences of what `entries` name by id alone, as far as they were introduced lately; English and Chinese."""
     names = {str(entry.payload.get(key, "")) for entry in entries for key in ("decision", "id")} - {""}
-    kinds, marks = ", ".join("?" * len(_INTRODUCE)), ", ".join("?" * len(names))
+    kinds, marks = ", ".join("?" * len(INTRODUCE)), ", ".join("?" * len(names))
     lately = f"SELECT payload FROM entry WHERE kind IN ({kinds}) AND seq < ? AND seq >= ? ORDER BY seq DESC LIMIT ?"
     query = (
         "SELECT json_extract(payload, '$.id'), "
@@ -159,10 +160,10 @@ def _sentences(path: Path, entries: Sequence[Entry], top: int) -> tuple[dict[str
     chinese: dict[str, str] = {}
     left = MOST_INTRODUCTIONS
     for db, above, below in _backwards(path, top, max(1, top - MOST_LOOKED_AT)) if names else ():
-        rows = db.execute(query, (*_INTRODUCE, below, above, left, *sorted(names))).fetchall()
+        rows = db.execute(query, (*INTRODUCE, below, above, left, *sorted(names))).fetchall()
         found = {str(name): str(sentence) for name, sentence, _ in rows if sentence} | found
         chinese = {str(name): str(sentence) for name, _, sentence in rows if sentence} | chinese
-        counted = db.execute(f"SELECT count(*) FROM ({lately})", (*_INTRODUCE, below, above, left))
+        counted = db.execute(f"SELECT count(*) FROM ({lately})", (*INTRODUCE, below, above, left))
         left -= int(counted.fetchone()[0])
         if not left or found.keys() >= names:
             break

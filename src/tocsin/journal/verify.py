@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tocsin.domain.entry import GENESIS, Verification, digest
-from tocsin.domain.errors import InputError
+from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.progress import track
 from tocsin.journal.archive_files import ArchiveMissing
 from tocsin.journal.files import Anchor, JournalBroken, Row, connect, newest, read_rows, sealed_in
@@ -23,6 +23,25 @@ SLICE_BYTES = 16 * 1024 * 1024
 """Payload of a slice, past which it ends at the next entry."""
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the journal ends at one instant: the newest entry that was acknowledged, and the number of the last one."""
+
+    anchor: Anchor | None
+    head: int
+    sealed: bool
+
+
+class Checked(Protocol):
+    """A journal as it is checked, whichever back end keeps it. Both methods raise JournalBroken and as reading does."""
+
+    def end_of(self, key: bytes) -> End:
+        """Where it ends now, read so that what is appended meanwhile only makes the chain longer."""
+
+    def rows(self, after: int, limit: int) -> Iterator[Row]:
+        """At most `limit` rows of `COLUMNS` behind number `after`, in order."""
+
+
 def verify(path: Path, key: bytes = b"", after: int = 0) -> Verification:
     """Check every hash, the numbering and, by the anchor, the end; reads only, also beside a writer.
 
@@ -31,7 +50,7 @@ def verify(path: Path, key: bytes = b"", after: int = 0) -> Verification:
     What stands `after` an entry alone is checked where that number is given; the entry itself must be there.
     Without a key the chain may be ahead of the anchor by what was committed just before a crash, never behind it.
     """
-    return _verify(path, key, after, "", None)
+    return check(_File(path), key, after, "", None)
 
 
 def verify_slice(
@@ -41,46 +60,47 @@ def verify_slice(
 
     `previous` is the hash that the slice before found at `after`: an entry that changed since then is a problem.
     """
-    return _verify(path, key, after, previous, entries)
+    return check(_File(path), key, after, previous, entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Where the journal ends at one instant: the newest entry that was acknowledged, and the number of the last one."""
+class _File:
+    """A journal in a file, with its archive."""
 
-    anchor: Anchor | None
-    head: int
-    sealed: bool
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def end_of(self, key: bytes) -> End:
+        # The anchor first: what a writer appends meanwhile only makes the chain longer.
+        anchor = Anchor.read(self._path, key)
+        with closing(connect(self._path, write=False)) as db:
+            # One state of the database: the seal and the entries that it covers.
+            db.execute("BEGIN")
+            head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
+            return End(newest(anchor, sealed_in(db, key)) if key else anchor, head, bool(key))
+
+    def rows(self, after: int, limit: int) -> Iterator[Row]:
+        return read_rows(self._path, after=after, limit=limit)
 
 
-def _end_of(path: Path, key: bytes) -> _End:
-    # The anchor first: what a writer appends meanwhile only makes the chain longer.
-    anchor = Anchor.read(path, key)
-    with closing(connect(path, write=False)) as db:
-        # One state of the database: the seal and the entries that it covers.
-        db.execute("BEGIN")
-        head = int(db.execute("SELECT coalesce(max(seq), 0) FROM entry").fetchone()[0])
-        return _End(newest(anchor, sealed_in(db, key)) if key else anchor, head, bool(key))
-
-
-def _verify(path: Path, key: bytes, after: int, previous: str, entries: int | None) -> Verification:
+def check(journal: Checked, key: bytes, after: int, previous: str, entries: int | None) -> Verification:
+    """Check what follows entry `after`, with `entries` a slice of it; what `verify` and `verify_slice` say holds."""
     try:
-        end = _end_of(path, key)
-        start = hash_at(path, after)
+        end = journal.end_of(key)
+        start = _hash_in(journal, after)
         if start is None:
             return Verification(False, 0, f"entry {after} is missing")
         if previous and start != previous:
             return Verification(False, after, f"entry {after} is not the one that was checked")
         anchor = end.anchor
-        if anchor is not None and anchor.seq <= after and hash_at(path, anchor.seq) != anchor.hash:
+        if anchor is not None and anchor.seq <= after and _hash_in(journal, anchor.seq) != anchor.hash:
             return Verification(False, after, f"entry {anchor.seq} is not the one that was acknowledged")
         ahead = max(0, end.head - after)
-        rows = read_rows(path, after=after, limit=ahead if entries is None else min(ahead, entries))
+        rows = journal.rows(after, ahead if entries is None else min(ahead, entries))
         found = _walk(track(rows, "journal", ahead) if entries is None else _short(rows), end, after, start)
         if found.ok and not found.done and (entries is None or found.events == after):
             return Verification(False, found.events, f"entry {found.events + 1} is missing")
         return found
-    except (JournalBroken, ArchiveMissing, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
+    except (JournalBroken, ArchiveMissing, InputError, Unavailable, sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return Verification(False, 0, str(error))
 
 
@@ -96,9 +116,13 @@ def _short(rows: Iterator[Row]) -> Iterator[Row]:
 
 def hash_at(path: Path, seq: int) -> str | None:
     """Hash of one entry as it stands, or what goes before the first; None where it is missing."""
+    return _hash_in(_File(path), seq)
+
+
+def _hash_in(journal: Checked, seq: int) -> str | None:
     if seq == 0:
         return GENESIS
-    found = next(read_rows(path, after=seq - 1, limit=1), None)
+    found = next(journal.rows(seq - 1, 1), None)
     return None if found is None or found[0] != seq else str(found[-1])
 
 
@@ -119,7 +143,7 @@ def problem_of_row(row: Sequence[Any], count: int, previous: str) -> str:
     return ""
 
 
-def _walk(rows: Iterator[Row], end: _End, after: int, start: str) -> Verification:
+def _walk(rows: Iterator[Row], end: End, after: int, start: str) -> Verification:
     """The rows after number `after`, which has hash `start`."""
     count, previous, anchor = after, start, end.anchor
     for row in rows:

@@ -20,8 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import TocsinError
-from tocsin.journal.files import read_entries
-from tocsin.journal.journal import Journal
+from tocsin.journal.port import JournalPast, LiveJournal
 
 log = structlog.get_logger()
 
@@ -126,19 +125,19 @@ class FileWitness:
             raise WitnessAway(f"{self._path}: {error.strerror or error}") from None
 
 
-def problem_of(path: Path, seen: Mapping[str, Seen]) -> str:
-    """Why the journal at `path` is not what a witness has seen or its continuation; empty where it is.
+def problem_of(journal: JournalPast, seen: Mapping[str, Seen]) -> str:
+    """Why `journal` is not what a witness has seen or its continuation; empty where it is.
 
-    A witness that has seen nothing has nothing to say. Raises InputError where `path` is no journal.
+    A witness that has seen nothing has nothing to say. Raises InputError where there is none.
     """
-    first = next(read_entries(path, limit=1), None)
+    first = next(journal.entries(limit=1), None)
     known = None if first is None else seen.get(first.hash)
     if not seen:
         return ""
     if known is None:
         newest = max(seen.values(), key=lambda one: (one.epoch, one.seq))
         return f"another journal is known, up to entry {newest.seq} of epoch {newest.epoch}, and this one is not"
-    found = next(read_entries(path, after=max(known.seq - 1, 0), limit=1), None)
+    found = next(journal.entries(after=max(known.seq - 1, 0), limit=1), None)
     if found is None:
         return f"entry {known.seq} of epoch {known.epoch} was seen, and this journal ends before it"
     return "" if found.hash == known.hash else f"entry {known.seq} is not the one that was seen"
@@ -160,16 +159,16 @@ class WitnessKeeper:
     A thread of its own does all that may block. `on_failure` is told of each try that the witness did not answer.
     """
 
-    def __init__(self, journal: Journal, witness: Witness, on_failure: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, journal: LiveJournal, witness: Witness, on_failure: Callable[[], None] = lambda: None) -> None:
         self.witness = witness
         self.standing = Standing.UNASKED
         self.problem = ""
         self.trouble = ""
         """Why the witness is away; empty while it answers."""
-        self._path = journal.path
+        self._journal = journal
         self._on_failure = on_failure
         self._turn = threading.Condition()
-        last = next(read_entries(journal.path, after=max(journal.head - 1, 0), limit=1), None)
+        last = next(journal.entries(after=max(journal.head - 1, 0), limit=1), None)
         self._newest = None if last is None else Seen(last.epoch, last.seq, last.hash)
         self._written: Seen | None = None
         self._urgent = 0
@@ -275,7 +274,7 @@ class WitnessKeeper:
         return self.standing is Standing.CURRENT and self._newest is not None and self._newest != self._written
 
     def _ask(self) -> None:
-        found = problem_of(self._path, self.witness.read())
+        found = problem_of(self._journal, self.witness.read())
         with self._turn:
             self.problem, self.trouble = found, ""
             self.standing = Standing.OLDER if found else Standing.CURRENT
@@ -290,7 +289,7 @@ class WitnessKeeper:
         if newest is None:
             return
         if not self._identity:
-            self._identity = next(read_entries(self._path, limit=1)).hash
+            self._identity = next(self._journal.entries(limit=1)).hash
         self.witness.write(self._identity, newest)
         with self._turn:
             self._written, self.trouble = newest, ""

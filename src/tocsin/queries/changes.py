@@ -11,7 +11,7 @@ from tocsin.client.models_changes import Change, ChangeKind, Changes
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
-from tocsin.journal.page import Wanted, newest
+from tocsin.journal.page import Wanted
 from tocsin.queries.card_life import CauseRecord, read_record, record_of
 from tocsin.queries.card_words import Names, Words, action_words, clock, headline
 from tocsin.queries.change_words import ended, place, say
@@ -245,11 +245,11 @@ _SAID: Mapping[EntryKind, Callable[[_Told, Entry], Words | None]] = {
 
 def changes_now(brain: LiveBrain, hours: int, limit: int) -> Changes:
     """What changed in the last `hours` of a running brain."""
-    now_ms, path = brain.clock.now_ms(), brain.journal.path
+    now_ms, journal = brain.clock.now_ms(), brain.journal
     start_ms = now_ms - hours * HOUR
-    found = newest(path, MOST_ENTRIES, Wanted(kinds=KINDS, start_ms=start_ms))
+    found = journal.newest(MOST_ENTRIES, Wanted(kinds=KINDS, start_ms=start_ms))
     started = any(entry.kind == EntryKind.SERVICE_STARTED for entry in found)
-    before = newest(path, 1, Wanted(kinds={EntryKind.SERVICE_STARTED}, end_ms=start_ms)) if started else []
+    before = journal.newest(1, Wanted(kinds={EntryKind.SERVICE_STARTED}, end_ms=start_ms)) if started else []
     return changes(
         ChangeInputs(
             entries=found[::-1],

@@ -15,7 +15,7 @@ from tocsin.domain.finding import SubjectKind
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.journal.bundle import pack
 from tocsin.journal.export import as_jsonl
-from tocsin.journal.page import Wanted, read_numbered, read_page
+from tocsin.journal.page import Wanted
 from tocsin.queries.evidence_privacy import Screen, secrets_of, words_of
 from tocsin.queries.evidence_tables import Window, peer_table, telemetry_table, windows_of, xid_table
 from tocsin.queries.evidence_text import Told, readme, versions_of
@@ -113,13 +113,13 @@ def _entries(
     left_out: list[str],
 ) -> list[Entry]:
     """Entries that name the GPU, and those of the decisions about it, in order."""
-    path, until = brain.journal.path, monotonic() + MOST_SECONDS
+    journal, until = brain.journal, monotonic() + MOST_SECONDS
     wanted = Wanted(text=asked.gpu.uuid, start_ms=asked.start_ms, end_ms=asked.end_ms)
     numbers = sorted({seq for status in tried for seq in status.steps})[-MOST_ENTRIES:]
-    found = {entry.seq: entry for entry in read_numbered(path, numbers)}
+    found = {entry.seq: entry for entry in journal.numbered(numbers)}
     before: int | None = None
     while True:
-        page = read_page(path, before, 500, wanted)
+        page = journal.page(before, 500, wanted)
         found |= {entry.seq: entry for entry in page.entries}
         before = page.next_before
         if before is None:

@@ -21,7 +21,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live.recalibration import KindFigures
-from tocsin.journal.journal import Journal
+from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.card_life import CardLife
 from tocsin.rules.schema import RuleSet
@@ -107,7 +107,7 @@ class LiveBrain(Protocol):
     settings: Settings
     clock: Clock
     store: Store
-    journal: Journal
+    journal: LiveJournal
     actions: ActionLoop
     metrics: OwnMetrics
 

@@ -18,7 +18,6 @@ from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.prediction import Prediction
 from tocsin.forecaster.live.risk import TARGET as FAULT
-from tocsin.journal.page import number_before
 from tocsin.queries.attention import most_urgent
 from tocsin.queries.card_life import CauseRecord, read_record
 from tocsin.queries.card_words import Names, Words, clock, expected_cause, headline, named
@@ -243,7 +242,7 @@ def report_now(brain: LiveBrain, cards: Sequence[Card], hours: int) -> MorningRe
     """The report of a running brain over the last `hours`. Raises StoreUnavailable."""
     now_ms = brain.clock.now_ms()
     start_ms = now_ms - hours * HOUR
-    after = number_before(brain.journal.path, start_ms)
+    after = brain.journal.number_before(start_ms)
     made = brain.store.predictions(start_ms - LONGEST_FORECAST_MS, now_ms + 1)
     readings = brain.memory.latest()
     return morning_report(

@@ -38,7 +38,6 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
 from tocsin.journal.export import export
-from tocsin.journal.verify import verify_slice
 from tocsin.journal.witness import in_words
 from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
@@ -350,19 +349,19 @@ class BrainService:
         return timeline.undone(self._brain, decision_id, undoing)
 
     def journal_page(self, query: models.JournalQuery, before: int | None, limit: int) -> models.JournalPage:
-        return timeline.journal_page(self._brain.journal.path, query, before, limit)
+        return timeline.journal_page(self._brain.journal, query, before, limit)
 
     def export_journal(self, form: models.ExportForm, query: models.JournalQuery, after: int) -> Iterator[str]:
         kinds = timeline.kinds_of(query.kinds)
-        path = self._brain.journal.path
-        return export(path, form, since_ms=query.start_ms, until_ms=query.end_ms, after=after, kinds=kinds)
+        journal = self._brain.journal
+        return export(journal, form, since_ms=query.start_ms, until_ms=query.end_ms, after=after, kinds=kinds)
 
     def verify_journal(self, after: int, previous: str) -> Verification:
         # One at a time: however many ask, a slice takes no more than one core.
         if not self._verifying.acquire(timeout=VERIFY_WAIT_SECONDS):
             raise Unavailable("another check of the journal is under way; ask again in a few seconds")
         try:
-            return verify_slice(self._brain.journal.path, self._brain.journal.key, after, previous)
+            return self._brain.journal.verify_slice(self._brain.journal.key, after, previous)
         finally:
             self._verifying.release()
 

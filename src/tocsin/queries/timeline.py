@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from tocsin.actions.loop.operator import problem_of
 from tocsin.actions.model.catalogue import ACTIONS
@@ -27,15 +26,16 @@ from tocsin.domain.decision import DecisionState, asked_by, undone_by
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
-from tocsin.journal.page import Wanted, read_numbered, read_page
+from tocsin.journal.page import Wanted
+from tocsin.journal.port import JournalPast
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import decision_out, waiting
 
 
-def journal_page(path: Path, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
+def journal_page(journal: JournalPast, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
     """Entries that fit `query`, newest first. Raises InputError for an unknown kind."""
     wanted = Wanted(kinds_of(query.kinds), query.actor, query.people, query.text, query.start_ms, query.end_ms)
-    found = read_page(path, before, limit, wanted)
+    found = journal.page(before, limit, wanted)
     return JournalPage(
         entries=list(found.entries),
         next_before=found.next_before,
@@ -95,7 +95,7 @@ def story(brain: LiveBrain, status: DecisionStatus) -> DecisionStory:
     """One decision with its entries of the journal."""
     return DecisionStory(
         decision=_item(status, brain.actions.controls(), _undone(brain.statuses())),
-        entries=list(read_numbered(brain.journal.path, status.steps)),
+        entries=list(brain.journal.numbered(status.steps)),
         settle_s=brain.settings.actions.settle_seconds,
         runbooks_url=brain.settings.notify.runbooks_url,
     )

@@ -25,7 +25,6 @@ from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, SubjectKind
-from tocsin.journal.page import number_before
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.scoreboard import HORIZON_MS, confirmation
 
@@ -258,6 +257,6 @@ def what_if_now(brain: LiveBrain, asked: WhatIfRequest) -> WhatIfOut:
     change = change_of(asked, brain.settings.actions.mode, names.__contains__, policy.is_waived(asked.rule))
     start_ms = now_ms - SPAN_MS
     kinds = {EntryKind.VERDICT, EntryKind.MANUAL_ACTION}
-    entries = brain.journal.entries(after=number_before(brain.journal.path, start_ms), kinds=kinds)
+    entries = brain.journal.entries(after=brain.journal.number_before(start_ms), kinds=kinds)
     events = brain.store.events(start_ms, now_ms + 1)
     return what_if(WhatIfInputs(statuses, entries, events, start_ms, now_ms), change)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -128,3 +130,57 @@ def influxdb1(folder: Path) -> Iterator[str]:
     ready = f"http://127.0.0.1:{port}/query?q=SHOW+DATABASES"
     with server([program, "-config", str(path)], ready, folder / "influxdb.log"):
         yield f"http://127.0.0.1:{port}"
+
+
+_PG_BIN = Path("/usr/lib/postgresql")
+_PG_PASSWORD = "only-on-loopback"
+
+
+class Postgres:
+    """A PostgreSQL of Debian's that may be killed and started again; it refuses to run as root, so it is nobody's."""
+
+    def __init__(self, folder: Path) -> None:
+        found = sorted(_PG_BIN.glob("*/bin/pg_ctl"))
+        if not found:
+            needs.lack("PostgreSQL is not installed; `make setup-servers` installs Debian package postgresql")
+        self._programs = found[-1].parent
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"postgresql://tocsin:{_PG_PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def make(self) -> None:
+        """Make the database cluster."""
+        self.folder.chmod(0o777)
+        (self.folder / "password").write_text(_PG_PASSWORD)
+        (self.folder / "password").chmod(0o644)
+        data, secret = self.folder / "data", self.folder / "password"
+        self._run(f"{self._programs}/initdb -D {data} -U tocsin --auth=scram-sha-256 --pwfile={secret} -E UTF8 -N")
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        flags = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=200"
+        log = self.folder / "log"
+        self._run(f"{self._programs}/pg_ctl -D {self.folder}/data -w -t 60 -l {log} -o '{flags}' start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it; `immediate` is as a crash."""
+        self._run(f"{self._programs}/pg_ctl -D {self.folder}/data -w -m {mode} stop")
+
+    def _run(self, command: str) -> None:
+        line = ["bash", "-c", command] if os.getuid() else ["su", "-s", "/bin/bash", "nobody", "-c", command]
+        done = subprocess.run(line, capture_output=True, text=True, cwd="/", timeout=120, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{command}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL; user tocsin may do anything in it. Its folder is none of pytest's, which only their owner reads."""
+    with tempfile.TemporaryDirectory(prefix="tocsin-postgres-", dir="/tmp") as folder:
+        made = Postgres(Path(folder))
+        made.make()
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop("immediate")

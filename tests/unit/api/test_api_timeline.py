@@ -20,6 +20,7 @@ from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.export import export
+from tocsin.journal.file_past import FilePast
 from tocsin.runtime.demo import Demo, demo_settings
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService, serving
@@ -141,7 +142,7 @@ def test_the_export_is_what_the_command_writes(client: Client, demo: Demo) -> No
     path: Path = demo.settings.journal.path
     for form in ("jsonl", "cef"):
         sent = b"".join(client.export_journal(form)).decode()  # type: ignore[arg-type]
-        assert sent.splitlines() == list(export(path, form))  # type: ignore[arg-type]
+        assert sent.splitlines() == list(export(FilePast(path), form))  # type: ignore[arg-type]
         assert sent.endswith("\n")
     some = b"".join(client.export_journal("jsonl", JournalQuery(kinds=("approval",)))).decode()
     assert {json.loads(line)["kind"] for line in some.splitlines()} == {"approval"}

@@ -20,13 +20,13 @@ from tocsin.actions.notifications.channel import Delivery, clean, clip
 from tocsin.actions.notifications.delivery import pause_seconds
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.domain.annotation import Annotation
-from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
 from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.http_client import http_client
-from tocsin.journal.journal import Journal
+from tocsin.journal.port import LiveJournal
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -263,6 +263,8 @@ class StoreTarget:
 
 log = structlog.get_logger()
 
+_NOTE = "annotations"
+"""Name of their state beside the journal."""
 AT_ONCE = 100
 """Most entries that one look takes for one target: a stop never waits for a long backlog (own choice)."""
 ANNOTATE_SECONDS = 2.0
@@ -286,7 +288,7 @@ class Annotations:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: LiveJournal,
         targets: Sequence[AnnotationTarget],
         clock: Clock,
         metrics: OwnMetrics,
@@ -296,7 +298,6 @@ class Annotations:
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
-        self._path = journal.path.with_name(f"{journal.path.name}.annotations")
         known = self._read()
         self._followers = [
             self._follower(target, AnnotationMaker(decision_of, subject_of), known.get(target.name))
@@ -316,14 +317,12 @@ class Annotations:
 
     def _read(self) -> dict[str, tuple[int, str]]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            found = json.loads(self._journal.read_note(_NOTE) or "{}")
             return {str(name): (int(seq), str(digest)) for name, (seq, digest) in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, Unavailable, ValueError, TypeError, AttributeError) as error:
             log.warning(
                 "state of annotations cannot be read, starting from now",
-                path=str(self._path),
+                journal=self._journal.name,
                 error=str(error),
             )
             return {}
@@ -367,7 +366,7 @@ class Annotations:
     def _done(self, follower: _Follower, entry: Entry) -> None:
         follower.seq = entry.seq
         known = self._read() | {follower.target.name: (entry.seq, entry.hash)}
-        write_atomically(self._path, json.dumps(known))
+        self._journal.keep_note(_NOTE, json.dumps(known))
 
     def _count(self, follower: _Follower, outcome: str) -> None:
         self._metrics.count("tocsin_annotations_total", place=follower.target.name, outcome=outcome)

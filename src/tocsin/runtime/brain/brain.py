@@ -36,7 +36,7 @@ from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
 from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-from tocsin.journal.journal import Journal
+from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.card_life import CardLife
 from tocsin.queries.fleet_state import mix_of, workloads_of
@@ -223,7 +223,7 @@ class BrainParts:
     clock: Clock
     metrics: OwnMetrics
     store: Store
-    journal: Journal
+    journal: LiveJournal
     ruleset: RuleSet
     actions: ActionLoop
     forecasts: FleetForecasts

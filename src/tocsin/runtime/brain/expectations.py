@@ -24,7 +24,7 @@ from tocsin.forecaster.capacity.filling import PAST, RECALLED, STEP_MS, FillingW
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.lifecycle.drift import calibration, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
-from tocsin.journal.journal import Journal
+from tocsin.journal.port import LiveJournal
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -39,7 +39,7 @@ BACK_MS = 30 * DAY
 class ModelWatch:
     """Level-triggered: whatever put a model into service, be it another process, it is seen and recorded once."""
 
-    def __init__(self, registry: ModelRegistry, store: Store, journal: Journal, metrics: OwnMetrics) -> None:
+    def __init__(self, registry: ModelRegistry, store: Store, journal: LiveJournal, metrics: OwnMetrics) -> None:
         self._registry = registry
         self._store = store
         self._journal = journal
@@ -198,7 +198,7 @@ class Expectations:
         forecasts: FleetForecasts,
         models: ModelWatch,
         store: Store,
-        journal: Journal,
+        journal: LiveJournal,
         metrics: OwnMetrics,
         clock: Clock,
     ) -> None:

@@ -12,7 +12,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Finding
 from tocsin.forecaster.live.host_weight import weighed
-from tocsin.journal.journal import Journal
+from tocsin.journal.port import LiveJournal
 
 FORETELLING_PART = "foretelling"
 """Name of this state in a checkpoint of the journal."""
@@ -51,7 +51,7 @@ class ForetellingRules:
     evaluates.
     """
 
-    def __init__(self, journal: Journal, rules: Collection[str], floor: float) -> None:
+    def __init__(self, journal: LiveJournal, rules: Collection[str], floor: float) -> None:
         self._rules = frozenset(rules)
         self._floor = floor
         self._open: dict[tuple[str, str], _Sign] = {}

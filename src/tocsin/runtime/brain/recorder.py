@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Finding, Incident, finding_id
 from tocsin.domain.place import Place, PlaceKind
-from tocsin.journal.journal import Draft, Journal
+from tocsin.journal.port import Draft, LiveJournal
 from tocsin.queries.card_life import CardLife, record_payload
 from tocsin.rules.incidents import REST_MS, HeldIncident, key_of
 
@@ -144,7 +144,7 @@ class Recorder:
     The set of open ones is itself a fold of the journal, so that a restart neither repeats an opening nor loses an end.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: LiveJournal) -> None:
         self._journal = journal
         self._findings: set[str] = set()
         self._since: dict[tuple[str, str], int] = {}

@@ -10,7 +10,7 @@ from tocsin.actions.kubernetes.client import connect
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.config.settings import Settings
 from tocsin.domain.entry import Entry, EntryKind
-from tocsin.journal.journal import Journal
+from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import (
     FileWitness,
     Seen,
@@ -82,7 +82,7 @@ def open_witnesses(settings: Settings) -> list[Witness]:
 
 
 def watch_journal(
-    journal: Journal, witnesses: Sequence[Witness], seconds: float, metrics: OwnMetrics
+    journal: LiveJournal, witnesses: Sequence[Witness], seconds: float, metrics: OwnMetrics
 ) -> list[WitnessKeeper]:
     """Compare `journal` with its `witnesses`, each for `seconds` at most; it is paused where one has seen more.
 
