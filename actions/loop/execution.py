@@ -127,8 +127,16 @@ class Execution:
       a step of the wall clock ends no drain and shortens no settle time.
     """
 
-    def __init__(self, decision_log: DecisionLog, routing: Routing, clock: Clock, workers: Workers) -> None:
+    def __init__(
+        self,
+        decision_log: DecisionLog,
+        routing: Routing,
+        clock: Clock,
+        workers: Workers,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._decision_log = decision_log
+        self._may_act = may_act
         self._routing = routing
         self._clock = clock
         self._workers = workers
@@ -216,9 +224,17 @@ class Execution:
 
     def _call(self, record: LedgerEntry, executor: Executor) -> None:
         decision = record.decision
-        job = self._workers.submit(lambda: _executed(executor, decision))
+        job = self._workers.submit(lambda: self._executed(executor, decision))
         self._begun_s.setdefault(decision.key, self._clock.monotonic())
         self._jobs[decision.key] = job
+
+    def _executed(self, executor: Executor, decision: Decision) -> ExecutionResult:
+        """What came of a call. At the last moment it is asked once more whether this brain may act: between the start
+        on record and this instant the process may have been stopped for longer than it holds its lease."""
+        if not self._may_act():
+            said = say("waits: another brain may be the active one by now")
+            return ExecutionResult(True, str(said), pending=True, said=said)
+        return _executed(executor, decision)
 
     def _collect(self, record: LedgerEntry, view: FleetView) -> None:
         key = record.decision.key

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import structlog
 
 from tocsin.actions.guards.base import evaluate as evaluate_guards
 from tocsin.actions.guards.base import guards, worst
@@ -46,7 +48,8 @@ from tocsin.domain.decision import (
     Verdict,
     undone_by,
 )
-from tocsin.domain.entry import EntryKind
+from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.phrase import Phrase, in_chinese, say
 from tocsin.domain.prediction import Prediction
@@ -178,6 +181,8 @@ def _end_of(decision: Decision, view: FleetView, now_ms: int) -> Phrase | None:
     return None if decision.findings and decision.findings[0] in view.findings else say("its cause ended")
 
 
+log = structlog.get_logger()
+
 OUTSIDE = "someone at the manager"
 """Actor of what was done at Kubernetes or Slurm and not through Tocsin."""
 OTHER_WORK = "other work runs there than was approved; it is asked anew"
@@ -191,7 +196,8 @@ class ActionLoop:
 
     Level-triggered: a step that comes twice, late or after a restart does what the state asks for and nothing again.
     An execution that the journal shows begun without an outcome goes on where its executor is resumable; else it is
-    reported as failed with unknown effect. Without `workers` executions run within the step.
+    reported as failed with unknown effect. Without `workers` executions run within the step. `may_act` is
+    asked right before each call of an executor. One that does not lead is never stepped: it only follows.
     """
 
     def __init__(
@@ -202,6 +208,9 @@ class ActionLoop:
         policy: Policy,
         notifier: Notifier | FanOut | None = None,
         workers: Workers | None = None,
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+        leads: bool = True,
     ) -> None:
         self._clock = clock
         self._decision_log = DecisionLog(journal, clock)
@@ -209,14 +218,19 @@ class ActionLoop:
         routing = executors if isinstance(executors, Routing) else Routing(executors)
         self._routing = routing
         self._workers = workers or Inline()
-        self._execution = Execution(self._decision_log, routing, clock, self._workers)
+        self._execution = Execution(self._decision_log, routing, clock, self._workers, may_act)
         self._guards = GuardEvaluation(self._decision_log, self._execution, policy)
         self._notifications = Notifications(self._decision_log, notifier or JournalNotifier(), clock)
         self.operator = OperatorCalls(self._decision_log, clock, policy, self._execution.inverse)
         self.silences = SilenceCalls(self._decision_log, clock)
         self._handed: dict[str, Decision] = {}
         self._counts: Counter[str] = Counter()
-        self._execution.settle_interrupted()
+        if leads:
+            self._execution.settle_interrupted()
+
+    def follow(self, entries: Iterable[Entry]) -> None:
+        """Take in what another brain has put on record, while this one stands by."""
+        self._decision_log.follow(entries)
 
     def step(
         self,
@@ -264,7 +278,11 @@ class ActionLoop:
 
     def close(self) -> None:
         """Begin no execution and send no notification any more; safe to repeat."""
-        self._execution.finish(FINISH_SECONDS)
+        try:
+            self._execution.finish(FINISH_SECONDS)
+        except Unavailable as error:
+            # Their outcomes are found as interrupted executions by whoever goes on.
+            log.warning("results of the last executions are not on record", error=str(error))
         self._workers.close()
         self._routing.close()
         self._notifications.close()

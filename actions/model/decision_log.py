@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -560,6 +560,15 @@ class DecisionLog:
             self.ledger.apply(entry)
             if self._steady is not None and entry.at_ms > self._steady.start_ms:
                 self._steady.note(entry)
+
+    def follow(self, entries: Iterable[Entry]) -> None:
+        """Take in entries that another process has appended."""
+        with self.lock:
+            for entry in entries:
+                if entry.kind in LEDGER_KINDS:
+                    self.ledger.apply(entry)
+                    if self._steady is not None:
+                        self._steady.note(entry)
 
     def controls(self) -> Controls:
         """A snapshot for guards, its rests on the wall clock as it shows now; the same object until one changes it."""

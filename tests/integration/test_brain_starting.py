@@ -35,10 +35,10 @@ def test_it_says_that_it_starts_until_its_journal_is_read(tmp_path: Path, monkey
     servers: list[Any] = []
     real_open, real_server = assembly.open_brain, assembly.ApiServer
 
-    def slow(*words: Any) -> Any:
+    def slow(*words: Any, **named: Any) -> Any:
         opening.set()
         assert read.wait(PATIENCE)
-        return real_open(*words)
+        return real_open(*words, **named)
 
     def server(*words: Any) -> Any:
         servers.append(real_server(*words))
@@ -82,7 +82,7 @@ def test_a_brain_that_cannot_open_its_files_leaves_no_port_open(
 
     monkeypatch.setattr(assembly.ApiServer, "start", started)
 
-    def broken(*_words: Any) -> Any:
+    def broken(*_words: Any, **_named: Any) -> Any:
         raise JournalBroken("entry 7 was edited")
 
     monkeypatch.setattr(assembly, "open_brain", broken)

@@ -41,4 +41,4 @@ def j(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[journals.Harne
         return
     made = journals.DatabaseHarness(tmp_path, str(request.getfixturevalue("postgres_url")))
     yield made
-    made.door.close()
+    made.database.close()

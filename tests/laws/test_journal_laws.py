@@ -19,7 +19,7 @@ from tocsin.journal.files import JournalBroken
 from tocsin.journal.journal import Journal
 from tocsin.journal.page import Wanted
 from tocsin.journal.port import LiveJournal
-from tocsin.journal.postgres import journal as database
+from tocsin.journal.postgres import journal as database_journal
 from tocsin_testing.builders import T0
 from tocsin_testing.journals import DatabaseHarness, FileHarness, Harness, leased
 
@@ -273,7 +273,7 @@ def test_one_process_writes(j: Harness) -> None:
     with written(j, ManualClock(T0)) as journal:
         journal.append(EntryKind.PAUSE, {})
         if isinstance(j, DatabaseHarness):
-            other = leased(j.door)
+            other = leased(j.database)
             assert not other.held()
             other.release()
         else:
@@ -334,7 +334,7 @@ def everything(j: Harness) -> tuple[object, ...]:
 
 
 def test_what_is_archived_reads_as_before(j: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "CHUNK_ENTRIES", 10)
+    monkeypatch.setattr(database_journal, "CHUNK_ENTRIES", 10)
     monkeypatch.setattr(archives, "FILE_ENTRIES", 10)
     fill(j, 100, step_ms=DAY)
     before = everything(j)

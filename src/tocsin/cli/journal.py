@@ -18,7 +18,7 @@ from tocsin.domain.errors import InputError
 if TYPE_CHECKING:
     from tocsin.journal.export import Format
     from tocsin.journal.port import JournalPast
-    from tocsin.journal.postgres.door import Door
+    from tocsin.journal.postgres.connections import CellDatabase
 
 existing = click.Path(path_type=Path)
 key_option = click.option(
@@ -36,7 +36,7 @@ def _past(context: CliContext, path: Path | None) -> JournalPast:
     if path is None and context.settings.journal.url.get_secret_value():
         from tocsin.journal.postgres.past import PostgresPast
 
-        past = PostgresPast(_door(context))
+        past = PostgresPast(_database(context))
         past.see()
         return past
     from tocsin.journal.file_past import FilePast
@@ -44,10 +44,12 @@ def _past(context: CliContext, path: Path | None) -> JournalPast:
     return FilePast(_journal_path(context, path))
 
 
-def _door(context: CliContext) -> Door:
-    from tocsin.journal.postgres.door import open_door
+def _database(context: CliContext) -> CellDatabase:
+    from tocsin.journal.postgres.connections import open_database
 
-    return open_door(context.settings.journal)
+    database = open_database(context.settings.journal)
+    click.get_current_context().call_on_close(database.close)
+    return database
 
 
 def _journal_path(context: CliContext, path: Path | None) -> Path:
@@ -146,8 +148,8 @@ def journal_seal(context: CliContext, path: Path | None, key_file: Path | None, 
     if path is None and context.settings.journal.url.get_secret_value():
         from tocsin.journal.postgres.copy import seal as seal_database
 
-        name = (door := _door(context)).name
-        result = seal_database(door, load_key(chosen))
+        name = (database := _database(context)).name
+        result = seal_database(database, load_key(chosen))
     else:
         name = str(found := _journal_path(context, path))
         result = seal(found, load_key(chosen))
@@ -282,7 +284,7 @@ def journal_backup(context: CliContext, target: Path, as_json: bool) -> None:
         from tocsin.journal.postgres.copy import backup as backup_database
         from tocsin.journal.postgres.past import PostgresPast
 
-        backup_database(PostgresPast(_door(context)), target, key)
+        backup_database(PostgresPast(_database(context)), target, key)
     else:
         from tocsin.journal.backup import backup
 
@@ -300,8 +302,8 @@ def journal_restore(context: CliContext, source: Path, as_json: bool) -> None:
     if context.settings.journal.url.get_secret_value():
         from tocsin.journal.postgres.copy import restore as restore_database
 
-        restore_database(source, door := _door(context), key)
-        path = door.name
+        restore_database(source, database := _database(context), key)
+        path = database.name
     else:
         from tocsin.journal.backup import restore
 

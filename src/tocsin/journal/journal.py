@@ -158,6 +158,12 @@ class Journal(FilePast):
         self.append(EntryKind.CHECKPOINT, checkpoint.save(self.path, found))
         self.checkpoint = Checkpoint(seq, {})
 
+    def must_lead(self) -> None:
+        """Nobody else can: the file is locked."""
+
+    def follow(self) -> list[Entry]:
+        return []
+
     def read_note(self, name: str) -> str:
         path = self.path.with_name(f"{self.path.name}.{name}")
         return path.read_text(encoding="utf-8") if path.exists() else ""

@@ -48,7 +48,7 @@ class JournalPast(Protocol):
         """Number of the newest entry from before `at_ms`, 0 where there is none."""
 
     def verify(self, key: bytes = b"", after: int = 0) -> Verification:
-        """Whether the chain holds behind entry `after`; never raises for what it finds."""
+        """Whether the chain holds behind entry `after`. What it finds is told and not raised."""
 
     def verify_slice(
         self, key: bytes = b"", after: int = 0, previous: str = "", entries: int = SLICE_ENTRIES
@@ -75,6 +75,12 @@ class LiveJournal(JournalPast, Protocol):
     @property
     def leads(self) -> bool:
         """Whether this process writes it."""
+
+    def must_lead(self) -> None:
+        """Raise NotLeading, which names who leads, where this process does not."""
+
+    def follow(self) -> list[Entry]:
+        """What another process has appended since, a part at a time; `head` moves behind it. A writer gets nothing."""
 
     def append(
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False

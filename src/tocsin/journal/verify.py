@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tocsin.domain.entry import GENESIS, Verification, digest
-from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
 from tocsin.journal.archive_files import ArchiveMissing
 from tocsin.journal.files import Anchor, JournalBroken, Row, connect, newest, read_rows, sealed_in
@@ -83,7 +83,10 @@ class _File:
 
 
 def check(journal: Checked, key: bytes, after: int, previous: str, entries: int | None) -> Verification:
-    """Check what follows entry `after`, with `entries` a slice of it; what `verify` and `verify_slice` say holds."""
+    """Check what follows entry `after`, with `entries` a slice of it; what `verify` and `verify_slice` say holds.
+
+    Raises Unavailable where a database does not answer: that says nothing of the journal.
+    """
     try:
         end = journal.end_of(key)
         start = _hash_in(journal, after)
@@ -100,7 +103,7 @@ def check(journal: Checked, key: bytes, after: int, previous: str, entries: int 
         if found.ok and not found.done and (entries is None or found.events == after):
             return Verification(False, found.events, f"entry {found.events + 1} is missing")
         return found
-    except (JournalBroken, ArchiveMissing, InputError, Unavailable, sqlite3.DatabaseError, UnicodeDecodeError) as error:
+    except (JournalBroken, ArchiveMissing, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return Verification(False, 0, str(error))
 
 

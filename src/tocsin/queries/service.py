@@ -38,6 +38,7 @@ from tocsin.domain.reading import Reading
 from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
 from tocsin.journal.export import export
+from tocsin.journal.port import NotLeading
 from tocsin.journal.witness import in_words
 from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
@@ -134,8 +135,18 @@ class BrainService:
         return self._brain.clock.now_ms()
 
     def ready(self) -> control.Readiness:
+        if not self._brain.journal.leads:
+            # What asks this is what sends agents and people here.
+            return control.Readiness(ready=False, reasons=[self._standby()])
         reasons = [] if self._brain.evaluations else ["the first evaluation has not finished"]
         return control.Readiness(ready=not reasons, reasons=reasons)
+
+    def _standby(self) -> str:
+        try:
+            self._brain.journal.must_lead()
+        except NotLeading as error:
+            return str(error)
+        return ""
 
     # ------------------------------------------------------------------ reading
 
@@ -157,7 +168,7 @@ class BrainService:
             executor=", ".join(brain.settings.actions.executors),
             **dict(self._control()),
             breaker_reason_zh=tripped.reason_zh if tripped is not None else "",
-            journal_witness="" if harmless else in_words(brain.witnesses),
+            journal_witness="" if harmless or not brain.journal.leads else in_words(brain.witnesses),
             gpus=len(seen),
             hosts=len({reading.gpu.host for reading in seen}),
             pools=len({reading.gpu.pool for reading in seen}),
@@ -525,9 +536,12 @@ class BrainService:
     # ------------------------------------------------------------------ writing
 
     def orders(self, host: str) -> list[Order]:
+        # An agent that is asked for nothing takes its limits back: only the active brain may say so.
+        self._brain.journal.must_lead()
         return self._brain.orders.orders(host)
 
     def report_order(self, order_id: str, sent: OrderReport) -> control.OrderTaken:
+        self._brain.journal.must_lead()
         return self._brain.orders.report(order_id, sent)
 
     def ingest(self, text: str, precision: str) -> control.IngestResult:

@@ -19,7 +19,7 @@ from tocsin.journal.files import Anchor
 from tocsin.journal.journal import Journal
 from tocsin.journal.port import JournalPast, LiveJournal
 from tocsin.journal.postgres import copy
-from tocsin.journal.postgres.door import Door
+from tocsin.journal.postgres.connections import CellDatabase
 from tocsin.journal.postgres.journal import PostgresJournal
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.past import PostgresPast
@@ -93,16 +93,16 @@ class DatabaseHarness:
     """A cell of its own in a real server."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        self.door = Door(url, f"tocsin_law_{next(_NUMBERS)}")
+        self.database = CellDatabase(url, f"tocsin_law_{next(_NUMBERS)}")
         self.key_file = folder / "key"
 
     def opened(self, clock: Clock, *, sealed: bool = False) -> LiveJournal:
-        prepare(self.door)
-        lease = leased(self.door)
+        prepare(self.database)
+        lease = leased(self.database)
         if not lease.held():
             raise AssertionError(f"the lease is held by {lease.holder()}; {lease.trouble}")
         try:
-            return PostgresJournal.open(self.door, clock, lease, self.key_file if sealed else None)
+            return PostgresJournal.open(self.database, clock, lease, self.key_file if sealed else None)
         except BaseException:
             lease.release()
             raise
@@ -113,7 +113,7 @@ class DatabaseHarness:
         journal.close()
 
     def past(self) -> JournalPast:
-        return PostgresPast(self.door)
+        return PostgresPast(self.database)
 
     def damage(self, statement: str, *values: object) -> None:
         with self.raw() as db:
@@ -122,8 +122,8 @@ class DatabaseHarness:
     @contextlib.contextmanager
     def raw(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         """The database as its administrator has it: no trigger fires."""
-        with psycopg.connect(self.door.url, autocommit=True) as db:
-            db.execute(f"SET search_path = {self.door.schema}".encode())
+        with psycopg.connect(self.database.url, autocommit=True) as db:
+            db.execute(f"SET search_path = {self.database.schema}".encode())
             db.execute("SET session_replication_role = replica")
             yield db
 
@@ -131,14 +131,14 @@ class DatabaseHarness:
         self.damage("UPDATE head SET seq = ?, hash = ?, seal = ''", seq, own)
 
     def backup(self, target: Path, key: bytes = b"") -> None:
-        copy.backup(PostgresPast(self.door), target, key)
+        copy.backup(PostgresPast(self.database), target, key)
 
     def restore(self, source: Path, key: bytes = b"") -> None:
-        copy.restore(source, self.door, key)
+        copy.restore(source, self.database, key)
 
 
-def leased(door: Door, seconds: float = 6.0) -> DatabaseLease:
+def leased(database: CellDatabase, seconds: float = 6.0) -> DatabaseLease:
     """A try at the lease, by a process of its own."""
-    lease = DatabaseLease(door, f"test-{next(_NUMBERS)}", seconds, SystemClock())
+    lease = DatabaseLease(database, f"test-{next(_NUMBERS)}", seconds, SystemClock())
     lease.tick()
     return lease

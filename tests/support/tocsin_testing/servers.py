@@ -143,7 +143,7 @@ class Postgres:
         found = sorted(_PG_BIN.glob("*/bin/pg_ctl"))
         if not found:
             needs.lack("PostgreSQL is not installed; `make setup-servers` installs Debian package postgresql")
-        self._programs = found[-1].parent
+        self.programs = found[-1].parent
         self.folder = folder
         self.port = free_port()
         self.url = f"postgresql://tocsin:{_PG_PASSWORD}@127.0.0.1:{self.port}/postgres"
@@ -154,17 +154,17 @@ class Postgres:
         (self.folder / "password").write_text(_PG_PASSWORD)
         (self.folder / "password").chmod(0o644)
         data, secret = self.folder / "data", self.folder / "password"
-        self._run(f"{self._programs}/initdb -D {data} -U tocsin --auth=scram-sha-256 --pwfile={secret} -E UTF8 -N")
+        self._run(f"{self.programs}/initdb -D {data} -U tocsin --auth=scram-sha-256 --pwfile={secret} -E UTF8 -N")
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
         flags = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=200"
         log = self.folder / "log"
-        self._run(f"{self._programs}/pg_ctl -D {self.folder}/data -w -t 60 -l {log} -o '{flags}' start")
+        self._run(f"{self.programs}/pg_ctl -D {self.folder}/data -w -t 60 -l {log} -o '{flags}' start")
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it; `immediate` is as a crash."""
-        self._run(f"{self._programs}/pg_ctl -D {self.folder}/data -w -m {mode} stop")
+        self._run(f"{self.programs}/pg_ctl -D {self.folder}/data -w -m {mode} stop")
 
     def _run(self, command: str) -> None:
         line = ["bash", "-c", command] if os.getuid() else ["su", "-s", "/bin/bash", "nobody", "-c", command]

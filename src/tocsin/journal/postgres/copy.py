@@ -13,7 +13,7 @@ from tocsin.domain.clock import DAY
 from tocsin.domain.entry import GENESIS, Verification
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, Row, from_row, migrate, read_rows
-from tocsin.journal.postgres.door import Door, Line
+from tocsin.journal.postgres.connections import CellDatabase, Line
 from tocsin.journal.postgres.journal import seal_head
 from tocsin.journal.postgres.past import PostgresPast, about_of, head_of
 from tocsin.journal.postgres.schema import prepare
@@ -34,7 +34,7 @@ def backup(past: PostgresPast, target: Path, key: bytes = b"") -> None:
     """
     if target.exists():
         raise InputError("target", str(target), "exists", "name a new file")
-    with past.door.steady() as ask:
+    with past.database.steady() as ask:
         anchor, seal = head_of(ask)
     make_private(target)
     with closing(sqlite3.connect(target, isolation_level=None)) as db:
@@ -50,7 +50,7 @@ def backup(past: PostgresPast, target: Path, key: bytes = b"") -> None:
     anchor.write(target, key if key and anchor.is_sealed_by(key, seal) else b"")
 
 
-def restore(source: Path, door: Door, key: bytes = b"") -> None:
+def restore(source: Path, database: CellDatabase, key: bytes = b"") -> None:
     """Put the backup `source` in place of the journal of the cell, whose schema stays as ``NAME_replaced``.
 
     Raises InputError where the backup's chain, or with a `key` its seal, does not hold, and Conflict where a brain is
@@ -60,25 +60,25 @@ def restore(source: Path, door: Door, key: bytes = b"") -> None:
     result = verify(source, key)
     if not result.ok:
         raise InputError("source", str(source), result.problem, "use another backup")
-    prepare(door)
-    with closing(door.line()) as line:
-        _refuse_active(line, door)
-        old = PostgresPast(door)
-        with door.steady() as ask:
+    prepare(database)
+    with closing(database.line()) as line:
+        _refuse_active(line, database)
+        old = PostgresPast(database)
+        with database.steady() as ask:
             head = head_of(ask)[0]
         if old.verify(key).ok and not _continues(source, head):
-            raise Conflict(f"{door.name} is whole and {source} does not continue it; rename its schema first")
-        aside, fresh = f"{door.schema}_replaced", f"{door.schema}_restored"
+            raise Conflict(f"{database.name} is whole and {source} does not continue it; rename its schema first")
+        aside, fresh = f"{database.schema}_replaced", f"{database.schema}_restored"
         if line.ask("SELECT 1 FROM pg_namespace WHERE nspname = %s", (aside,)):
             raise Conflict(f"schema {aside} is left from an earlier restore; rename or drop it first")
         line.ask(f'DROP SCHEMA IF EXISTS "{fresh}" CASCADE')
-        _fill(source, Door(door.url, fresh), key)
-        _swap(line, door, fresh, aside)
+        _fill(source, CellDatabase(database.url, fresh), key)
+        _swap(line, database, fresh, aside)
 
 
-def _refuse_active(line: Line, door: Door) -> None:
+def _refuse_active(line: Line, database: CellDatabase) -> None:
     for (holder,) in line.ask("SELECT holder FROM lease WHERE holder <> '' AND until > clock_timestamp()"):
-        raise Conflict(f"{door.name} is in use by the brain {holder}; stop all brains of the cell first")
+        raise Conflict(f"{database.name} is in use by the brain {holder}; stop all brains of the cell first")
 
 
 def _continues(source: Path, head: Anchor) -> bool:
@@ -88,11 +88,11 @@ def _continues(source: Path, head: Anchor) -> bool:
     return found is not None and found[-1] == head.hash
 
 
-def _fill(source: Path, door: Door, key: bytes) -> None:
-    """The tables of `door`, which do not exist yet, with what `source` has."""
-    prepare(door)
+def _fill(source: Path, database: CellDatabase, key: bytes) -> None:
+    """The tables of `database`, which do not exist yet, with what `source` has."""
+    prepare(database)
     known: set[int] = set()
-    with closing(door.line()) as line:
+    with closing(database.line()) as line:
         rows, last = read_rows(source), None
         while batch := list(islice(rows, _BATCH)):
             # One instant of each day that is new: a month begins with one of them.
@@ -107,7 +107,7 @@ def _fill(source: Path, door: Door, key: bytes) -> None:
             seal = anchor.seal(key) if key else ""
             line.ask("UPDATE head SET seq = %s, hash = %s, seal = %s", (anchor.seq, anchor.hash, seal))
             line.ask("UPDATE lease SET epoch = (SELECT max(epoch) FROM entry)")
-    door.close()
+    database.close()
 
 
 def _columns(rows: Sequence[Row]) -> list[list[object]]:
@@ -115,37 +115,37 @@ def _columns(rows: Sequence[Row]) -> list[list[object]]:
     return [*columns, [about_of(row[3], from_row(row).payload) for row in rows]]
 
 
-def _swap(line: Line, door: Door, fresh: str, aside: str) -> None:
+def _swap(line: Line, database: CellDatabase, fresh: str, aside: str) -> None:
     """One name for the other, in one transaction, where no brain has become active meanwhile."""
     # An epoch that was ever given out is not given out again: its holder may only be asleep.
     line.ask(f"""
 BEGIN;
-LOCK TABLE "{door.schema}".lease IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE "{database.schema}".lease IN ACCESS EXCLUSIVE MODE;
 DO $$ BEGIN
-    IF EXISTS (SELECT FROM "{door.schema}".lease WHERE holder <> '' AND until > clock_timestamp()) THEN
+    IF EXISTS (SELECT FROM "{database.schema}".lease WHERE holder <> '' AND until > clock_timestamp()) THEN
         RAISE EXCEPTION 'a brain has become active';
     END IF;
 END $$;
-UPDATE "{fresh}".lease SET epoch = greatest(epoch, (SELECT epoch FROM "{door.schema}".lease));
-ALTER SCHEMA "{door.schema}" RENAME TO "{aside}";
-ALTER SCHEMA "{fresh}" RENAME TO "{door.schema}";
+UPDATE "{fresh}".lease SET epoch = greatest(epoch, (SELECT epoch FROM "{database.schema}".lease));
+ALTER SCHEMA "{database.schema}" RENAME TO "{aside}";
+ALTER SCHEMA "{fresh}" RENAME TO "{database.schema}";
 COMMIT;
 """)
 
 
-def seal(door: Door, key: bytes) -> Verification:
+def seal(database: CellDatabase, key: bytes) -> Verification:
     """Seal the head of the journal with `key` as it stands, where its chain holds; no brain may be active.
 
     Raises Conflict where one is.
     """
-    past = PostgresPast(door)
-    with closing(door.line()) as line:
-        _refuse_active(line, door)
+    past = PostgresPast(database)
+    with closing(database.line()) as line:
+        _refuse_active(line, database)
     result = past.verify()
     if result.ok:
-        with door.steady() as ask:
+        with database.steady() as ask:
             anchor = head_of(ask)[0]
         if anchor.hash != (result.hash or GENESIS):
-            raise Conflict(f"{door.name} has moved meanwhile; stop all brains of the cell first")
-        seal_head(door, anchor, key)
+            raise Conflict(f"{database.name} has moved meanwhile; stop all brains of the cell first")
+        seal_head(database, anchor, key)
     return result

@@ -15,7 +15,7 @@ from tocsin.journal.checkpoint import Checkpoint
 from tocsin.journal.files import Anchor, JournalBroken, Row, load_key, new_key, write_key
 from tocsin.journal.journal import chained
 from tocsin.journal.port import Draft, NotLeading
-from tocsin.journal.postgres.door import DatabaseAway, Door
+from tocsin.journal.postgres.connections import CellDatabase, DatabaseAway
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.packed import CHUNK_ENTRIES, pack
 from tocsin.journal.postgres.past import PostgresPast, about_of, head_of
@@ -48,14 +48,14 @@ class FollowedJournal(PostgresPast):
 
     leads = False
 
-    def __init__(self, door: Door, holder: Callable[[], str]) -> None:
-        super().__init__(door)
+    def __init__(self, database: CellDatabase, holder: Callable[[], str]) -> None:
+        super().__init__(database)
         self.key = b""
         self.epoch = 0
         self.checkpoint: Checkpoint | None = None
         self.on_append: Callable[[Sequence[Entry]], None] = _no_listener
         self._holder = holder
-        with self._steady() as ask:
+        with self.steady() as ask:
             self._head = head_of(ask)[0].seq
             self.checkpoint = load_checkpoint(self, ask("SELECT content FROM fold"))
 
@@ -77,35 +77,32 @@ class FollowedJournal(PostgresPast):
         return found
 
     def append(self, *_args: object, **_more: object) -> Entry:
-        self._refuse()
+        self.must_lead()
 
     def append_many(self, drafts: Sequence[Draft], **_more: object) -> list[Entry]:
         if drafts:
-            self._refuse()
+            self.must_lead()
         return []
 
     def folded(self, part: str) -> tuple[int, Any]:
         return folded(self.checkpoint, part)
 
     def save(self, *_args: object) -> None:
-        self._refuse()
+        self.must_lead()
 
     def read_note(self, name: str) -> str:
         return read_note(self, name)
 
     def keep_note(self, *_args: object) -> None:
-        self._refuse()
+        self.must_lead()
 
     def archive(self, *_args: object) -> str:
         return ""
 
-    def archived(self) -> int:
-        return archived(self)
-
     def close(self) -> None:
-        self.door.close()
+        self.database.close()
 
-    def _refuse(self) -> NoReturn:
+    def must_lead(self) -> NoReturn:
         holder = self._holder()
         who = f"{holder} is the active one" if holder else "nobody is the active one yet"
         raise NotLeading(f"this brain is on standby: {who}; ask there")
@@ -124,8 +121,8 @@ class PostgresJournal(PostgresPast):
 
     leads = True
 
-    def __init__(self, door: Door, clock: Clock, lease: DatabaseLease, key: bytes) -> None:
-        super().__init__(door)
+    def __init__(self, database: CellDatabase, clock: Clock, lease: DatabaseLease, key: bytes) -> None:
+        super().__init__(database)
         self.key = key
         self.lease = lease
         self.epoch = lease.epoch
@@ -133,34 +130,38 @@ class PostgresJournal(PostgresPast):
         self.on_append: Callable[[Sequence[Entry]], None] = _no_listener
         self._clock = clock
         self._lock = Lock()
-        self._line = door.line(max(1.0, lease.seconds * WRITE_SHARE))
+        self._line = database.line(max(1.0, lease.seconds * WRITE_SHARE))
         self._never = Event()
-        with self._steady() as ask:
+        with self.steady() as ask:
             anchor, _ = head_of(ask)
         self._head, self._hash = anchor.seq, anchor.hash
 
     @classmethod
-    def open(cls, door: Door, clock: Clock, lease: DatabaseLease, key_file: Path | None = None) -> PostgresJournal:
-        """The journal behind `door` for writing, in the epoch of `lease`, which must be held.
+    def open(
+        cls, database: CellDatabase, clock: Clock, lease: DatabaseLease, key_file: Path | None = None
+    ) -> PostgresJournal:
+        """The journal behind `database` for writing, in the epoch of `lease`, which must be held.
 
         Its head is sealed with the key in `key_file`, which is made where there is none and the head has no seal yet.
         Raises JournalBroken where its chain or its seal does not hold, and InputError where the key cannot be had.
         """
         if not lease.held():
-            raise NotLeading(f"the lease of {door.name} is not held")
-        prepare(door)
-        past = PostgresPast(door)
-        with past._steady() as ask:
+            raise NotLeading(f"the lease of {database.name} is not held")
+        prepare(database)
+        past = PostgresPast(database)
+        with past.steady() as ask:
             anchor, seal = head_of(ask)
             found = load_checkpoint(past, ask("SELECT content FROM fold"))
         key, first = _key_of(key_file, seal)
         result = past.verify(b"" if first else key, after=found.seq if found else 0)
         if not result.ok:
-            raise JournalBroken(f"journal {door.name}: {result.problem}; restore a backup, nothing is appended to it")
-        opened = cls(door, clock, lease, key)
+            raise JournalBroken(
+                f"journal {database.name}: {result.problem}; restore a backup, nothing is appended to it"
+            )
+        opened = cls(database, clock, lease, key)
         if first and key_file is not None:
             # The seal first: a key on disk means that there is one. The head is where it was when it was checked.
-            seal_head(door, anchor, key)
+            seal_head(database, anchor, key)
             write_key(key_file, key)
         opened.checkpoint = found
         return opened
@@ -168,6 +169,13 @@ class PostgresJournal(PostgresPast):
     @property
     def head(self) -> int:
         return self._head
+
+    def must_lead(self) -> None:
+        if self.lease.lost:
+            self._lost("lease")
+
+    def follow(self) -> list[Entry]:
+        return []
 
     def append(
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
@@ -199,15 +207,13 @@ class PostgresJournal(PostgresPast):
         with self._lock:
             self._line.ask(_NOTE, (name, text))
 
-    def archived(self) -> int:
-        return archived(self)
-
     def archive(self, keep: int) -> str:
         """Pack the oldest entries of the months before the newest `keep` entries; a month that is packed whole goes.
 
         Raises JournalBroken where the chain does not hold: nothing is changed then.
         """
-        first = self.archived() + 1
+        with self.steady() as ask:
+            first = int(ask("SELECT coalesce(max(last), 0) + 1 FROM packed")[0][0])
         needed = self.checkpoint.seq if self.checkpoint else self.head
         due = min(self.head - keep, needed - 1, self._last_of_past_months())
         last = first - 1
@@ -215,16 +221,23 @@ class PostgresJournal(PostgresPast):
             if last + CHUNK_ENTRIES > due:
                 break
             last = self._pack(last + 1)
-        if last < first:
-            return ""
-        self.append(EntryKind.ARCHIVED, {"first": first, "last": last, "file": "packed"})
+        if last >= first:
+            self.append(EntryKind.ARCHIVED, {"first": first, "last": last, "file": "packed"})
+        months = self._drop_months()
+        said = [f"entries {first} to {last} are packed"] if last >= first else []
+        return ", ".join([*said, f"{months} months of the table are gone"] if months else said)
+
+    def _drop_months(self) -> int:
         with self._lock:
-            months = self._line.ask("SELECT drop_packed_months()")[0][0]
-        return f"entries {first} to {last} are packed, {months} months of the table are gone"
+            try:
+                return int(self._line.ask("SELECT drop_packed_months()")[0][0])
+            except DatabaseAway:
+                # Somebody reads them for long: they go at a later look.
+                return 0
 
     def _last_of_past_months(self) -> int:
         """Number of the newest entry that comes before every one of the month that the newest entry is of."""
-        with self._steady() as ask:
+        with self.steady() as ask:
             query = (
                 "SELECT coalesce(min(seq), 1) - 1 FROM entry WHERE seq > (SELECT coalesce(max(last), 0) FROM packed) "
                 "AND at_ms >= (SELECT (extract(epoch FROM date_trunc('month', to_timestamp(max(at_ms) / 1000.0) "
@@ -249,12 +262,11 @@ class PostgresJournal(PostgresPast):
     def close(self) -> None:
         with self._lock:
             self._line.close()
-            self.door.close()
+            self.database.close()
 
     def _added(self, drafts: Sequence[Draft], actor: str, fold: str | None) -> list[Entry]:
         """The entries, once the database has them. To be called with the lock."""
-        if self.lease.lost:
-            self._lost("lease")
+        self.must_lead()
         entries = chained(drafts, actor, self._clock.now_ms(), self.epoch, self._head, self._hash)
         newest = Anchor(entries[-1].seq, entries[-1].hash)
         seal = newest.seal(self.key) if self.key else ""
@@ -283,7 +295,7 @@ class PostgresJournal(PostgresPast):
             return "" if refused == "head" and self._is_end(newest) else refused
 
     def _is_end(self, newest: Anchor) -> bool:
-        with self._steady() as ask:
+        with self.steady() as ask:
             return head_of(ask)[0] == newest
 
     def _lost(self, why: str) -> NoReturn:
@@ -315,13 +327,21 @@ def _key_of(key_file: Path | None, seal: str) -> tuple[bytes, bool]:
     return new_key(), True
 
 
-def seal_head(door: Door, anchor: Anchor, key: bytes) -> None:
+def must_have_key(database: CellDatabase, key_file: Path | None) -> None:
+    """Raise InputError where the head is sealed and `key_file` is not here: found before this brain is needed."""
+    with database.steady() as ask:
+        seal = head_of(ask)[1]
+    if key_file is not None and seal:
+        load_key(key_file)
+
+
+def seal_head(database: CellDatabase, anchor: Anchor, key: bytes) -> None:
     """Seal the head where it is still `anchor`. Raises NotLeading where it has moved, and Unavailable."""
-    line = door.line()
+    line = database.line()
     try:
         query = "UPDATE head SET seal = %s WHERE seq = %s AND hash = %s RETURNING seq"
         if not line.ask(query, (anchor.seal(key), anchor.seq, anchor.hash)):
-            raise NotLeading(f"the end of {door.name} has moved; try again while no brain runs")
+            raise NotLeading(f"the end of {database.name} has moved; try again while no brain runs")
     finally:
         line.close()
 
@@ -343,12 +363,6 @@ def folded(found: Checkpoint | None, part: str) -> tuple[int, Any]:
 
 def read_note(past: PostgresPast, name: str) -> str:
     """The note of the cell; empty where there is none."""
-    with past.door.steady() as ask:
+    with past.database.steady() as ask:
         found = ask("SELECT content FROM note WHERE name = %s", (name,))
     return str(found[0][0]) if found else ""
-
-
-def archived(past: PostgresPast) -> int:
-    """Number of the newest entry that is packed."""
-    with past.door.steady() as ask:
-        return int(ask("SELECT coalesce(max(last), 0) FROM packed")[0][0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tocsin.domain.clock import Clock
-from tocsin.journal.postgres.door import DatabaseTrouble, Door
+from tocsin.journal.postgres.connections import CellDatabase, DatabaseTrouble
 
 RENEW_SHARE = 2 / 3
 """Part of the duration after which a holder that could not renew stops by itself, before another can begin."""
@@ -35,12 +35,12 @@ class DatabaseLease:
     duration: a process that was stopped finds it ended when it goes on.
     """
 
-    def __init__(self, door: Door, identity: str, seconds: float, clock: Clock) -> None:
+    def __init__(self, database: CellDatabase, identity: str, seconds: float, clock: Clock) -> None:
         self.identity = identity
         self.seconds = seconds
         self._clock = clock
         # A statement that hangs must not use up the time in which the holder could renew.
-        self._line = door.line(seconds * RENEW_SHARE / 3)
+        self._line = database.line(seconds * RENEW_SHARE / 3)
         self._renewed: float | None = None
         self._holder = ""
         self._next = float("-inf")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from tocsin.domain.entry import Entry, Verification
 from tocsin.journal.files import COLUMNS, Anchor, JournalBroken, Row, from_row
 from tocsin.journal.page import INTRODUCE, MOST_LOOKED_AT, SERVICE, Page, Wanted
-from tocsin.journal.postgres.door import Ask, Door, NotThere
+from tocsin.journal.postgres.connections import Ask, CellDatabase, DatabaseTrouble, NotThere
 from tocsin.journal.postgres.packed import unpack
 from tocsin.journal.postgres.schema import refuse
 from tocsin.journal.verify import SLICE_ENTRIES, End, check
@@ -20,22 +20,23 @@ _SEQ, _AT, _KIND, _ACTOR, _PAYLOAD = 0, 2, 3, 4, 6
 
 
 class PostgresPast:
-    """The journal behind `door`; several may read beside the brain that writes.
+    """The journal behind `database`; several may read beside the brain that writes.
 
     Entries up to `packed` stand there, later ones in the partitions: what was packed lately stands in both for a while.
     """
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, database: CellDatabase) -> None:
+        self.database = database
+        self._archived = 0
 
     @property
     def name(self) -> str:
-        return self.door.name
+        return self.database.name
 
     def see(self) -> None:
         """Raise InputError where there is no journal of this version, and Unavailable."""
-        with self._steady() as ask:
-            refuse(int(ask("SELECT version FROM version")[0][0]), self.door)
+        with self.steady() as ask:
+            refuse(int(ask("SELECT version FROM version")[0][0]), self.database)
 
     def entries(
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
@@ -47,14 +48,14 @@ class PostgresPast:
         ended = limit == 0
         while not ended:
             size = _PAGE if limit is None else min(_PAGE, limit)
-            with self._steady() as ask:
+            with self.steady() as ask:
                 rows, after, ended = _next(ask, after, kinds, size)
             yield from rows
             limit = None if limit is None else limit - len(rows)
             ended = ended or limit == 0
 
     def page(self, before: int | None, limit: int, wanted: Wanted) -> Page:
-        with self._steady() as ask:
+        with self.steady() as ask:
             head = _head(ask)
             top = min(head + 1, before if before is not None else head + 1)
             floor = max(1, top - MOST_LOOKED_AT)
@@ -64,14 +65,14 @@ class PostgresPast:
         return Page(found, last if last > 1 else None, head, told, chinese)
 
     def newest(self, limit: int, wanted: Wanted) -> list[Entry]:
-        with self._steady() as ask:
+        with self.steady() as ask:
             top = _head(ask) + 1
             return [from_row(row) for row in _backwards(ask, top, max(1, top - MOST_LOOKED_AT), limit, wanted)]
 
     def numbered(self, numbers: Sequence[int]) -> Iterator[Entry]:
         if not numbers:
             return
-        with self._steady() as ask:
+        with self.steady() as ask:
             packed = _packed(ask)
             rows = ask(f"SELECT {COLUMNS} FROM entry WHERE seq = ANY(%s) AND seq > %s", (list(numbers), packed))
             old = {one for one in numbers if one <= packed}
@@ -84,7 +85,7 @@ class PostgresPast:
         yield from map(from_row, sorted(rows, key=lambda row: int(row[_SEQ])))
 
     def number_before(self, at_ms: int) -> int:
-        with self._steady() as ask:
+        with self.steady() as ask:
             packed = _packed(ask)
             query = "SELECT seq FROM entry WHERE at_ms < %s AND seq > %s ORDER BY seq DESC LIMIT 1"
             for (seq,) in ask(query, (at_ms, packed)):
@@ -106,7 +107,7 @@ class PostgresPast:
     def end_of(self, key: bytes) -> End:
         """Where the chain ends by the row that the transaction of each entry moves. Raises JournalBroken where `key`
         did not seal it."""
-        with self._steady() as ask:
+        with self.steady() as ask:
             anchor, seal = head_of(ask)
             if key and anchor.seq and not anchor.is_sealed_by(key, seal):
                 how = "is sealed with another key" if seal else "is not sealed"
@@ -118,20 +119,30 @@ class PostgresPast:
                 raise JournalBroken(f"{which}: they were added past Tocsin; restore a backup")
             return End(anchor, anchor.seq, bool(key))
 
+    def archived(self) -> int:
+        """Number of the newest entry that is packed; as it was last known where the database is away."""
+        try:
+            with self.steady() as ask:
+                self._archived = _packed(ask)
+        except DatabaseTrouble:
+            # Metrics ask this: a page of them must not fail with the database.
+            pass
+        return self._archived
+
     def newest_of(self, kind: str, limit: int) -> list[tuple[int, str]]:
         """Numbers and payloads of the newest `limit` entries of `kind` that are not packed, newest first."""
-        with self._steady() as ask:
+        with self.steady() as ask:
             query = "SELECT seq, payload FROM entry WHERE kind = %s ORDER BY seq DESC LIMIT %s"
             return [(int(seq), str(payload)) for seq, payload in ask(query, (str(kind), limit))]
 
     @contextlib.contextmanager
-    def _steady(self) -> Iterator[Ask]:
+    def steady(self) -> Iterator[Ask]:
         """One state of the journal. Raises InputError where there is none, and Unavailable."""
         try:
-            with self.door.steady() as ask:
+            with self.database.steady() as ask:
                 yield ask
         except NotThere:
-            refuse(0, self.door)
+            refuse(0, self.database)
 
 
 def head_of(ask: Ask) -> tuple[Anchor, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tocsin.domain.entry import GENESIS
 from tocsin.domain.errors import InputError
-from tocsin.journal.postgres.door import Door, Line, NotThere
+from tocsin.journal.postgres.connections import CellDatabase, Line, NotThere
 
 _TABLES = f"""
 CREATE TABLE entry (
@@ -121,6 +121,15 @@ DECLARE
     newest bigint;
     dropped bigint := 0;
 BEGIN
+    -- Nobody waits where nothing is to be done.
+    FOR month IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'entry'::regclass LOOP
+        EXECUTE format('SELECT max(seq) FROM %s', month) INTO newest;
+        dropped := dropped + coalesce((newest <= (SELECT max(last) FROM packed))::integer, 0);
+    END LOOP;
+    IF dropped = 0 THEN
+        RETURN 0;
+    END IF;
+    dropped := 0;
     LOCK TABLE entry IN ACCESS EXCLUSIVE MODE;
     FOR month IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'entry'::regclass LOOP
         EXECUTE format('SELECT max(seq) FROM %s', month) INTO newest;
@@ -145,31 +154,31 @@ def version_of(line: Line) -> int:
         return 0
 
 
-def refuse(found: int, door: Door) -> None:
+def refuse(found: int, database: CellDatabase) -> None:
     """Raise InputError where the journal is of a newer version, or there is none."""
     if found > len(MIGRATIONS):
         remedy = "use the version of Tocsin that wrote it"
-        raise InputError("journal", door.name, f"has schema version {found}", remedy)
+        raise InputError("journal", database.name, f"has schema version {found}", remedy)
     if not found:
         remedy = "start a brain with this journal.url and journal.cell once, or restore a backup"
-        raise InputError("journal", door.name, "does not exist", remedy)
+        raise InputError("journal", database.name, "does not exist", remedy)
 
 
-def prepare(door: Door) -> None:
+def prepare(database: CellDatabase) -> None:
     """Make what is missing of the schema, one transaction a step; several may do so at once.
 
     Raises InputError for a schema of a newer version or a database that is not in UTF-8, and Unavailable.
     """
-    line = door.line()
+    line = database.line()
     try:
         encoding = line.ask("SHOW server_encoding")[0][0]
         if encoding != "UTF8":
             remedy = "make a database with ENCODING 'UTF8'"
-            raise InputError("journal.url", door.name, f"has the encoding {encoding}", remedy)
+            raise InputError("journal.url", database.name, f"has the encoding {encoding}", remedy)
         found = version_of(line)
         for number in range(found, len(MIGRATIONS)):
-            line.ask(_step(door.schema, number))
-        refuse(max(found, version_of(line)), door)
+            line.ask(_step(database.schema, number))
+        refuse(max(found, version_of(line)), database)
     finally:
         line.close()
 

@@ -32,6 +32,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.journal.journal import Journal
+from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import NO_WITNESS, WitnessKeeper
 from tocsin.queries.service import BrainService
 from tocsin.rules.load import load_rules
@@ -41,15 +42,17 @@ from tocsin.runtime.brain.brain import Brain, BrainParts
 from tocsin.runtime.brain.fault_signs import SIGN_SECONDS, open_signs
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.journal_upkeep import ARCHIVE_SECONDS, JournalUpkeep
-from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, looking, open_lease
+from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, Lease, looking, open_lease
 from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
 from tocsin.runtime.brain.orders import OrderService, open_queue
+from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.brain.promql_follower import PromqlFollower, open_promql
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
+from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_other_leases
 from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageParts
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
@@ -63,75 +66,10 @@ from tocsin.topology.site_file import read_site_file
 
 log = structlog.get_logger()
 
-MAX_WAIT_SECONDS = 0.05
-"""Longest wall-clock pause before looking at the clock again, so that a scaled or stepped clock is followed."""
-
-
-class Periodic:
-    """Calls `work` every `seconds` of `clock` in a thread of its own, and at once when `wake` is set, until stopped.
-
-    Late calls are not made up for. A failure of `work` is logged, counted and told to `on_failure` with the name, and
-    the next call is made on time.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        work: Callable[[], None],
-        seconds: float,
-        clock: Clock,
-        on_failure: Callable[[str], None] = lambda _name: None,
-        wake: threading.Event | None = None,
-    ) -> None:
-        self.name = name
-        self._work = work
-        self.seconds = seconds
-        self._clock = clock
-        self._on_failure = on_failure
-        self._stop = threading.Event()
-        self._wake = wake or threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.calls = 0
-        self.failures = 0
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def signal(self) -> None:
-        """Make no further call."""
-        self._stop.set()
-        self._wake.set()
-
-    def stop(self) -> None:
-        """Stop and wait for a call under way to end."""
-        self.signal()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        due = self._clock.monotonic()
-        while not self._stop.is_set():
-            wait = due - self._clock.monotonic()
-            if wait > 0 and not self._wake.wait(min(wait, MAX_WAIT_SECONDS)):
-                continue
-            self._wake.clear()
-            if wait <= 0:
-                due = max(due + self.seconds, self._clock.monotonic())
-            if not self._stop.is_set():
-                self.once()
-
-    def once(self) -> None:
-        self.calls += 1
-        try:
-            self._work()
-        except Exception:
-            self.failures += 1
-            self._on_failure(self.name)
-            log.exception("periodic work failed", work=self.name)
-
-
 RETRAIN_LOOK_SECONDS = 600.0
 """Time between two looks whether a training is due."""
+ON_STANDBY = frozenset({"evaluate", "managers", "store"})
+"""Threads of a brain that stands by: what it takes to see the fleet, and nothing that changes anything."""
 PRUNE_SECONDS = 300.0
 """Time between two rounds of looking after the store: most find nothing that is due."""
 
@@ -208,15 +146,15 @@ def open_brain(
     fleet: SimulatedPort | None = None,
     pools: Callable[[], Sequence[PoolState]] | None = None,
     notifier: FanOut | None = None,
+    place: SharedJournal | None = None,
 ) -> RunningBrain:
-    """A brain over the store and the journal that `settings` name; nothing runs yet.
+    """A brain over the store and the journal file that `settings` name, or that of `place`; nothing runs yet.
 
     With `propose` rules that only observe propose, as far as the service's mode allows. Executor `simulated` acts on
     `fleet`. `pools` tells the state of pools, else those of the settings are elastic; `notifier` replaces the channels.
     """
-    metrics, (ruleset, site, price_list) = OwnMetrics(), _tables(settings)
-    store = _opened_store(settings)
-    journal, witnesses = _open_journal(settings, clock, metrics)
+    metrics, (ruleset, site, price_list), store = OwnMetrics(), _tables(settings), _opened_store(settings)
+    (journal, witnesses), lease = _open_journal(settings, clock, metrics, place), _lease_of(settings, clock, place)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
@@ -228,11 +166,11 @@ def open_brain(
         store=store,
         journal=journal,
         ruleset=ruleset,
-        actions=ActionLoop(journal, routing, clock, _policy(settings, ruleset, propose), told, Threads()),
+        actions=_action_loop(journal, routing, clock, _policy(settings, ruleset, propose), told, lease),
         forecasts=FleetForecasts(store, worker, settings.forecast),
         managers=Managers(routing.executors, clock, metrics),
         orders=OrderService(queue, metrics),
-        lease=open_lease(settings, clock),
+        lease=lease,
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
         wake=threading.Event(),
         usage=UsageParts(_usage_table(settings), price_list),
@@ -240,6 +178,19 @@ def open_brain(
         site=site,
     )
     return _running(parts, worker, sender)
+
+
+def _lease_of(settings: Settings, clock: Clock, place: SharedJournal | None) -> Lease | None:
+    return open_lease(settings, clock) if place is None else place.lease
+
+
+def _action_loop(
+    journal: LiveJournal, routing: Routing, clock: Clock, policy: Policy, told: FanOut, lease: Lease | None
+) -> ActionLoop:
+    def may_act() -> bool:
+        return lease is None or lease.held()
+
+    return ActionLoop(journal, routing, clock, policy, told, Threads(), may_act=may_act, leads=journal.leads)
 
 
 def _tables(settings: Settings) -> tuple[RuleSet, list[Claim], PriceList]:
@@ -257,24 +208,32 @@ def _routing(dependencies: Dependencies) -> Routing:
     return build_routing(dependencies.settings.actions, lambda name: build_executor(name, dependencies))
 
 
-def _open_journal(settings: Settings, clock: Clock, metrics: OwnMetrics) -> tuple[Journal, list[WitnessKeeper]]:
+def _open_journal(
+    settings: Settings, clock: Clock, metrics: OwnMetrics, place: SharedJournal | None
+) -> tuple[LiveJournal, list[WitnessKeeper]]:
     """The journal, with its entries counted, and its witnesses. Paused are one that is older than what a witness has
     seen, and a new one where the brain would act at once."""
-    journal = Journal.open(settings.journal.path, clock, settings.journal.key_file)
+    journal = Journal.open(settings.journal.path, clock, settings.journal.key_file) if place is None else place.journal
     for kind in EntryKind:
         # From zero on: Prometheus takes a series that begins at one for no increase.
         metrics.count("tocsin_journal_entries_total", 0, kind=kind)
+    if not journal.leads:
+        return journal, []
+    before = journal.on_append
 
     def count(entries: Sequence[Entry]) -> None:
+        before(entries)
         for entry in entries:
             metrics.count("tocsin_journal_entries_total", kind=entry.kind)
 
     journal.on_append = count
     witnesses = watch_journal(journal, open_witnesses(settings), settings.journal.witness_seconds, metrics)
+    doubt = "" if place is None else place.doubt
     if journal.head == 0 and settings.actions.mode is Mode.ACT:
         # Without the old journal nothing says what was already done or what a person forbade.
-        reason = "the journal is new: resume once no other brain acts on this fleet"
-        journal.append(EntryKind.PAUSE, {"reason": reason})
+        doubt = "the journal is new: resume once no other brain acts on this fleet"
+    if doubt:
+        journal.append(EntryKind.PAUSE, {"reason": doubt})
     return journal, witnesses
 
 
@@ -291,7 +250,9 @@ def _running(parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | 
     brain = Brain(parts)
     brain.metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     brain.metrics.registry.register(BrainPage(brain))
-    annotations, promql = open_annotations(brain), open_promql(brain)
+    # On standby others show and ask.
+    leads = brain.journal.leads
+    annotations, promql = (open_annotations(brain), open_promql(brain)) if leads else (None, None)
     return RunningBrain(brain, worker, _threads(brain, parts.wake, annotations, promql), sender, annotations, promql)
 
 
@@ -349,7 +310,7 @@ def _threads(
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:
         threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
-    return threads
+    return [thread for thread in threads if brain.journal.leads or thread.name in ON_STANDBY]
 
 
 def _store_follower(brain: Brain) -> StoreFollower:
@@ -373,21 +334,55 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
     starting = Starting()
     server = ApiServer(starting, host, port, settings.api, starting.refuse)
     server.start()
-    try:
-        running = open_brain(settings, clock)
-        try:
-            service = BrainService(running.brain)
-            starting.refused = service.refused
-            starting.app = create_app(service, settings.api, clock)
+    told = threading.Event()
+
+    def begin(place: SharedJournal | None) -> ServedBrain:
+        made = ServedBrain(settings, clock, starting, place)
+        if not told.is_set():
+            told.set()
             announce(f"api: {server.url}")
-            _warn(running, host, announce)
-            running.start()
-            ServiceManager().stand_by(stop, running.evaluations)
-        finally:
-            server.stop()
-            running.stop()
+            _warn(made.running, host, announce)
+        made.running.start()
+        return made
+
+    try:
+        if settings.journal.url.get_secret_value():
+            refuse_other_leases(settings)
+            Succession(settings, clock, stop, begin).run()
+        else:
+            served = begin(None)
+            try:
+                ServiceManager().stand_by(stop, served.evaluations)
+            finally:
+                server.stop()
+                served.stop()
     finally:
         server.stop()
+
+
+class ServedBrain:
+    """A brain whose API answers in place of the one before it; nothing of it runs yet."""
+
+    def __init__(self, settings: Settings, clock: Clock, starting: Starting, place: SharedJournal | None) -> None:
+        starting.app = None
+        self.running = open_brain(settings, clock, place=place)
+        service = BrainService(self.running.brain)
+        starting.refused = service.refused
+        starting.app = create_app(service, settings.api, clock)
+        self._starting = starting
+
+    def evaluations(self) -> int:
+        """How many evaluations have begun."""
+        return self.running.evaluations()
+
+    def follow(self) -> None:
+        """On standby: take in what the active brain has put on record."""
+        self.running.brain.follow()
+
+    def stop(self) -> None:
+        """Answer no more, and end it."""
+        self._starting.app = None
+        self.running.stop()
 
 
 def _warn(running: RunningBrain, host: str, announce: Callable[[str], None]) -> None:

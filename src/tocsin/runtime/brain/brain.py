@@ -26,7 +26,7 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.entry import EntryKind
-from tocsin.domain.errors import Conflict
+from tocsin.domain.errors import Conflict, Unavailable
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation import TaskClass
@@ -290,13 +290,13 @@ class Brain:
         return UsageKeeper(parts.store, parts.usage, settings, clock, metrics, self._gpu, lambda: facts().facts)
 
     def _start(self) -> None:
-        self.journal.append(
-            EntryKind.SERVICE_STARTED, {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
-        )
+        if self.journal.leads:
+            begun = {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
+            self.journal.append(EntryKind.SERVICE_STARTED, begun)
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
         self.memory.recall(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
-        first = next(self.journal.entries(limit=1)).at_ms
+        first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
         self._engine.warm(_history(self._past(now), step_ms, self.actions.controls().repaired))
@@ -328,7 +328,9 @@ class Brain:
         return self._pools()
 
     def accept(self, batch: Batch) -> None:
-        """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
+        """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected, and NotLeading on
+        standby: what is told to this brain alone, the active one never sees."""
+        self.journal.must_lead()
         admitted = self._admitted(batch)
         self.store.write(admitted)
         self._remember(admitted)
@@ -389,7 +391,7 @@ class Brain:
         with self._guard:
             now = self.clock.now_ms()
             self.owners.forget(self.memory.forget(now - FORGET_MS))
-            self._expected.look_at_filling(now)
+            self._look_ahead(now)
             snapshot = self.memory.take()
             predictions = self.forecasts.current(now)
             evaluation = self._engine.step(self._inputs(now, snapshot, predictions))
@@ -407,19 +409,47 @@ class Brain:
                 *self._open.step(ruled, events, topology, now, keep_gone=settling),
                 *alone(planned),
             ]
-            cleared = [] if settling else self.recorder.continued(evaluation.cleared)
-            resting = self._open.resting
-            opened = self.recorder.record(self.active, self.incidents, keep_gone=settling, resting=resting)
-            self._foretelling.opened(opened)
-            for finding in opened:
-                self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
-            self._save([*opened, *cleared])
-            view = self._view(now, snapshot.readings, nodes, blind, workloads)
-            self._count(self.actions.step(view, self.incidents, predictions, resting))
-            self._checkpoint()
+            if self.journal.leads:
+                self._record([] if settling else self.recorder.continued(evaluation.cleared), keep_gone=settling)
+                view = self._view(now, snapshot.readings, nodes, blind, workloads)
+                self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
+                self._checkpoint()
+            else:
+                # On standby all is judged and nothing recorded: the active brain does that.
+                self._lead()
         self.evaluations += 1
         self.evaluated_at = self.clock.monotonic()
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
+
+    def _record(self, cleared: Sequence[Finding], *, keep_gone: bool) -> None:
+        """Put on record what this evaluation changed; `cleared` are findings that hold no more."""
+        resting = self._open.resting
+        opened = self.recorder.record(self.active, self.incidents, keep_gone=keep_gone, resting=resting)
+        self._foretelling.opened(opened)
+        for finding in opened:
+            self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
+        self._save([*opened, *cleared])
+
+    def follow(self) -> None:
+        """On standby: take in what the active brain has put on record."""
+        with self._guard:
+            self._take_followed()
+
+    def _take_followed(self) -> None:
+        while entries := self.journal.follow():
+            self.recorder.follow(entries)
+            self.actions.follow(entries)
+
+    def _look_ahead(self, now_ms: int) -> None:
+        """Before an evaluation: what fills up; on standby what the active brain has recorded."""
+        if self.journal.leads:
+            self._expected.look_at_filling(now_ms)
+            return
+        try:
+            self._take_followed()
+        except Unavailable as error:
+            # With a database that is away what is known stays as it is.
+            log.info("the journal cannot be followed", problem=str(error))
 
     def _inputs(self, now_ms: int, snapshot: Snapshot, predictions: Sequence[Prediction]) -> Inputs:
         mix, repaired = self._mix(snapshot), self.actions.controls().repaired
@@ -512,7 +542,7 @@ class Brain:
 
     def _lead(self) -> bool:
         """Whether this brain acts for the fleet; what it has ordered of the nodes rests while it does not."""
-        active = self.lease is None or self.lease.held()
+        active = self.journal.leads and (self.lease is None or self.lease.held())
         if active and not self._acting:
             self.orders.renew_epoch()
         self._acting = active
@@ -584,13 +614,20 @@ class Brain:
         self.actions.close()
         if self.lease is not None:
             self.lease.release()
-        self._checkpoint()
-        self.journal.append(EntryKind.SERVICE_STOPPED, {"epoch": self.journal.epoch})
+        if self.journal.leads:
+            self._end_record()
         for keeper in self.witnesses:
             keeper.close()
         self.journal.close()
         self.usage.close()
         self.store.close()
+
+    def _end_record(self) -> None:
+        try:
+            self._checkpoint()
+            self.journal.append(EntryKind.SERVICE_STOPPED, {"epoch": self.journal.epoch})
+        except Unavailable as error:
+            log.warning("the end of this brain is not on record", error=str(error))
 
     @property
     def gpus(self) -> list[Gpu]:

@@ -160,6 +160,17 @@ class Recorder:
         raised: dict[str, Any] = {}
         for entry in journal.entries(after=after, kinds=_RECORDED):
             self._fold(entry, raised)
+        self._take_up(raised)
+
+    def follow(self, entries: Iterable[Entry]) -> None:
+        """Take in what another brain has recorded, while this one stands by."""
+        raised: dict[str, Any] = {}
+        for entry in entries:
+            if entry.kind in _RECORDED:
+                self._fold(entry, raised)
+        self._take_up(raised)
+
+    def _take_up(self, raised: Mapping[str, Any]) -> None:
         # Of what was cleared with its incident nothing is needed; a journal has a hundred times as many of those.
         for finding in map(_FINDING.validate_python, raised.values()):
             self._record.findings[finding.id] = finding

@@ -1,4 +1,4 @@
-"""The one door to PostgreSQL: connections that give up in time, and answers as rows.
+"""The one way to PostgreSQL: connections that give up in time, and answers as rows.
 
 Every call ends within its seconds, whatever becomes of the network: a server that was cut off answers nothing, and a
 client that waits for it would be no brain any more.
@@ -26,6 +26,8 @@ READ_SECONDS = 20.0
 """Longest that one statement of a reader may take: a page of entries takes milliseconds."""
 LOCK_SECONDS = 2.0
 """Longest that a statement waits for another transaction's lock."""
+IDLE_SECONDS = 5.0
+"""Longest that a transaction may wait for its next statement; the database ends it then."""
 MOST_IDLE = 4
 """Connections of readers that are kept for the next one."""
 _MISSING = ("3F000", "42P01", "42883")
@@ -124,7 +126,7 @@ class Line:
             "statement_timeout": f"{round(self.seconds * 1000)}",
             "lock_timeout": f"{round(min(self.seconds, LOCK_SECONDS) * 1000)}",
             # A transaction of a process that was stopped in it must hold up nobody.
-            "idle_in_transaction_session_timeout": f"{round(self.seconds * 1000)}",
+            "idle_in_transaction_session_timeout": f"{round(min(self.seconds, IDLE_SECONDS) * 1000)}",
             "client_min_messages": "warning",
             "standard_conforming_strings": "on",
         }
@@ -139,7 +141,7 @@ class Line:
         return made
 
 
-class Door:
+class CellDatabase:
     """The database that `url` names, and one schema in it."""
 
     def __init__(self, url: str, schema: str) -> None:
@@ -182,10 +184,10 @@ class Door:
             line.close()
 
 
-def open_door(settings: JournalSettings) -> Door:
-    """The door to the cell's journal that `settings` name. Raises InputError for an address that is none, and
+def open_database(settings: JournalSettings) -> CellDatabase:
+    """The database of the cell's journal that `settings` name. Raises InputError for an address that is none, and
     Unavailable where the library lacks."""
-    return Door(settings.url.get_secret_value(), f"tocsin_{settings.cell}")
+    return CellDatabase(settings.url.get_secret_value(), f"tocsin_{settings.cell}")
 
 
 def _psycopg() -> Any:

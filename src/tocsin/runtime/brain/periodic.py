@@ -1,0 +1,78 @@
+"""Work that is done again and again, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from tocsin.domain.clock import Clock
+
+log = structlog.get_logger()
+
+MAX_WAIT_SECONDS = 0.05
+"""Longest wall-clock pause before looking at the clock again, so that a scaled or stepped clock is followed."""
+
+
+class Periodic:
+    """Calls `work` every `seconds` of `clock` in a thread of its own, and at once when `wake` is set, until stopped.
+
+    Late calls are not made up for. A failure of `work` is logged, counted and told to `on_failure` with the name, and
+    the next call is made on time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        seconds: float,
+        clock: Clock,
+        on_failure: Callable[[str], None] = lambda _name: None,
+        wake: threading.Event | None = None,
+    ) -> None:
+        self.name = name
+        self._work = work
+        self.seconds = seconds
+        self._clock = clock
+        self._on_failure = on_failure
+        self._stop = threading.Event()
+        self._wake = wake or threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.calls = 0
+        self.failures = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def signal(self) -> None:
+        """Make no further call."""
+        self._stop.set()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop and wait for a call under way to end."""
+        self.signal()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        due = self._clock.monotonic()
+        while not self._stop.is_set():
+            wait = due - self._clock.monotonic()
+            if wait > 0 and not self._wake.wait(min(wait, MAX_WAIT_SECONDS)):
+                continue
+            self._wake.clear()
+            if wait <= 0:
+                due = max(due + self.seconds, self._clock.monotonic())
+            if not self._stop.is_set():
+                self.once()
+
+    def once(self) -> None:
+        self.calls += 1
+        try:
+            self._work()
+        except Exception:
+            self.failures += 1
+            self._on_failure(self.name)
+            log.exception("periodic work failed", work=self.name)

@@ -1,0 +1,299 @@
+"""Brains on one real PostgreSQL that are killed, stopped and cut off at random: what is done twice, and who is active.
+
+By hand `make takeovers` does it 1,000 times with ten brains at default settings. Here the lease is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from tocsin.config.settings import JournalSettings
+from tocsin.domain.entry import EntryKind
+from tocsin.journal.postgres.connections import CellDatabase, DatabaseTrouble
+from tocsin.journal.postgres.past import PostgresPast
+from tocsin_testing import servers, takeover_child
+from tocsin_testing.tcp_proxy import TcpProxy
+
+TAKEOVERS = int(os.environ.get("TOCSIN_TAKEOVERS", "50"))
+BY_HAND = "TOCSIN_TAKEOVERS" in os.environ
+BRAINS = 10 if BY_HAND else 4
+CELLS = ("west",) if BY_HAND else ("west", "east", "north")
+"""Cells that are harmed beside each other, each with its share of the takeovers: most of the time is waiting."""
+LEASE_SECONDS = JournalSettings().lease_seconds if BY_HAND else 0.6
+STOP_SECONDS = 30.0 if BY_HAND else 1.5
+"""How long a process is stopped, beyond the time at which another takes over."""
+PATIENCE = 30.0
+NEVER = threading.Event()
+
+
+class Brain:
+    """A process with a way of its own to the database."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.proxy = TcpProxy(site.server.port)
+        self.process: BaseProcess = self.started()
+        self.back_at = 0.0
+
+    def started(self) -> BaseProcess:
+        url = self._site.server.url.replace(f":{self._site.server.port}/", f":{self.proxy.url_port}/")
+        values = (url, self._site.cell, LEASE_SECONDS, self._site.calls)
+        process = self._site.start.Process(target=takeover_child.run, args=values, daemon=True)
+        process.start()
+        return process
+
+    def harm(self, how: str, seconds: float) -> None:
+        self.back_at = time.monotonic() + seconds
+        assert self.process.pid is not None
+        if how == "kill":
+            self.process.kill()
+            self.process.join()
+        elif how == "stop":
+            os.kill(self.process.pid, signal.SIGSTOP)
+        else:
+            self.proxy.cut()
+
+    def heal(self, how: str) -> None:
+        assert self.process.pid is not None
+        if how == "kill":
+            self.process = self.started()
+        elif how == "stop":
+            os.kill(self.process.pid, signal.SIGCONT)
+        else:
+            self.proxy.mend()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.proxy.close()
+
+
+class Site:
+    """Brains, their database and the file that stands for the world."""
+
+    def __init__(self, folder: Path, server: servers.Postgres, cell: str) -> None:
+        self.server = server
+        self.cell = cell
+        self.calls = folder / f"calls-{cell}"
+        self.calls.touch()
+        self.start = multiprocessing.get_context("forkserver")
+        self.start.set_forkserver_preload(["tocsin_testing.takeover_child"])
+        self.past = PostgresPast(CellDatabase(server.url, f"tocsin_{cell}"))
+        self.brains = [Brain(self) for _ in range(BRAINS)]
+        self.harmed: list[tuple[str, Brain]] = []
+        self.chance = random.Random(f"20261125 {cell}")
+        self.took: dict[str, list[float]] = {"kill": [], "stop": [], "cut": []}
+
+    def active(self) -> tuple[int, int]:
+        """Epoch and process of the brain that began last; zeros before the first."""
+        with contextlib.suppress(Exception), self.past.database.steady() as ask:
+            asked = "SELECT epoch, payload::json->>'pid' FROM entry WHERE kind = 'service_started'"
+            for epoch, pid in ask(f"{asked} ORDER BY seq DESC LIMIT 1"):
+                return int(epoch), int(pid)
+        return 0, 0
+
+    def after(self, epoch: int) -> tuple[int, int]:
+        """The brain that became active after `epoch`; those whose harm is over are healed while that is waited for."""
+        ended = time.monotonic() + PATIENCE
+        while time.monotonic() < ended:
+            self.heal()
+            found = self.active()
+            if found[0] > epoch:
+                return found
+            NEVER.wait(0.01)
+        raise AssertionError(f"nobody took over after epoch {epoch}")
+
+    def heal(self, *, all_of_them: bool = False) -> None:
+        for how, brain in list(self.harmed):
+            if all_of_them or time.monotonic() >= brain.back_at:
+                brain.heal(how)
+                self.harmed.remove((how, brain))
+
+    def run(self, takeovers: int) -> None:
+        epoch, pid = self.after(0)
+        for number in range(takeovers):
+            self._let_work(number, epoch)
+            epoch, pid = max(self.active(), (epoch, pid))
+            brain = next(one for one in self.brains if one.process.pid == pid)
+            how = self.chance.choice(list(self.took))
+            while len(self.harmed) > BRAINS // 2:
+                self.heal()
+                NEVER.wait(0.02)
+            begun = time.monotonic()
+            brain.harm(how, STOP_SECONDS * self.chance.uniform(0.5, 1.5))
+            self.harmed.append((how, brain))
+            epoch, pid = self.after(epoch)
+            self.took[how].append(time.monotonic() - begun)
+            if (number + 1) % 50 == 0:
+                print(f"takeover {number + 1}: {self.said()}", flush=True)
+
+    def _let_work(self, number: int, epoch: int) -> None:
+        """Two of three are harmed in the middle of executions, the third at any instant, its start among them."""
+        if number % 3 == 0:
+            NEVER.wait(self.chance.uniform(0.0, 0.3))
+            return
+        wanted = self.chance.randint(1, 5)
+        ended = time.monotonic() + PATIENCE
+        while sum(one[1] == epoch for one in self.executed()) < wanted and self.active()[0] == epoch:
+            assert time.monotonic() < ended, f"the brain of epoch {epoch} does nothing"
+            self.heal()
+            NEVER.wait(0.01)
+
+    def said(self) -> str:
+        words = [f"{how} {len(took)}: p50 {at(took, 0.5):.2f} s" for how, took in self.took.items() if took]
+        every = [one for took in self.took.values() for one in took]
+        return f"p50 {at(every, 0.5):.2f} s, p99 {at(every, 0.99):.2f} s, most {max(every):.2f} s ({', '.join(words)})"
+
+    def executed(self) -> list[tuple[str, int]]:
+        """Key and epoch of each call."""
+        lines = [line.split(" ") for line in self.calls.read_text().splitlines()]
+        return [(line[0], int(line[1])) for line in lines]
+
+    def end(self) -> None:
+        for brain in self.brains:
+            brain.end()
+        self.past.database.close()
+
+
+def at(took: list[float], share: float) -> float:
+    """The quantile of `share`."""
+    return sorted(took)[min(len(took) - 1, round(share * len(took)))] if len(took) > 1 else statistics.fmean(took)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[servers.Postgres]:
+    with servers.postgres() as made:
+        yield made
+
+
+@contextlib.contextmanager
+def sites(folder: Path, server: servers.Postgres, *cells: str) -> Iterator[list[Site]]:
+    made = [Site(folder, server, cell) for cell in cells]
+    try:
+        yield made
+    finally:
+        for site in made:
+            site.end()
+
+
+def audit(site: Site) -> None:
+    """Every promise, over the journal and the world."""
+    entries, executed = list(site.past.entries()), site.executed()
+    found = site.past.verify()
+    assert found.ok, found.problem
+    starts = {str(one.payload["key"]): one.epoch for one in entries if one.kind == EntryKind.EXECUTION_STARTED}
+    begun = Counter(str(one.payload["key"]) for one in entries if one.kind == EntryKind.EXECUTION_STARTED)
+    ended = Counter(str(one.payload["key"]) for one in entries if one.kind == EntryKind.OUTCOME)
+    assert executed, "nothing was done at all"
+    assert [key for key, times in Counter(key for key, _ in executed).items() if times > 1] == []
+    assert [key for key, times in begun.items() if times > 1] == []
+    assert [key for key, times in ended.items() if times > 1] == []
+    assert all(starts.get(key) == epoch for key, epoch in executed), "done by another brain than the one that began it"
+    epochs = [one.epoch for one in entries]
+    assert epochs == sorted(epochs)
+    under_way: set[str] = set()
+    most = 0
+    for entry in entries:
+        if entry.kind == EntryKind.EXECUTION_STARTED:
+            under_way.add(str(entry.payload["key"]))
+        elif entry.kind == EntryKind.OUTCOME:
+            under_way.discard(str(entry.payload["key"]))
+        most = max(most, len(under_way))
+    assert most == takeover_child.MOST_AT_ONCE, "the limit is reached, and never passed"
+    print(f"{len(entries)} entries, {len(executed)} executions, {len(begun) - len(executed)} begun and not done")
+
+
+@pytest.mark.server
+def test_brains_that_die_sleep_or_are_cut_off_do_nothing_twice(tmp_path: Path, server: servers.Postgres) -> None:
+    with sites(tmp_path, server, *CELLS) as made, ThreadPoolExecutor(len(CELLS)) as pool:
+        list(pool.map(lambda site: site.run(TAKEOVERS // len(CELLS)), made))
+        for site in made:
+            print(f"{TAKEOVERS // len(CELLS)} takeovers by {BRAINS} brains, lease {LEASE_SECONDS:g} s: {site.said()}")
+            site.heal(all_of_them=True)
+        NEVER.wait(2 * LEASE_SECONDS)
+        for site in made:
+            audit(site)
+            if BY_HAND:
+                assert at([one for took in site.took.values() for one in took], 0.99) < 10.0
+
+
+def dump(site: Site, to: Path) -> None:
+    tool(site, ["pg_dump", "-n", f"tocsin_{site.cell}", "-f", str(to), site.server.url])
+
+
+def put_back(site: Site, dumped: Path) -> None:
+    """As an administrator restores a database: what was there is gone, in one transaction."""
+    drop = site.calls.with_name("drop.sql")
+    drop.write_text(f"SET client_min_messages = warning; DROP SCHEMA tocsin_{site.cell} CASCADE;\n")
+    command = ["psql", "-q", "-v", "ON_ERROR_STOP=1", "--single-transaction", "-f", str(drop), "-f", str(dumped)]
+    tool(site, [*command, site.server.url])
+
+
+def tool(site: Site, command: list[str]) -> None:
+    program = str(site.server.programs / command[0])
+    subprocess.run([program, *command[1:]], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def pauses(site: Site) -> list[str]:
+    with contextlib.suppress(DatabaseTrouble):
+        return [str(one.payload["reason"]) for one in site.past.entries(kinds=[EntryKind.PAUSE])]
+    return []
+
+
+@pytest.mark.server
+@pytest.mark.skipif(BY_HAND, reason="once is enough")
+def test_brains_that_find_an_older_database_do_nothing(tmp_path: Path, server: servers.Postgres) -> None:
+    with sites(tmp_path, server, "restored") as (site,):
+        restore_an_older_one(site, tmp_path)
+
+
+def restore_an_older_one(site: Site, tmp_path: Path) -> None:
+    epoch, _ = site.after(0)
+    dump(site, tmp_path / "older.sql")
+    before = len(site.executed())
+    until(lambda: len(site.executed()) > before + 10, "executions after the dump")
+    for brain in site.brains:
+        os.kill(brain.process.pid or 0, signal.SIGSTOP)
+    dump(site, tmp_path / "newest.sql")
+    put_back(site, tmp_path / "older.sql")
+    for brain in site.brains:
+        os.kill(brain.process.pid or 0, signal.SIGCONT)
+    until(lambda: bool(pauses(site)), "a pause")
+    assert "is not what this brain has seen" in pauses(site)[0]
+    done = site.executed()
+    NEVER.wait(3 * takeover_child.FAULT_SECONDS / 2)
+    assert site.executed() == done, "it acts on what it does not remember"
+    assert site.past.verify().ok
+    for brain in site.brains:
+        brain.process.kill()
+        brain.process.join()
+    put_back(site, tmp_path / "newest.sql")
+    for brain in site.brains:
+        brain.process = brain.started()
+    until(lambda: len(site.executed()) > len(done) + 10, "executions on the newest state")
+    assert epoch
+    audit(site)
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    ended = time.monotonic() + PATIENCE
+    while time.monotonic() < ended:
+        if done():
+            return
+        NEVER.wait(0.02)
+    raise AssertionError(f"no {what} within {PATIENCE:g} s")
