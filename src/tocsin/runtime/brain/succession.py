@@ -66,7 +66,7 @@ class Borrowed:
 
 @dataclass(frozen=True, slots=True)
 class SharedJournal:
-    """The journal as one of several brains has it: with the lease, and why it must not act on its own, empty where it may."""
+    """The journal as one of several brains has it, with the lease; `doubt` is why it must not act on its own."""
 
     journal: LiveJournal
     lease: Borrowed
