@@ -34,6 +34,8 @@ BY_HAND = "TOCSIN_TAKEOVERS" in os.environ
 BRAINS = 10 if BY_HAND else 4
 CELLS = ("west",) if BY_HAND else ("west", "east", "north")
 """Cells that are harmed beside each other, each with its share of the takeovers: most of the time is waiting."""
+EACH = -(-TAKEOVERS // len(CELLS))
+"""Takeovers of each cell."""
 LEASE_SECONDS = JournalSettings().lease_seconds if BY_HAND else 0.6
 STOP_SECONDS = 30.0 if BY_HAND else 1.5
 """How long a process is stopped, beyond the time at which another takes over."""
@@ -221,9 +223,9 @@ def audit(site: Site) -> None:
 @pytest.mark.server
 def test_brains_that_die_sleep_or_are_cut_off_do_nothing_twice(tmp_path: Path, server: servers.Postgres) -> None:
     with sites(tmp_path, server, *CELLS) as made, ThreadPoolExecutor(len(CELLS)) as pool:
-        list(pool.map(lambda site: site.run(TAKEOVERS // len(CELLS)), made))
+        list(pool.map(lambda site: site.run(EACH), made))
         for site in made:
-            print(f"{TAKEOVERS // len(CELLS)} takeovers by {BRAINS} brains, lease {LEASE_SECONDS:g} s: {site.said()}")
+            print(f"{EACH} takeovers by {BRAINS} brains, lease {LEASE_SECONDS:g} s: {site.said()}")
             site.heal(all_of_them=True)
         NEVER.wait(2 * LEASE_SECONDS)
         for site in made:

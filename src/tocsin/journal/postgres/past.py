@@ -198,7 +198,7 @@ def _chunks_backwards(ask: Ask, top: int, floor: int) -> Iterator[list[Row]]:
 
 def _where(wanted: Wanted) -> tuple[str, list[object]]:
     text = f"%{_escaped(wanted.text.strip())}%" if wanted.text.strip() else ""
-    # In collation C, as in a file: only letters of ASCII are looked for in either case, and in a third of the time.
+    # In collation C, as in a file: only letters of ASCII are looked for in either case, and in half of the time.
     clauses: tuple[tuple[object, str, list[object]], ...] = (
         (wanted.kinds, "kind = ANY(%s)", [sorted(map(str, wanted.kinds))]),
         (wanted.actor, "actor = %s", [wanted.actor]),
