@@ -33,7 +33,7 @@ CASES = [
 ]
 """A page is seen over both fleets, once as a row says and once the other way round."""
 OTHERS = [
-    (list(PAGES)[(len(ROWS) * place + number + place // 2) % len(PAGES)], state, *row)
+    (list(PAGES)[(len(ROWS) * place + number) % len(PAGES)], state, *row)
     for place, state in enumerate(STATES)
     for number, row in enumerate(ROWS)
 ]

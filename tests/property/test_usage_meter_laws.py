@@ -84,6 +84,7 @@ def by_gpu(rows: dict[object, Row]) -> dict[str, float]:
     return found
 
 
+@settings(max_examples=60)
 @given(histories())
 def test_each_second_of_a_gpus_presence_is_counted_exactly_once(history: list[list[Reading]]) -> None:
     meter = Meter(GAP_MS)
@@ -160,7 +161,7 @@ def assert_same(found: Sums, wanted: Sums) -> None:
         assert found.get(key, empty) == pytest.approx(wanted.get(key, empty), abs=1e-3), key
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(histories(), st.data())
 def test_a_crash_at_any_time_changes_no_sum(history: list[list[Reading]], data: st.DataObject) -> None:
     calm, shaken = Site(), Site()
@@ -178,7 +179,7 @@ def test_a_crash_at_any_time_changes_no_sum(history: list[list[Reading]], data: 
     assert_same(shaken.sums(), calm.sums())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(histories(), st.data())
 def test_readings_that_come_late_are_counted_as_if_they_had_come_in_time(
     history: list[list[Reading]], data: st.DataObject

@@ -59,7 +59,7 @@ class Profile:
             self.data[place] = max(self.data[place], value) if place in _PEAKS else self.data[place] + value
 
     def to_bytes(self) -> bytes:
-        """As float32, little-endian hosts alone being supported; empty where there is nothing."""
+        """As float32 in the byte order of the host; empty where there is nothing."""
         return array("f", self.data).tobytes() if self.data[_SECONDS] else b""
 
     @classmethod

@@ -22,6 +22,11 @@ from tocsin.domain.errors import InputError
 
 MOST_HOLDERS = 5_000
 """Holders that one day keeps apart; the work of all further ones is one, `OTHER` (own choice)."""
+OTHER_WORK = "other work"
+"""What a person calls `OTHER`."""
+_MOST_IDS = 4 * MOST_HOLDERS
+PROFILE_DAYS = 35
+"""Days whose profiles are kept: as many as one question about right sizes may span, and some more."""
 _SUMS = ("used_s", "idle_s", "untold_s", "free_s", "stranded_s", "not_seen_s", "joules", "unmetered_s")
 """Columns of a row: the seconds by `Use`, then energy."""
 _DIMENSIONS = {
@@ -117,7 +122,7 @@ class UsageTable:
         self._learn_numbers()
 
     def _learn_numbers(self) -> None:
-        self._ids = {str(key): int(number) for key, number in self._db.execute("SELECT key, id FROM holder")}
+        self._ids: dict[str, int] = {}
         self._of_day: dict[int, set[int]] = {}
         for day, number in self._db.execute("SELECT DISTINCT day, holder FROM gpu_day"):
             self._of_day.setdefault(day, set()).add(number)
@@ -146,14 +151,16 @@ class UsageTable:
         rows: Mapping[RowKey, Row],
         holders: Mapping[str, Holder],
         cursors: Mapping[tuple[str, str], int],
+        late: Collection[tuple[str, int]],
         place_of: Callable[[RowKey], Place],
     ) -> int:
-        """Add `rows` to what is there, with the instants up to which GPUs are counted: all or nothing.
+        """Add `rows` to what is there, with the instants up to which GPUs are counted, and put the hosts and days
+        `late` on the list of those to count anew: all or nothing.
 
-        Returns how many rows came for a day that is closed, and were left out.
+        Returns how many rows and late days came for a day that is closed, and were left out.
         """
         with self._transaction():
-            refused = self._merge(rows, holders, place_of)
+            refused = self._merge(rows, holders, place_of) + self._mark_late(late)
             self._db.executemany(
                 "INSERT OR REPLACE INTO cursor VALUES (?, ?, ?)", [(*key, at_ms) for key, at_ms in cursors.items()]
             )
@@ -198,12 +205,12 @@ class UsageTable:
     def _number(self, key: RowKey, holders: Mapping[str, Holder]) -> int:
         """The number of a row's holder; a day that has its share of holders takes the rest for one."""
         known = self._of_day.setdefault(key.day, set())
-        number = self._ids.get(key.holder)
+        number = self._id_of(key.holder)
         if (number is None or number not in known) and key.holder != NOBODY and len(known) >= MOST_HOLDERS:
             key = RowKey(key.day, key.host, key.gpu, OTHER)
-            number = self._ids.get(OTHER)
+            number = self._id_of(OTHER)
         if number is None:
-            one = holders.get(key.holder, Holder(key.holder))
+            one = holders.get(key.holder, Holder(key.holder, OTHER_WORK if key.holder == OTHER else ""))
             names = (one.key, one.job, one.namespace, one.user, one.team, one.account)
             made = self._db.execute(
                 "INSERT INTO holder (key, job, namespace, user, team, account) VALUES (?, ?, ?, ?, ?, ?)", names
@@ -222,18 +229,27 @@ class UsageTable:
                 [(one.job, one.namespace, one.user, one.team, one.account, one.key) for one in holders],
             )
 
+    def _id_of(self, key: str) -> int | None:
+        """The number of a holder on file; those of the last days are in memory, all others are looked up."""
+        if key not in self._ids:
+            found = self._db.execute("SELECT id FROM holder WHERE key = ?", (key,)).fetchone()
+            if found is None:
+                return None
+            if len(self._ids) >= _MOST_IDS:
+                self._ids.clear()
+            self._ids[key] = int(found[0])
+        return self._ids[key]
+
     def has(self, key: str) -> bool:
         """Whether a holder is on file."""
-        return key in self._ids
+        with self._lock:
+            return self._id_of(key) is not None
 
-    def mark_late(self, hosts_and_days: Iterable[tuple[str, int]]) -> int:
-        """Put days of hosts on the list of those to count anew; returns how many are closed and stay as they are."""
-        wanted = set(hosts_and_days)
-        with self._transaction():
-            closed = self._closed_to()
-            open_ = [(host, day) for host, day in wanted if day > closed]
-            self._db.executemany("INSERT OR IGNORE INTO late VALUES (?, ?)", open_)
-        return len(wanted) - len(open_)
+    def _mark_late(self, late: Collection[tuple[str, int]]) -> int:
+        closed = self._closed_to()
+        open_ = [(host, day) for host, day in late if day > closed]
+        self._db.executemany("INSERT OR IGNORE INTO late VALUES (?, ?)", open_)
+        return len(late) - len(open_)
 
     def forget_cursors(self, gone: Iterable[tuple[str, str]]) -> None:
         """Remove the instants of GPUs, by host and UUID, that have left."""
@@ -254,6 +270,9 @@ class UsageTable:
             self._of_day.pop(day, None)
         with self._transaction():
             gone = self._db.execute("DELETE FROM closed_day WHERE day < ?", (keep_from,)).rowcount
+            if days:
+                old = (before_day - PROFILE_DAYS,)
+                self._db.execute("UPDATE closed_day SET profile = x'' WHERE day < ? AND length(profile) > 0", old)
             if gone or days:
                 self._drop_holders()
         return len(days)

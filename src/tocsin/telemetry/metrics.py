@@ -148,7 +148,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_dropped_total": OwnMetric(
         "counter",
         ("what", "reason"),
-        "What was lost (value, reading, owner, event, line, batch or port), by reason; never silent.",
+        "What was lost (value, reading, owner, event, line, batch, port or usage), by reason; never silent.",
     ),
     "tocsin_loop_failures_total": OwnMetric("counter", ("loop",), "Unexpected errors that a supervised loop survived."),
     "tocsin_dcgm_lines_total": OwnMetric(

@@ -83,7 +83,7 @@ def table(start_ms: int) -> UsageTable:
     for group in readings(start_ms):
         meter.take(group)
     rows, holders = meter.drain()
-    made.add(rows, holders, meter.cursors(), lambda key: places[key.gpu])
+    made.add(rows, holders, meter.cursors(), (), lambda key: places[key.gpu])
     made.learn(KNOWN)
     return made
 

@@ -131,7 +131,7 @@ def test_on_a_simulated_fleet_the_job_that_needs_little_is_found_and_the_one_wit
         meter.take(readings)
     rows, holders = meter.drain()
     table = UsageTable(None)
-    table.add(rows, holders, {}, lambda key: Place(model=models[key.gpu]))
+    table.add(rows, holders, {}, (), lambda key: Place(model=models[key.gpu]))
     found = {one.job.holder.job: one for one in right_sizes(table.profiles(0, 10**6), CARDS, 6.0)}
     assert [name for name, one in found.items() if one.options] == ["Slurm job 900"]
     assert found["Slurm job 901"].unfit is Unfit.NEEDED

@@ -27,7 +27,7 @@ def place(key: RowKey) -> Place:
 
 
 def add(table: UsageTable, day: int, gpu: str, holder: str, used: float, **more: float) -> int:
-    return table.add({RowKey(day, "h", gpu, holder): row(used, **more)}, {holder: Holder(holder)}, {}, place)
+    return table.add({RowKey(day, "h", gpu, holder): row(used, **more)}, {holder: Holder(holder)}, {}, (), place)
 
 
 def used(table: UsageTable, by: list[str] | None = None) -> dict[tuple[int, tuple[str, ...]], float]:
@@ -37,7 +37,7 @@ def used(table: UsageTable, by: list[str] | None = None) -> dict[tuple[int, tupl
 def test_sums_add_up_over_writes_and_outlive_the_process(tmp_path: Path) -> None:
     table = UsageTable(tmp_path / "u.db")
     add(table, 5, "a", "slurm/1", 60, memory=30)
-    table.add({RowKey(5, "h", "a", "slurm/1"): row(30, 70)}, {}, {("h", "a"): 99}, place)
+    table.add({RowKey(5, "h", "a", "slurm/1"): row(30, 70)}, {}, {("h", "a"): 99}, (), place)
     table.close()
     again = UsageTable(tmp_path / "u.db")
     assert used(again) == {(5, ("",)): 90}
@@ -56,9 +56,10 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
     rows = {RowKey(5, "h", gpu, "slurm/1"): row(60) for gpu in ("a", "b")}
     with pytest.raises(KeyError):
-        table.add(rows, {}, {("h", "a"): 1}, broken)
+        table.add(rows, {}, {("h", "a"): 1}, {("h", 5)}, broken)
     assert used(table) == {}
     assert table.cursors() == {}
+    assert table.late() == []
     add(table, 5, "a", "slurm/1", 60)
     assert used(table) == {(5, ("",)): 60}
 
@@ -72,7 +73,7 @@ def test_closed_days_keep_their_sums_and_take_no_more() -> None:
     assert table.close_days(6, 0) == 1
     assert (used(table, ["model"]), [one.profile.data for one in table.profiles(0, 9)]) == before
     assert add(table, 5, "a", "slurm/1", 60) == 1
-    assert table.mark_late([("h", 5), ("h", 6)]) == 1
+    assert table.add({}, {}, {}, {("h", 5), ("h", 6)}, place) == 1
     assert table.late() == [("h", 6)]
     assert table.first_day() == 5
 
@@ -84,6 +85,24 @@ def test_old_days_go_with_the_holders_that_nothing_names_any_more() -> None:
     table.close_days(10, 9)
     assert used(table, ["job"]).keys() == {(9, ("",))}
     assert (table.has("slurm/1"), table.has("slurm/2")) == (False, True)
+
+
+def test_profiles_of_long_ago_are_let_go() -> None:
+    table = UsageTable(None)
+    for day in (5, 6 + table_module.PROFILE_DAYS):
+        add(table, day, "a", "slurm/1", 60, memory=30)
+        table.close_days(day + 1, 0)
+    assert [one.first_day for one in table.profiles(0, 100)] == [6 + table_module.PROFILE_DAYS]
+    assert used(table, ["model"])[5, ("model of a",)] == 60
+
+
+def test_a_holder_is_found_again_that_memory_has_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_MOST_IDS", 2)
+    table = UsageTable(None)
+    for number in (1, 2, 3, 4, 1):
+        add(table, 5, "a", f"slurm/{number}", 60)
+    assert [table.has(f"slurm/{number}") for number in range(6)] == [False, True, True, True, True, False]
+    assert sum(used(table).values()) == 300
 
 
 def test_a_day_keeps_a_bounded_number_of_holders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +119,7 @@ def test_a_day_keeps_a_bounded_number_of_holders_apart(monkeypatch: pytest.Monke
 
 def test_what_managers_tell_later_is_filled_in() -> None:
     table = UsageTable(None)
-    table.add({RowKey(5, "h", "a", "pod/1"): row(60)}, {"pod/1": Holder("pod/1", "x/web", "x")}, {}, place)
+    table.add({RowKey(5, "h", "a", "pod/1"): row(60)}, {"pod/1": Holder("pod/1", "x/web", "x")}, {}, (), place)
     table.learn([Holder("pod/1", "x/job/train", team="vision"), Holder("pod/2", team="none")])
     table.learn([Holder("pod/1", "", team="other", account="a")])
     (found,) = table.groups(0, 9, ["job", "namespace", "team", "account"])
@@ -111,7 +130,7 @@ def test_a_day_of_a_host_is_replaced_whole() -> None:
     table = UsageTable(None)
     add(table, 5, "a", "slurm/1", 60)
     add(table, 6, "a", "slurm/1", 60)
-    table.mark_late([("h", 5)])
+    table.add({}, {}, {}, {("h", 5)}, place)
     rows = {RowKey(5, "h", "a", "slurm/2"): row(7), RowKey(6, "h", "a", "slurm/2"): row(7)}
     table.replace("h", {5}, rows, {}, place)
     assert used(table, ["model"]) == {(5, ("model of a",)): 7, (6, ("model of a",)): 60}

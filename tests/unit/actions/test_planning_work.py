@@ -61,6 +61,12 @@ def test_budgets_tell_what_they_allow_and_which_pods_they_cover(site: Site) -> N
     assert found.facts["pod/default/alone"].budgets == ()
 
 
+def test_the_team_of_a_pod_is_the_label_that_the_site_names(site: Site) -> None:
+    site.pod("a", site.node(), app="vision", owner=REPLICA)
+    assert seen(site, team_label="app").facts["pod/default/a"].team == "vision"
+    assert seen(site).facts["pod/default/a"].team == ""
+
+
 def test_the_recorded_budget_is_read() -> None:
     budget = exchanges()["pdb_get"]["response"]["body"]
     app = budget["spec"]["selector"]["matchLabels"]

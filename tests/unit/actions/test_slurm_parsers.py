@@ -267,3 +267,10 @@ def test_words_for_a_remote_shell_are_quoted_wherever_ssh_stands(
     fake.chmod(0o755)
     settings = SlurmSettings.model_validate({"command": [str(fake), *before[1:]]})
     assert CommandRunner(settings).run(["scontrol", "reason=a b; reboot"], 10).out == "'reason=a b; reboot'"
+
+
+def test_the_account_of_a_job_in_both_forms() -> None:
+    (shown,) = jobs_of_json(json.dumps({"jobs": [{"job_id": 7, "job_state": "RUNNING", "account": "physics"}]}))
+    (told,) = jobs_of_text("JobId=7 JobName=a UserId=ann(1000) Account=physics JobState=RUNNING")
+    (none,) = jobs_of_text("JobId=7 JobName=a UserId=ann(1000) Account=(null) JobState=RUNNING")
+    assert (shown.account, told.account, none.account) == ("physics", "physics", "")

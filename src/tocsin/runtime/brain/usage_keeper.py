@@ -165,14 +165,13 @@ class UsageKeeper:
                 cursors, counted = self._meter.cursors(), self._meter.counted_to(host)
                 late, self._late = self._late, set()
             try:
-                refused = self.table.add(rows, holders, cursors, self._place)
+                refused = self.table.add(rows, holders, cursors, late, self._place)
             except sqlite3.Error as error:
                 log.warning("the sums of usage cannot be written and wait", rows=len(rows), error=str(error))
                 with self._counting:
                     self._meter.give_back(rows, holders)
                     self._late |= late
                 return None
-            refused += self.table.mark_late(late)
             self._written_ms = now_ms
             if refused:
                 self._metrics.count("tocsin_dropped_total", refused, what="usage", reason="closed_day")
