@@ -135,9 +135,9 @@ def _notes(found: UsageOut) -> list[str]:
 # ---------------------------------------------------------------------- right size
 
 _UNFIT = {
-    "short": "watched for too short a time",
-    "untold": "not enough data",
-    "needed": "needs what it has",
+    "short": ("was watched for too short a time", "were watched for too short a time"),
+    "untold": ("has not enough data", "have not enough data"),
+    "needed": ("needs what it has", "need what they have"),
 }
 
 
@@ -152,7 +152,7 @@ def right_size_lines(found: RightSizeOut) -> list[str]:
     for row in fitting:
         lines += [_title(row), f"  {'; '.join(_option(one) for one in row.options)}", f"  {_evidence(row)}"]
     counts = {"short": found.short, "untold": found.untold, "needed": found.needed}
-    others = [f"{n} {_UNFIT[key]}" for key, n in counts.items() if n]
+    others = [f"{n} {_UNFIT[key][n > 1]}" for key, n in counts.items() if n]
     shown = f", {len(fitting)} shown" if len(fitting) < found.fitting else ""
     return [*lines, "; ".join([f"less would do for {found.fitting} of {found.jobs} jobs{shown}", *others])]
 
