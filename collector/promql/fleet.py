@@ -24,7 +24,8 @@ from tocsin.collector.dcgm.readings import (
     XidState,
     counters,
 )
-from tocsin.collector.promql.series import Series, Target
+from tocsin.collector.promql.heads import Target
+from tocsin.collector.promql.series import Series
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.event import Event

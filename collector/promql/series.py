@@ -8,37 +8,30 @@ after an exporter has died it goes on for five minutes with values that look fre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tocsin.collector.dcgm.exposition import DCGM_PREFIXES, PROCESS_START, Entity, Head, Use, entity_of, head_about
+from tocsin.collector.dcgm.exposition import PROCESS_START, Head
 from tocsin.collector.dcgm.fields import SXID_FATAL, SXID_NON_FATAL, XID_COUNT, XID_NAMES
 from tocsin.collector.prometheus_history.history import NAMES, inner_selector, is_read
 from tocsin.collector.prometheus_history.http import HistoryClient, Line, Matrix, TooMuch
-from tocsin.collector.promql.mapping import ExporterMapping, built_in, read_mapping
+from tocsin.collector.promql.heads import MAX_LABEL_CHARS, Labelled, SeriesHeads, Target, labelled
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
-from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import logger
 
 _log = logger("promql")
 
-DCGM = "dcgm_exporter"
 SURVEY_MS = 10 * MINUTE
 """Time between two looks at which metrics there are."""
 CHUNK_NAMES = 6
 """Metrics of one query to begin with: for 10,000 GPUs some 28 MB, which the usual bound of an answer holds."""
-MAX_LABEL_CHARS = 1024
 MAX_SECONDS = 1e11
 """Beyond it an instant is none: the year 5138."""
 MAX_JOBS = 50
 _SHOWN = 12
 _DCGM_ERRORS = XID_NAMES | SXID_FATAL | SXID_NON_FATAL | {XID_COUNT}
-
-Target = tuple[str, str]
-"""Job and instance of what was scraped."""
 
 
 class NothingFound(Exception):
@@ -60,16 +53,16 @@ class SeriesReader:
     def __init__(self, settings: PromqlSettings, client: HistoryClient) -> None:
         self._settings = settings
         self._client = client
-        self._mappings = _mappings(settings)
-        dcgm = _DCGM_ERRORS if DCGM in settings.exporters else frozenset()
+        self._heads = SeriesHeads(settings)
+        self._mappings = self._heads.mappings
+        dcgm = _DCGM_ERRORS if self._heads.dcgm else frozenset()
         self._errors = dcgm | {mapping.xid_count for mapping in self._mappings.values() if mapping.xid_count}
         self._inner = inner_selector(settings.selector, "promql.selector")
         self._lookback_ms = round(settings.lookback_seconds * SECOND)
-        self._labels = _SiteLabels(settings)
         self._chunks: list[list[str]] = []
         self._names: list[str] = []
         self._surveyed_ms: int | None = None
-        self._known: dict[tuple[tuple[str, str], ...], _Labelled] = {}
+        self._known: dict[tuple[tuple[str, str], ...], Labelled] = {}
         self._jobs: set[str] = set()
         self.unknown: list[str] = []
         self.warned: list[str] = []
@@ -113,7 +106,7 @@ class SeriesReader:
             return
         found = self._client.names(self._selector(self._wanted()), now_ms - HOUR, now_ms + MINUTE)
         ours = {name for mapping in self._mappings.values() for name in mapping.names}
-        known = [name for name in found if name in ours or (DCGM in self._settings.exporters and is_read(name))]
+        known = [name for name in found if name in ours or (self._heads.dcgm and is_read(name))]
         self.unknown = sorted(set(found) - set(known))
         self._surveyed_ms = now_ms
         if known:
@@ -130,7 +123,7 @@ class SeriesReader:
             raise NothingFound("the server has no metric of the exporters that promql.exporters and mapping_file name")
 
     def _wanted(self) -> list[str]:
-        dcgm = [NAMES] if DCGM in self._settings.exporters else []
+        dcgm = [NAMES] if self._heads.dcgm else []
         return [*dcgm, *dict.fromkeys(name for mapping in self._mappings.values() for name in mapping.names)]
 
     def _selector(self, names: Iterable[str], more: str = "") -> str:
@@ -196,80 +189,14 @@ class SeriesReader:
         if known is None:
             if not all(isinstance(one, str) and len(one) <= MAX_LABEL_CHARS for one in (name, *labels.values())):
                 return None
-            known = self._known[key] = _Labelled(labels, (labels.get("job", ""), labels.get("instance", "")))
+            known = self._known[key] = labelled(labels)
         if not 0 <= at_s < MAX_SECONDS:
             return None
         if (head := known.heads.get(name)) is None:
-            head = known.heads[name] = self._head(name, known)
+            head = known.heads[name] = self._heads.of(name, known)
             if head.gpu is not None and known.target[0] and len(self._jobs) < MAX_JOBS:
                 self._jobs.add(known.target[0])
         return Series(head, known.target, round(at_s * SECOND), float(line.values[-1]))
-
-    def _head(self, name: str, known: _Labelled) -> Head:
-        mapping = self._mappings.get(name)
-        exporter = DCGM if mapping is None else mapping.name
-        if (entity := known.entities.get(exporter)) is None:
-            found = entity_of(known.labels) if mapping is None else mapping.entity(known.labels)
-            entity = known.entities[exporter] = self._labels.completed(found)
-        if mapping is not None:
-            return mapping.head(name, entity)
-        ours = name == PROCESS_START or name.startswith(DCGM_PREFIXES)
-        return head_about(name, entity) if ours else Head(name, Use.FOREIGN)
-
-
-@dataclass(slots=True)
-class _Labelled:
-    """One set of labels, and what was made of it by name: the series of a GPU share theirs, and keep them."""
-
-    labels: Mapping[str, str]
-    target: Target
-    entities: dict[str, Entity] = field(default_factory=dict)
-    heads: dict[str, Head] = field(default_factory=dict)
-
-
-class _SiteLabels:
-    """What labels of the site say of host, pool and rack, over what the exporter says."""
-
-    def __init__(self, settings: PromqlSettings) -> None:
-        self._settings = settings
-        self._host = [label.lower() for label in settings.host_labels]
-
-    def completed(self, entity: Entity) -> Entity:
-        """`entity` with them; without a GPU where nothing names its host."""
-        labels, gpu, wanted = entity.labels, entity.gpu, self._settings
-        host = labels.first(*self._host) or entity.host
-        if gpu is None or not host:
-            return entity._replace(gpu=None, host=host)
-        own = f"{gpu.host}/gpu"
-
-        def named(uuid: str) -> str:
-            return f"{host}/gpu{uuid.removeprefix(own)}" if uuid.startswith(own) else uuid
-
-        kept = {label: labels.first(label.lower()) for label in wanted.gpu_labels}
-        gpu = replace(
-            gpu,
-            uuid=named(gpu.uuid),
-            parent=named(gpu.parent),
-            host=host,
-            pool=(labels.first(wanted.pool_label.lower()) if wanted.pool_label else "") or wanted.pool,
-            rack=labels.first(wanted.rack_label.lower()) if wanted.rack_label else "",
-            labels={**gpu.labels, **{label: value for label, value in kept.items() if value}},
-        )
-        return entity._replace(gpu=gpu, host=host)
-
-
-def _mappings(settings: PromqlSettings) -> dict[str, ExporterMapping]:
-    """Mapping by the name of the metric; the site's own file outranks Tocsin's. Raises InputError."""
-    chosen = [built_in(name) for name in settings.exporters if name != DCGM]
-    if settings.mapping_file is not None:
-        chosen.append(read_mapping(settings.mapping_file))
-    found = {name: mapping for mapping in chosen for name in mapping.names}
-    if len(found) > _MAX_NAMES:
-        raise InputError("promql.mapping_file", len(found), "maps too many metrics", f"at most {_MAX_NAMES}")
-    return found
-
-
-_MAX_NAMES = 1_500
 
 
 def _escaped(text: str) -> str:

@@ -12,6 +12,7 @@ from tocsin.api.ingest import Ingest
 from tocsin.api.login import LoginService, login_router
 from tocsin.api.routes_decisions import control_router, decisions_router
 from tocsin.api.routes_ops import ops_router, orders_router
+from tocsin.api.routes_push import push_router
 from tocsin.api.routes_read import EncodedMap, read_router
 from tocsin.api.routes_silences import silences_router
 from tocsin.api.routes_usage import usage_router
@@ -32,6 +33,7 @@ ROUTERS = (
     silences_router,
     login_router,
     ops_router,
+    push_router,
     orders_router,
 )
 

@@ -30,8 +30,8 @@ ALWAYS = "/healthz"
 PEER_NAMES = "peer_names"
 """Key of a request's state under which the server puts the names of a verified client certificate."""
 
-WRITE_PATH = "/api/v2/write"
-"""The one endpoint whose body may be as large as ``api.max_body_bytes``."""
+WRITE_PATHS = frozenset({"/api/v2/write", "/api/v1/write", "/v1/metrics"})
+"""Endpoints of telemetry, whose bodies may be as large as ``api.max_body_bytes``."""
 MAX_CONTROL_BYTES = 256 * 1024
 """Largest body of every other endpoint."""
 _GRACE_SECONDS = 5.0
@@ -179,7 +179,7 @@ class Gate:
             self._budget.give_back(caller, body.seen)
 
     def _limit(self, path: str) -> int:
-        return self._max_body if path == WRITE_PATH else min(self._max_body, MAX_CONTROL_BYTES)
+        return self._max_body if path in WRITE_PATHS else min(self._max_body, MAX_CONTROL_BYTES)
 
     async def _check(self, scope: Scope) -> tuple[Share, str]:
         headers, path = Headers(scope=scope), scope["path"]

@@ -1,11 +1,15 @@
-"""Line protocol as agents send it: unpacked, checked for who may say it, decoded and kept slice by slice."""
+"""Telemetry as it is sent: unpacked, checked for who may say it, decoded and kept slice by slice.
+
+What others push as series becomes line protocol first, so that one way and one set of checks leads to the store.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
@@ -14,8 +18,10 @@ from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
 from tocsin.client.control import IngestResult, RejectedLine
+from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeries, Reader, Tally, TooLarge
 from tocsin.config.access import Role
 from tocsin.store.line_protocol.decode import MAX_REJECTED, LineError, cut_head, parse_head
+from tocsin.store.line_protocol.encode import encode
 
 MAX_MEMBERS = 4096
 """Members that a gzip body may have: each costs a decoder, empty ones too. Files of bgzip have one for 64 KiB."""
@@ -161,13 +167,21 @@ def _problem(line: str, who: Principal, owner_against: Callable[[str, str], str]
     except LineError:
         # No record can start here; whether it belongs to one that started earlier is for the decoder to say.
         return ""
-    host = tags.get("host", "")
     if measurement not in _TELEMETRY:
         return f"{who.name} may write readings and events alone"
+    # A MIG instance belongs to the host of its GPU: both names are looked up.
+    return foreign(
+        who, tags.get("host", ""), [tags[name] for name in ("gpu_uuid", "mig_uuid") if name in tags], owner_against
+    )
+
+
+def foreign(who: Principal, host: str, gpus: Iterable[str], owner_against: Callable[[str, str], str]) -> str:
+    """Why `who` may not write for `host` and `gpus` on it; empty where that may be."""
+    if not who.hosts and who.role is not Role.AGENT:
+        return ""
     if not who.speaks_for(host):
         return f"{who.name} may not write for host {host[:100]!r}"
-    # A MIG instance belongs to the host of its GPU: both names are looked up.
-    for reported in (owner_against(tags[name], host) for name in ("gpu_uuid", "mig_uuid") if name in tags):
+    for reported in (owner_against(gpu, host) for gpu in gpus):
         if reported and not who.speaks_for(reported):
             return f"{who.name} may not write for a GPU that host {reported[:100]!r} reports"
     return ""
@@ -183,6 +197,48 @@ class Upload:
     precision: str
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of pushed bodies: how one is unpacked within a number of bytes, and how its series are read."""
+
+    unpack: Callable[[bytes, int], bytes]
+    read: Reader
+
+
+PUSH_STEP = 2_000
+"""Series that are made into lines at a time."""
+
+
+def pushed_lines(upload: Upload, body: bytes, form: Form, tally: Tally, limit: int) -> Iterator[bytes]:
+    """Line protocol of the series in `body`, step by step; nothing of what the sender may not say. Raises ApiError."""
+    service, who = upload.service, upload.who
+
+    def admits(host: str, gpus: Collection[str]) -> str:
+        return foreign(who, host, gpus, service.owner_against)
+
+    def whole() -> Iterator[PushedSeries]:
+        """What can be read, up to where the body is broken."""
+        try:
+            yield from form.read(data, tally)
+        except Broken as error:
+            tally.samples += 1
+            tally.reject(1, str(error))
+
+    try:
+        data = form.unpack(body, limit)
+    except TooLarge as error:
+        raise ApiError(413, "content_too_large", str(error)) from None
+    except Broken as error:
+        raise ApiError(400, "broken_body", str(error)) from None
+    series, told = whole(), 0
+    while (step := list(islice(series, PUSH_STEP))) or tally.rejected > told:
+        taken = service.pushed(step, admits, tally.rejected - told)
+        if taken.rejected:
+            tally.reject(taken.rejected, taken.problem)
+        told = tally.rejected
+        yield encode(taken.batch).encode("utf-8", "replace")
+
+
 class Ingest:
     """Takes bodies on threads of its own, one slice of one caller after the other.
 
@@ -193,6 +249,7 @@ class Ingest:
     def __init__(self, max_body_bytes: int, workers: int = 2) -> None:
         self._limit = max_body_bytes
         self._threads = CapacityLimiter(workers)
+        self._unpacking = asyncio.Semaphore(workers)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:
@@ -200,9 +257,22 @@ class Ingest:
 
         Raises ApiError 400, 413 or 415 for a body that cannot be unpacked.
         """
+        return await self._kept(upload, slices(unpacked(body, encoding, self._limit)))
+
+    async def push(self, upload: Upload, body: bytes, form: Form, tally: Tally) -> IngestResult:
+        """Keep the series of `body`, counted in `tally`; of all such bodies two are unpacked at a time.
+
+        Raises ApiError 400 or 413 for a body that cannot be unpacked. One that is broken from some byte on counts as a
+        refused sample, and what comes before it is kept.
+        """
+        async with self._unpacking:
+            return await self._kept(
+                upload, pushed_lines(upload, body, form, tally, min(self._limit, MAX_UNPACKED_BYTES))
+            )
+
+    async def _kept(self, upload: Upload, parts: Iterator[bytes]) -> IngestResult:
         caller = upload.who.name, "" if upload.who.hosts else upload.client
         turn = self._turns.setdefault(caller, asyncio.Lock())
-        parts = slices(unpacked(body, encoding, self._limit))
         result, lines = IngestResult(), 0
         while True:
             async with turn:

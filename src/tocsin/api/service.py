@@ -20,6 +20,8 @@ from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
 from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
+from tocsin.collector.push.fleet import Admits, Taken
+from tocsin.collector.push.samples import PushedSeries
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
@@ -203,6 +205,12 @@ class Service(Protocol):
 
     def ingest(self, text: str, precision: str) -> control.IngestResult:
         """Keep line protocol, durable on return. `precision` is `ns`, `us`, `ms` or `s`; bad lines are reported."""
+
+    def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
+        """Readings and events of what others push, for `ingest` to keep; what `admits` speaks against is counted.
+
+        `broken` more samples could not be read, and are counted too.
+        """
 
     def inject(self, kind: str, gpu: str, actor: str) -> control.InjectionOut:
         """Start a failure on a simulated GPU; raises Conflict where the GPU is real."""

@@ -42,6 +42,9 @@ class LiveMemory(Protocol):
     def reading(self, uuid: str) -> Reading | None:
         """The newest reading of one GPU."""
 
+    def is_recalled(self, uuid: str) -> bool:
+        """Whether it is of before this start."""
+
 
 class LiveForecasts(Protocol):
     """The predictions in force."""

@@ -24,6 +24,8 @@ from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.client.wire import extended
+from tocsin.collector.push.fleet import Admits, PushedFleet, Taken
+from tocsin.collector.push.samples import PushedSeries
 from tocsin.domain.clock import DAY, SECOND, Clock, SystemClock, optional_iso, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.diagnosis import Diagnosis
@@ -113,6 +115,7 @@ class BrainService:
         self._brain = brain
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        self._pushed = PushedFleet(brain.settings.promql, brain.metrics, self._newest, self._fresh_ms)
         self._fleet_map = FleetMapSource(brain)
         self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
         self._verifying = threading.Lock()
@@ -559,6 +562,15 @@ class BrainService:
             rejected_more=decoded.refused - len(decoded.rejected),
             warnings=list(decoded.warnings),
         )
+
+    def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
+        taken = self._pushed.take(series, admits, self.now_ms())
+        for outcome, number in (*taken.outcomes.items(), ("broken", broken)):
+            self._brain.metrics.count("tocsin_received_samples_total", number, outcome=outcome)
+        return taken
+
+    def _newest(self, uuid: str) -> tuple[Reading | None, bool]:
+        return self._brain.memory.reading(uuid), self._brain.memory.is_recalled(uuid)
 
     def inject(self, kind: str, gpu: str, actor: str) -> control.InjectionOut:
         if self._injector is None:

@@ -335,6 +335,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_api_lines_total": OwnMetric(
         "counter", ("outcome",), "Lines of line protocol received by the API: accepted or rejected."
     ),
+    "tocsin_received_samples_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Samples of remote write and OTLP: used, blank, implausible, other (of no GPU), agent (an agent speaks for the "
+        "GPU), and what the sender is told of: refused (not for it to say), future, broken.",
+    ),
     "tocsin_api_refused_total": OwnMetric(
         "counter", ("reason",), "Requests refused by the API, by error code (docs/access.md)."
     ),

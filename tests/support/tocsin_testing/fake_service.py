@@ -56,7 +56,10 @@ from tocsin.client.models_report import MorningReport, ReportSentence, ReportTop
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
+from tocsin.collector.push.fleet import Admits, PushedFleet, Taken
+from tocsin.collector.push.samples import PushedSeries
 from tocsin.config.access import ApiSettings
+from tocsin.config.promql import PromqlSettings
 from tocsin.domain.clock import DAY, HOUR, MINUTE, ManualClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.diagnosis import Diagnosis
@@ -102,6 +105,7 @@ class FakeService(FakeDecisions):
         self.not_ready: list[str] = []
         self.lines: list[str] = []
         self.precisions: list[str] = []
+        self.pushed_fleet = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000)
         self.refusals: Counter[str] = Counter()
         self.order_service = OrderService(OrderQueue(ManualClock(fleet.NOW_MS)), OwnMetrics())
         self._lock = threading.Lock()
@@ -601,6 +605,9 @@ class FakeService(FakeDecisions):
                 rejected.append(RejectedLine(number=number, problem="no timestamp"))
         self.precisions.append(precision)
         return IngestResult(readings=kept, rejected=rejected)
+
+    def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
+        return self.pushed_fleet.take(series, admits, fleet.NOW_MS)
 
     def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
         if kind not in FAULTS:

@@ -1,0 +1,1 @@
+"""GPUs that others push: remote write and OTLP, as samples, and what is made of them."""

@@ -1,0 +1,242 @@
+"""Remote write and OTLP of a stranger: bounded before they are unpacked, never a 500, never at a good series' cost."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from tocsin.api.app import create_app
+from tocsin.collector.push import remote_write
+from tocsin.collector.push.samples import MAX_SERIES, MAX_UNPACKED_BYTES
+from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import ManualClock
+from tocsin.queries.service import BrainService
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin_testing.builders import T0
+from tocsin_testing.process_cost import cost
+from tocsin_testing.pushes import (
+    METRICS,
+    OTLP,
+    RW1,
+    RW2,
+    WRITE,
+    Series,
+    field,
+    metric,
+    number,
+    otlp_of,
+    point,
+    request_1,
+    request_2,
+    request_otlp,
+    series_1,
+    snappy,
+    varint,
+)
+
+LIMITS = RequestLimits(
+    requests_per_second=1e6,
+    request_burst=10**6,
+    agent_requests_per_second=1e6,
+    agent_request_burst=10**6,
+    refused_per_second=1e6,
+    refused_burst=10**6,
+)
+
+
+def secret(name: str) -> str:
+    return f"{name}-secret-of-sixteen"
+
+
+def series(uuid: str = "GPU-a", host: str = "node-a", temperature: float = 50, at_ms: int = T0) -> Series:
+    labels = {"__name__": "DCGM_FI_DEV_GPU_TEMP", "UUID": uuid, "Hostname": host, "gpu": "0"}
+    return labels, [(at_ms, temperature)]
+
+
+class Site:
+    """A brain over the embedded store, and its API."""
+
+    def __init__(self, folder: Path) -> None:
+        wanted = {
+            "store": {"path": folder / "store.db"},
+            "journal": {"path": folder / "journal.db"},
+            "forecast": {"worker": False},
+        }
+        self.clock = ManualClock(T0)
+        self.running = open_brain(Settings.model_validate(wanted), self.clock, propose=True)
+        tokens = [
+            Token(name=name, role=role, secret=SecretStr(secret(name)), host=host)
+            for name, role, host in (
+                ("node-a", Role.AGENT, "node-a"),
+                ("fleet", Role.AGENT, ""),
+                ("anna", Role.OPERATOR, ""),
+            )
+        ]
+        app = create_app(BrainService(self.running.brain), ApiSettings(tokens=tokens, limits=LIMITS), self.clock)
+        self.http = TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1), raise_server_exceptions=False)
+
+    def post(self, path: str, kind: dict[str, str], body: bytes, who: str = "fleet") -> httpx2.Response:
+        headers = {**kind, "Authorization": f"Bearer {secret(who)}"} if who else kind
+        return self.http.post(path, headers=headers, content=body)  # type: ignore[return-value]
+
+    def temperature(self, uuid: str) -> float | None:
+        reading = self.running.brain.memory.reading(uuid)
+        return None if reading is None else reading.values.get("gpu_temperature_celsius")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.running.stop()
+
+
+def test_every_form_is_taken(site: Site) -> None:
+    first = site.post(WRITE, RW1, snappy(request_1([series()])))
+    assert (first.status_code, site.temperature("GPU-a")) == (204, 50)
+    second = site.post(WRITE, RW2, snappy(request_2([series("GPU-b")])))
+    assert (second.status_code, site.temperature("GPU-b")) == (204, 50)
+    assert second.headers["X-Prometheus-Remote-Write-Samples-Written"] == "1"
+    third = site.post(METRICS, OTLP | {"Content-Encoding": "gzip"}, gzip.compress(otlp_of([series("GPU-c")])))
+    assert (third.status_code, third.content, site.temperature("GPU-c")) == (200, b"", 50)
+
+
+@pytest.mark.parametrize(("path", "kind"), [(WRITE, RW1), (WRITE, RW2), (METRICS, OTLP)])
+def test_nobody_writes_without_a_token_of_an_agent(site: Site, path: str, kind: dict[str, str]) -> None:
+    assert site.post(path, kind, b"", who="").status_code == 401
+    assert site.post(path, kind, b"", who="anna").status_code == 403
+
+
+def test_a_node_writes_for_itself_alone(site: Site) -> None:
+    assert site.post(WRITE, RW1, snappy(request_1([series("GPU-b", "node-b")]))).status_code == 204
+    mixed = [series("GPU-a"), series("GPU-x", "node-b"), series("GPU-b", "node-a", 99)]
+    for body, kind in ((request_1(mixed), RW1), (request_2(mixed), RW2)):
+        answer = site.post(WRITE, kind, snappy(body), who="node-a")
+        assert answer.status_code == 400
+        assert answer.headers["X-Prometheus-Remote-Write-Samples-Written"] == "1"
+        assert "may not write for" in answer.text
+    answer = site.post(METRICS, OTLP, otlp_of(mixed), who="node-a")
+    assert answer.status_code == 200
+    assert b"may not write for" in answer.content
+    assert [site.temperature(uuid) for uuid in ("GPU-a", "GPU-x", "GPU-b")] == [50, None, 50]
+
+
+def test_types_and_encodings_that_are_not_read(site: Site) -> None:
+    body = snappy(request_1([series()]))
+    for kind in ({"Content-Type": "text/plain"}, {"Content-Encoding": "gzip"}, {"Content-Encoding": ""}):
+        assert site.post(WRITE, RW1 | kind, body).status_code == 415
+    other = {"Content-Type": "application/x-protobuf;proto=io.prometheus.write.v3.Request"}
+    assert site.post(WRITE, RW1 | other, body).status_code == 415
+    assert site.post(METRICS, OTLP | {"Content-Type": "application/json"}, b"{}").status_code == 415
+    assert site.post(METRICS, OTLP | {"Content-Encoding": "zstd"}, b"").status_code == 415
+
+
+def test_bombs_are_refused_by_what_they_declare(site: Site) -> None:
+    held = cost(os.getpid()).bytes
+    for declared in (2**32 - 1, MAX_UNPACKED_BYTES + 1):
+        assert site.post(WRITE, RW1, varint(declared) + b"\x00" * 100).status_code == 413
+    assert site.post(WRITE, RW1, snappy(b"\x00" * (MAX_UNPACKED_BYTES + 1))).status_code == 413
+    bomb = gzip.compress(b"\x00" * 200_000_000, 9)
+    assert site.post(METRICS, OTLP | {"Content-Encoding": "gzip"}, bomb).status_code == 413
+    assert cost(os.getpid()).bytes - held < 100_000_000
+    assert site.post(WRITE, RW1, b"\xff" * 20).status_code == 400
+    assert site.post(METRICS, OTLP | {"Content-Encoding": "gzip"}, b"no gzip").status_code == 400
+
+
+def test_what_is_too_many_is_refused_and_what_came_before_is_kept(site: Site) -> None:
+    good = request_1([series()])
+    many = site.post(WRITE, RW1, snappy(good + b"\x0a\x00" * MAX_SERIES))
+    assert (many.status_code, site.temperature("GPU-a")) == (400, 50)
+    symbols = b"".join(field(4, b"%d" % n if n else b"") for n in range(100_001))
+    assert site.post(WRITE, RW2, snappy(symbols)).status_code == 400
+    empty = request_otlp(metric("m", b"\x0a\x00" * (MAX_SERIES + 1)))
+    assert b"more than" in site.post(METRICS, OTLP, empty).content
+
+
+BAD = {
+    "labels": series_1({"__name__": "m", **{f"l{n}": "v" for n in range(200)}}, [(T0, 1)]),
+    "long label": series_1({"__name__": "m", "l": "v" * 2_000}, [(T0, 1)]),
+    "no name": series_1({"l": "v"}, [(T0, 1)]),
+    "long series": field(1, b"\x00" * 100_000),
+    "samples": series_1({"__name__": "m"}, [(T0 + n, 1) for n in range(1_001)]),
+    "no message": field(1, b"\xff\xff\xff"),
+    "twice": field(1, 2 * field(1, field(1, b"l") + field(2, b"v"))),
+    "no text": field(1, field(1, field(1, b"\xff\xfe") + field(2, b"v"))),
+    "future": request_1([series("GPU-a", at_ms=T0 + 10**9)]),
+    "time": request_1([series("GPU-a", at_ms=-5)]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_series_costs_no_good_one(site: Site, name: str) -> None:
+    answer = site.post(WRITE, RW1, snappy(BAD[name] + request_1([series()])))
+    assert answer.status_code == (204 if name == "twice" else 400), answer.text
+    assert site.temperature("GPU-a") == 50
+
+
+def test_references_that_lead_nowhere(site: Site) -> None:
+    for refs in (b"\x01\x63", b"\x01", varint(2**31)):
+        bad = field(5, field(1, refs) + field(2, number(2, T0)))
+        answer = site.post(WRITE, RW2, snappy(request_2([series()]) + bad))
+        assert answer.status_code == 400
+        assert site.temperature("GPU-a") == 50
+
+
+def test_a_body_that_is_cut_short_keeps_what_came_before(site: Site) -> None:
+    whole = request_1([series("GPU-a"), series("GPU-b")])
+    assert site.post(WRITE, RW1, snappy(whole[:-3])).status_code == 400
+    assert (site.temperature("GPU-a"), site.temperature("GPU-b")) == (50, None)
+
+
+def test_attributes_that_are_nested_deeply(site: Site) -> None:
+    value = field(1, b"x")
+    for _ in range(3_000):
+        value = field(5, field(1, value))
+    bad = point(T0, 1, {}, field(7, field(1, b"deep") + field(2, value)))
+    good = otlp_of([series()])
+    answer = site.post(METRICS, OTLP, request_otlp(metric("m", bad)) + good)
+    assert answer.status_code == 200
+    assert b"broken" in answer.content
+    assert site.temperature("GPU-a") == 50
+
+
+def test_an_agent_outranks_what_is_pushed(site: Site) -> None:
+    line = f"gpu,gpu_uuid=GPU-a,host=node-a temperature_celsius=40 {T0}"
+    assert site.post("/api/v2/write?precision=ms", {}, line.encode()).status_code == 204
+    site.clock.advance(1_000)
+    assert site.post(WRITE, RW1, snappy(request_1([series(at_ms=T0 + 1_000)]))).status_code == 204
+    assert site.temperature("GPU-a") == 40
+    site.clock.advance(200_000)
+    assert site.post(WRITE, RW1, snappy(request_1([series(at_ms=T0 + 200_000)]))).status_code == 204
+    assert site.temperature("GPU-a") == 50
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_body_gives_a_500(site: Site, data: st.DataObject) -> None:
+    good = bytearray(data.draw(st.sampled_from([request_1, request_2, otlp_of]))([series(), series("GPU-b")]))
+    for place, byte in data.draw(st.lists(st.tuples(st.integers(0, len(good) - 1), st.integers(0, 255)), max_size=4)):
+        good[place] = byte
+    body = bytes(good[: data.draw(st.integers(0, len(good)))]) if data.draw(st.booleans()) else bytes(good)
+    body = data.draw(st.sampled_from([body, data.draw(st.binary(max_size=60))]))
+    for path, kind, sent in ((WRITE, RW1, snappy(body)), (WRITE, RW2, snappy(body)), (METRICS, OTLP, body)):
+        assert site.post(path, kind, sent).status_code in {200, 204, 400}
+    assert site.post(WRITE, RW1, body).status_code in {204, 400, 413}
+
+
+def test_the_mark_of_a_series_that_has_ended_is_no_value(site: Site) -> None:
+    stale = struct.unpack("<d", struct.pack("<Q", remote_write.STALE_BITS))[0]
+    for make, kind in ((request_1, RW1), (request_2, RW2)):
+        assert site.post(WRITE, kind, snappy(make([series(temperature=stale)]))).status_code == 204
+        assert site.running.brain.memory.reading("GPU-a") is None
