@@ -25,6 +25,7 @@ APP = create_app(FakeService(), ApiSettings(tokens=[TOKEN], limits=LIMITS))
 # The test sends its own token, so that a case without one is none.
 CONFIG = schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG)
+schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
 
 
 @SCHEMA.hook("filter_query")  # type: ignore[untyped-decorator]

@@ -43,7 +43,8 @@ def test_what_a_prometheus_writes_is_a_reading(tmp_path: Path, httpserver: HTTPS
         config = (
             "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
             f"scrape_configs: [{{job_name: dcgm, static_configs: [{{targets: ['127.0.0.1:{httpserver.port}']}}]}}]\n"
-            f"remote_write: [{{url: 'http://127.0.0.1:{port}/api/v1/write', authorization: {{credentials: {SECRET}}}}}]\n"
+            f"remote_write: [{{url: 'http://127.0.0.1:{port}/api/v1/write',"
+            f" authorization: {{credentials: {SECRET}}}}}]\n"
         )
         stack.enter_context(prometheus(tmp_path, config))
         pause = threading.Event()
