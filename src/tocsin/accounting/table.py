@@ -6,6 +6,8 @@ counts no second twice and loses none that the store has.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -103,16 +105,24 @@ class JobProfile:
 class UsageTable:
     """Sums by day in a SQLite file, or in memory where `path` is None. Safe to use from several threads.
 
-    A damaged file is put aside, as `<path>.damaged`, and a new one begun: `damaged` says so. Raises InputError for a
-    file of a newer version, or one that cannot be opened.
+    A damaged file is put aside, as `<path>.damaged`, and a new one begun: `damaged` says so. A file that another
+    process keeps is left to it, and the sums are in memory: `kept_elsewhere`. Raises InputError for a file of a newer
+    version, or one that cannot be opened.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
+        self._claim = None if path is None else _claim(path)
+        self.kept_elsewhere = path is not None and self._claim is None
+        path = None if self.kept_elsewhere else path
         self.damaged = False
         try:
             self._db = _opened(path)
+        except InputError:
+            self._give_up()
+            raise
         except sqlite3.OperationalError as error:
+            self._give_up()
             raise InputError("usage.file", str(path), f"cannot be opened: {error}", "give a file of its own") from None
         except sqlite3.DatabaseError:
             if path is None:
@@ -139,10 +149,17 @@ class UsageTable:
                 self._learn_numbers()
                 raise
 
+    def _give_up(self) -> None:
+        """Let another process have the file."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
     def close(self) -> None:
         """Let go of the file; safe to repeat."""
         with self._lock:
             self._db.close()
+            self._give_up()
 
     # ---------------------------------------------------------------------- writing
 
@@ -351,10 +368,27 @@ class UsageTable:
             return self._db.execute(query, values).fetchall()
 
 
+def _claim(path: Path) -> int | None:
+    """The descriptor that holds the file for this process until it is closed; None where another one has it."""
+    make_folder(path.parent)
+    lock = path.with_name(f"{path.name}.lock")
+    make_private(lock)
+    try:
+        file = os.open(lock, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        problem = f"cannot be opened: {error.strerror}"
+        raise InputError("usage.file", str(path), problem, "give a file in a folder that can be written") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
 def _opened(path: Path | None) -> sqlite3.Connection:
     """A connection to a file with the tables. Raises InputError, and sqlite3.DatabaseError."""
     if path is not None:
-        make_folder(path.parent)
         make_private(path)
     db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
     try:

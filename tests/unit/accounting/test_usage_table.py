@@ -146,9 +146,21 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
     assert add(table, 5, "a", "slurm/1", 60) == 0
 
 
+def test_a_file_that_another_brain_keeps_is_left_to_it(tmp_path: Path) -> None:
+    first, second = UsageTable(tmp_path / "u.db"), UsageTable(tmp_path / "u.db")
+    assert (first.kept_elsewhere, second.kept_elsewhere) == (False, True)
+    for table in (first, second):
+        add(table, 5, "a", "slurm/1", 60)
+    first.close()
+    again = UsageTable(tmp_path / "u.db")
+    assert not again.kept_elsewhere
+    assert used(again) == {(5, ("",)): 60}
+
+
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     table = UsageTable(tmp_path / "u.db")
     table._db.execute("PRAGMA user_version = 9")
     table.close()
-    with pytest.raises(InputError, match="has version 9"):
-        UsageTable(tmp_path / "u.db")
+    for _ in range(2):
+        with pytest.raises(InputError, match="has version 9"):
+            UsageTable(tmp_path / "u.db")

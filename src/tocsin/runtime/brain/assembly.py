@@ -68,8 +68,9 @@ log = structlog.get_logger()
 
 RETRAIN_LOOK_SECONDS = 600.0
 """Time between two looks whether a training is due."""
-ON_STANDBY = frozenset({"evaluate", "managers", "store"})
-"""Threads of a brain that stands by: what it takes to see the fleet, and nothing that changes anything."""
+ON_STANDBY = frozenset({"evaluate", "managers", "store", "usage"})
+"""Threads of a brain that stands by: what it takes to see the fleet, and nothing that changes anything but its own sums
+of usage."""
 PRUNE_SECONDS = 300.0
 """Time between two rounds of looking after the store: most find nothing that is due."""
 
@@ -133,6 +134,8 @@ def _usage_table(settings: Settings) -> UsageTable:
     if path is None and settings.store.kind != StoreKind.MEMORY:
         path = settings.store.path.with_name(f"{settings.store.path.name}.usage.db")
     table = UsageTable(path)
+    if table.kept_elsewhere:
+        log.warning("another brain keeps the file of usage; this one counts in memory", path=str(path))
     if table.damaged:
         log.error("the file of usage was damaged and is put aside; a new one begins", path=str(path))
     return table
