@@ -19,6 +19,7 @@ from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.config.node import NodeSettings
 from tocsin.config.notify import NotifySettings
+from tocsin.config.otlp import OtlpSettings
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.promql import PromqlSettings
 from tocsin.config.redfish import RedfishSettings
@@ -481,6 +482,7 @@ class Settings(Section):
 
     agent: AgentSettings = Field(default_factory=AgentSettings)
     simulation: SimulationSettings = Field(default_factory=SimulationSettings)
+    otlp: OtlpSettings = Field(default_factory=OtlpSettings)
     redfish: RedfishSettings = Field(default_factory=RedfishSettings)
     promql: PromqlSettings = Field(default_factory=PromqlSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)

@@ -186,6 +186,11 @@ OWN_METRICS: dict[str, OwnMetric] = {
     ),
     "tocsin_push_seconds": OwnMetric("histogram", (), "Time that one push took."),
     "tocsin_push_age_seconds": OwnMetric("gauge", (), "Time since the last acknowledged push, or since the start."),
+    "tocsin_otlp_points_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Data points for the OTLP receiver: sent, refused, or lost to newer ones while it was away.",
+    ),
     # store and journal
     "tocsin_store_writes_total": OwnMetric("counter", ("store",), "Batches written to the store."),
     "tocsin_store_followed_total": OwnMetric(

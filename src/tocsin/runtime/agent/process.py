@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import httpx2
 
@@ -18,7 +19,7 @@ from tocsin.config.address import split_address
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
-from tocsin.domain.errors import TocsinError
+from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import Gpu, Reading, sanitise
 from tocsin.http_client import ClientTls
@@ -28,6 +29,9 @@ from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
 from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
+
+if TYPE_CHECKING:
+    from tocsin.collector.push.otlp_out import OtlpExporter
 
 _log = logger("agent")
 
@@ -78,6 +82,7 @@ class Agent:
         self.exporter = FleetCollector(clock, max(EXPORT_INTERVALS * wanted.interval_seconds, MIN_EXPORT_SECONDS))
         self.registry.register(self.exporter)
         self._instants = Instants(clock, self.own)
+        self.otlp = _open_otlp(settings, clock, self.own, transport)
         self.spool: Buffer | None = None
         self._owner_labels = wanted.push_owner_labels
         self.uplink: Uplink | None = None
@@ -117,6 +122,8 @@ class Agent:
         if batch.readings or not self._source.gpus():
             # A replay has nothing new at most ticks; that is no reason to take its GPUs for gone.
             self.exporter.update(name, batch.readings)
+        if self.otlp is not None:
+            self.otlp.put(batch.readings)
         self._keep(batch)
         if batch.events:
             self._spooled.set()
@@ -160,6 +167,8 @@ class Agent:
         pusher = threading.Thread(target=self._push_until, args=(ended,), name="uplink", daemon=True)
         if self.uplink is not None:
             pusher.start()
+        if self.otlp is not None:
+            threading.Thread(target=self._send_until, args=(ended,), name="otlp", daemon=True).start()
         begun = self._clock.monotonic()
         done = 0
         try:
@@ -196,6 +205,8 @@ class Agent:
         self.companions.close()
         if self.uplink is not None:
             self.uplink.close()
+        if self.otlp is not None:
+            self.otlp.close()
         if self.spool is not None:
             self.spool.close()
 
@@ -204,6 +215,11 @@ class Agent:
             self._spooled.wait(PUSH_SECONDS)
             self._spooled.clear()
             self._supervised("push", self.push)
+
+    def _send_until(self, ended: threading.Event) -> None:
+        assert self.otlp is not None
+        while not ended.wait(PUSH_SECONDS):
+            self._supervised("otlp", self.otlp.send)
 
     def _supervised(self, loop: str, work: Callable[[], object]) -> None:
         try:
@@ -233,6 +249,19 @@ class Agent:
             durable = self.spool.put(text, len(part.readings), len(part.events))
             at_ms = [part.readings[0].at_ms] if part.readings else []
             _log.debug("spooled", durable=durable, readings=len(part.readings), events=len(part.events), at_ms=at_ms)
+
+
+def _open_otlp(
+    settings: Settings, clock: Clock, own: OwnMetrics, transport: httpx2.BaseTransport | None
+) -> OtlpExporter | None:
+    """None where ``otlp.url`` is not set. Raises InputError where its library lacks."""
+    if not settings.otlp.url:
+        return None
+    try:
+        from tocsin.collector.push.otlp_out import OtlpExporter
+    except ImportError:
+        raise InputError("otlp.url", settings.otlp.url, "needs the extra otlp", "pip install 'tocsin[otlp]'") from None
+    return OtlpExporter(settings.otlp, clock, own, transport)
 
 
 def _open_push(
