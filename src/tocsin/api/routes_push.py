@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from tocsin.api.auth import Writer
-from tocsin.api.dependencies import ServiceDep, operation_id
+from tocsin.api.dependencies import ServiceDep, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
-from tocsin.api.ingest import Form, Ingest, Upload, unpacked
+from tocsin.api.ingest import Form, Ingest, Upload, foreign, unpacked
 from tocsin.client.control import IngestResult
+from tocsin.client.models_alerts import AlertmanagerWebhook
 from tocsin.collector.push import otlp, remote_write
 from tocsin.collector.push.samples import Tally
 
@@ -126,3 +128,19 @@ async def otlp_metrics(request: Request, service: ServiceDep, who: Writer) -> Re
     tally = Tally()
     _problem(tally, await _push(request, service, who, form, tally))
     return Response(otlp.answer(tally), media_type=PROTOBUF)
+
+
+@push_router.post(
+    "/v1/alertmanager",
+    status_code=204,
+    dependencies=[Depends(require_json)],
+    responses=documented(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
+)
+def alertmanager_webhook(sent: AlertmanagerWebhook, service: ServiceDep, who: Writer) -> Response:
+    """Take what an Alertmanager posts to a webhook: alerts become evidence on cards, and nothing else."""
+
+    def admits(host: str, gpus: Collection[str]) -> str:
+        return foreign(who, host, gpus, service.owner_against)
+
+    service.take_alerts(sent.alerts, admits)
+    return Response(status_code=204)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from pydantic import JsonValue
+
 from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
@@ -211,6 +213,9 @@ class Service(Protocol):
 
         `broken` more samples could not be read, and are counted too.
         """
+
+    def take_alerts(self, alerts: Sequence[JsonValue], admits: Admits) -> None:
+        """Keep alerts of an Alertmanager as evidence; those that cannot be used are counted."""
 
     def inject(self, kind: str, gpu: str, actor: str) -> control.InjectionOut:
         """Start a failure on a simulated GPU; raises Conflict where the GPU is real."""

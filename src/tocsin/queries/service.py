@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from prometheus_client import generate_latest
+from pydantic import JsonValue
 
 from tocsin import __version__
 from tocsin.actions.model.ledger_entry import DecisionStatus
@@ -52,6 +53,7 @@ from tocsin.queries.cost_hours import CostHours
 from tocsin.queries.evidence import Asked, evidence
 from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
+from tocsin.queries.foreign_alerts import ForeignAlerts
 from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.morning_report import report_now
@@ -115,6 +117,7 @@ class BrainService:
         self._brain = brain
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
+        self._alerts = ForeignAlerts(brain.memory.latest)
         self._pushed = PushedFleet(brain.settings.promql, brain.metrics, self._newest, self._fresh_ms)
         self._fleet_map = FleetMapSource(brain)
         self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
@@ -241,7 +244,7 @@ class BrainService:
             brain.settings.prices.prices(),
             self._fresh_ms,
         )
-        return make_cards(inputs)
+        return self._alerts.on(make_cards(inputs), snapshot.now_ms)
 
     def peers(
         self, uuid: str, by: models.PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int
@@ -571,6 +574,10 @@ class BrainService:
 
     def _newest(self, uuid: str) -> tuple[Reading | None, bool]:
         return self._brain.memory.reading(uuid), self._brain.memory.is_recalled(uuid)
+
+    def take_alerts(self, alerts: Sequence[JsonValue], admits: Admits) -> None:
+        for outcome, number in self._alerts.take(alerts, admits, self.now_ms()).items():
+            self._brain.metrics.count("tocsin_received_alerts_total", number, outcome=outcome)
 
     def inject(self, kind: str, gpu: str, actor: str) -> control.InjectionOut:
         if self._injector is None:

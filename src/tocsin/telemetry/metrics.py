@@ -346,6 +346,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "Samples of remote write and OTLP: used, blank, implausible, other (of no GPU), agent (an agent speaks for the "
         "GPU), and what the sender is told of: refused (not for it to say), future, broken.",
     ),
+    "tocsin_received_alerts_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Alerts of an Alertmanager: firing, resolved, unknown_place (of no host that is known), refused (not for the "
+        "sender to say), malformed, or full.",
+    ),
     "tocsin_api_refused_total": OwnMetric(
         "counter", ("reason",), "Requests refused by the API, by error code (docs/access.md)."
     ),

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+from pydantic import JsonValue
+
 from tocsin.actions.model.earning import proven_share
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.api.app import create_app
@@ -608,6 +610,9 @@ class FakeService(FakeDecisions):
 
     def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
         return self.pushed_fleet.take(series, admits, fleet.NOW_MS)
+
+    def take_alerts(self, alerts: Sequence[JsonValue], admits: Admits) -> None:
+        """The fake keeps none."""
 
     def inject(self, kind: str, gpu: str, actor: str) -> InjectionOut:
         if kind not in FAULTS:

@@ -1,0 +1,141 @@
+"""Alerts that an Alertmanager has sent, as evidence on the cards of the GPUs and hosts that they name.
+
+What must hold: an alert of others opens no card and starts no action; it says on a card that somebody else sees
+something there. Alertmanager sends nothing of what it silences or inhibits, so nothing of that is shown. They are in
+memory alone: what fires is told again every ``repeat_interval``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue, ValidationError
+
+from tocsin.client.models_alerts import ForeignAlert
+from tocsin.client.models_cards import Card, CardEvidence, CardState
+from tocsin.collector.dcgm.exposition import LineLabels, host_of
+from tocsin.collector.push.fleet import Admits
+from tocsin.domain.clock import HOUR, from_iso, to_iso
+from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.reading import Reading
+from tocsin.queries.cards import MadeCard
+
+MAX_KEPT = 5_000
+KEPT_MS = 12 * HOUR
+"""An alert that was not told again for this long is over: three of Alertmanager's usual intervals of repetition."""
+SHOWN = 5
+"""Alerts on one card."""
+_UUID = ("gpu_uuid", "uuid", "exported_uuid")
+_SUMMARY = ("summary", "description", "message")
+_SUMMARY_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Alert:
+    """One that fires; `gpu` is empty where it is about the host."""
+
+    name: str
+    text: str
+    host: str
+    gpu: str
+    since_ms: int | None
+    told_ms: int
+
+
+class ForeignAlerts:
+    """What fires by the last word on it; safe to use from several threads."""
+
+    def __init__(self, latest: Callable[[], Iterable[Reading]]) -> None:
+        self._latest = latest
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Alert] = {}
+
+    def take(self, alerts: Sequence[JsonValue], admits: Admits, now_ms: int) -> Counter[str]:
+        """Take alerts in; how many there were by outcome: firing, resolved, malformed, unknown_place, refused, full."""
+        outcomes: Counter[str] = Counter()
+        places = {(one.gpu.host, str(one.gpu.index)): one.gpu.uuid for one in self._latest() if not one.gpu.is_mig}
+        hosts = {one.gpu.uuid: one.gpu.host for one in self._latest()}
+        with self._lock:
+            self._kept = {name: one for name, one in self._kept.items() if now_ms - one.told_ms < KEPT_MS}
+            for found in alerts:
+                outcomes[self._one(found, admits, places, hosts, now_ms)] += 1
+        return outcomes
+
+    def _one(
+        self,
+        found: JsonValue,
+        admits: Admits,
+        places: dict[tuple[str, str], str],
+        hosts: dict[str, str],
+        now_ms: int,
+    ) -> str:
+        try:
+            alert = ForeignAlert.model_validate(found)
+        except ValidationError:
+            return "malformed"
+        labels = LineLabels(alert.labels)
+        uuid = labels.first(*_UUID)
+        host = hosts.get(uuid) or labels.first("host") or host_of(labels)
+        uuid = uuid if uuid in hosts else places.get((host, labels.first("gpu", "gpu_index")), "")
+        if host not in hosts.values():
+            return "unknown_place"
+        if admits(host, [uuid] if uuid else []):
+            return "refused"
+        if alert.status == "resolved":
+            self._kept.pop(alert.fingerprint, None)
+            return "resolved"
+        if len(self._kept) >= MAX_KEPT and alert.fingerprint not in self._kept:
+            return "full"
+        said = LineLabels(alert.annotations).first(*_SUMMARY) or ", ".join(f"{k}={v}" for k, v in alert.labels.items())
+        name = labels.first("alertname") or "alert"
+        since = _instant(alert.starts_at)
+        self._kept[alert.fingerprint] = _Alert(name[:100], said[:_SUMMARY_CHARACTERS], host, uuid, since, now_ms)
+        return "firing"
+
+    def on(self, made: Sequence[MadeCard], now_ms: int) -> list[MadeCard]:
+        """`made` with what fires at the place of each card that is open."""
+        with self._lock:
+            firing = [one for one in self._kept.values() if now_ms - one.told_ms < KEPT_MS]
+        if not firing:
+            return list(made)
+        return [replace(one, card=_with(one, firing)) if _is_open(one) else one for one in made]
+
+
+def _is_open(made: MadeCard) -> bool:
+    return made.card.state is not CardState.RESOLVED
+
+
+def _with(made: MadeCard, firing: Sequence[_Alert]) -> Card:
+    subjects = [subject for cause in made.causes for subject in cause.subjects] or [made.card.subject]
+    about = sorted(
+        (one for one in firing if _is_about(one, subjects)), key=lambda one: (one.since_ms or one.told_ms, one.name)
+    )
+    told = [
+        CardEvidence(
+            kind="alert", text=one.text, name=one.name, at=None if one.since_ms is None else to_iso(one.since_ms)
+        )
+        for one in about[:SHOWN]
+    ]
+    return made.card.model_copy(update={"evidence": [*made.card.evidence, *told]}) if told else made.card
+
+
+def _is_about(alert: _Alert, subjects: Collection[Subject]) -> bool:
+    """Whether it names one of the GPUs, or a host of them as a whole."""
+    return any(
+        (subject.kind is SubjectKind.GPU and subject.name == alert.gpu)
+        or (subject.kind is SubjectKind.GPU and not alert.gpu and subject.host == alert.host)
+        or (subject.kind is SubjectKind.HOST and subject.name == alert.host)
+        for subject in subjects
+    )
+
+
+def _instant(text: str) -> int | None:
+    """Milliseconds; None where the sender has no instant that can be shown."""
+    try:
+        at_ms = from_iso(text)
+    except (ValueError, OverflowError):
+        return None
+    return at_ms if 0 <= at_ms < 253_402_300_800_000 else None
