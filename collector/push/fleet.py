@@ -34,7 +34,10 @@ SETTLE_MS = MINUTE
 """A GPU that is new here is looked at for this long before a change of its codes is an error."""
 GAP_MS = 5 * MINUTE
 FORGET_MS = 60 * MINUTE
-MAX_LABEL_SETS = 100_000
+MAX_LABEL_COST = 100_000_000
+"""About the bytes of label sets and heads that are kept to be met again; a fleet of 10,000 GPUs has half as much."""
+_COST_OF_LABEL, _COST_OF_HEAD = 200, 300
+_LEAST_PRUNED = 10_000
 MAX_KNOWN = 100_000
 """Most GPUs and switches of which something is remembered."""
 
@@ -96,6 +99,8 @@ class PushedFleet:
         self._fresh_ms = fresh_ms
         self._lock = threading.Lock()
         self._labelled: dict[tuple[tuple[str, str], ...], Labelled] = {}
+        self._cost = 0
+        self._most = _LEAST_PRUNED
         self._mine: dict[str, int] = {}
         self._known: dict[str, _Known] = {}
         self._switch_ms: dict[tuple[str, str], int] = {}
@@ -130,13 +135,20 @@ class PushedFleet:
     def _head(self, one: PushedSeries) -> Head:
         key = tuple(one.labels.items())
         if (known := self._labelled.get(key)) is None:
-            if len(self._labelled) >= MAX_LABEL_SETS:
-                self._labelled.clear()
+            self._spend(sum(_COST_OF_LABEL + len(name) + len(text) for name, text in key))
             known = self._labelled[key] = labelled(one.labels)
         if (head := known.heads.get(one.name)) is None:
+            self._spend(_COST_OF_HEAD + len(one.name))
             own = _own_head(one.name, one.labels)
             head = known.heads[one.name] = self._heads.of(one.name, known) if own is None else own
         return head
+
+    def _spend(self, cost: int) -> None:
+        """Make room for something of that cost."""
+        self._cost += cost
+        if self._cost > MAX_LABEL_COST:
+            self._labelled.clear()
+            self._cost = cost
 
     def _may(
         self,
@@ -231,6 +243,17 @@ class PushedFleet:
         self._report(self._sxids.unsettled, "sxid")
         return events
 
+    def _prune(self, now_ms: int) -> None:
+        """Drop GPUs that are long gone, and those that the brain has not taken: made-up names must not fill memory."""
+        self._mine = {
+            uuid: at_ms
+            for uuid, at_ms in self._mine.items()
+            if now_ms - at_ms < FORGET_MS and self._newest(uuid)[0] is not None
+        }
+        for uuid in [uuid for uuid in self._known if uuid not in self._mine]:
+            self._xids.forget(self._known.pop(uuid).gpu)
+        self._most = max(_LEAST_PRUNED, 2 * len(self._mine))
+
     def _started(self, head: Head, one: PushedSeries) -> None:
         """An exporter's process that started anew may show codes of days ago."""
         if one.samples and any(known.gpu.host == head.host for known in self._known.values()):
@@ -248,7 +271,8 @@ class PushedFleet:
     def _forget(self, now_ms: int) -> None:
         for uuid in [uuid for uuid, known in self._known.items() if now_ms - known.at_ms > FORGET_MS]:
             self._xids.forget(self._known.pop(uuid).gpu)
-        self._mine = {uuid: at_ms for uuid, at_ms in self._mine.items() if now_ms - at_ms < FORGET_MS}
+        if len(self._mine) > self._most:
+            self._prune(now_ms)
         for key in [key for key, at_ms in self._switch_ms.items() if now_ms - at_ms > FORGET_MS]:
             del self._switch_ms[key]
             self._sxids.forget(key[0])

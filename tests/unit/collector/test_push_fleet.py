@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
+from tocsin.collector.push import fleet as module
 from tocsin.collector.push.fleet import SETTLE_MS, PushedFleet, Taken
 from tocsin.collector.push.samples import PushedSeries
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.clock import MINUTE, SECOND
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 
@@ -116,3 +120,22 @@ def test_hardware_names_of_opentelemetry() -> None:
     }
     assert (reading.gpu.host, reading.gpu.model) == ("n1", "H100")
     assert (taken.rejected, taken.outcomes) == (0, {"used": 5, "other": 3})
+
+
+def test_made_up_names_and_labels_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LABEL_COST", 1_000_000)
+    taken_in = {"GPU-0"}
+    real = Reading(Gpu("GPU-0", "n1"), T0 - 10 * MINUTE, {})
+    fleet = PushedFleet(
+        PromqlSettings(), OwnMetrics(), lambda uuid: (real if uuid in taken_in else None, False), 120_000
+    )
+    sizes = []
+    for body in range(8):
+        made_up = [one(XID, T0 + body, 0, UUID=f"GPU-x{body}-{n}") for n in range(3_000)]
+        named = [one(f"m_{body}_{n}", T0, 0) for n in range(3_000)]
+        fleet.take([one(XID, T0 + body, 0), *made_up, *named], lambda _host, _gpus: "", T0 + MINUTE)
+        sizes.append((len(fleet._mine), len(fleet._known), sum(len(kept.heads) for kept in fleet._labelled.values())))
+    assert max(mine for mine, _, _ in sizes) <= 13_001
+    assert max(known for _, known, _ in sizes) <= 13_001
+    assert max(heads for _, _, heads in sizes) < 4_000
+    assert "GPU-0" in fleet._known
