@@ -16,7 +16,8 @@ from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
 from tocsin_testing.fake_service import FakeService
 
 OPEN = {"/healthz", "/readyz", "/ping", "/api/v2/ping", "/v1/login", "/v1/login/methods"}
-AGENT = {"/api/v2/write", "/v1/orders", "/v1/me", "/v1/logout"}
+PUSHED = {"/api/v2/write", "/api/v1/write", "/v1/metrics", "/v1/alertmanager"}
+AGENT = {*PUSHED, "/v1/orders", "/v1/me", "/v1/logout"}
 LIMITS = RequestLimits(requests_per_second=1e6, request_burst=10**6, refused_per_second=1e6, refused_burst=10**6)
 TOKENS = [
     Token(name=role, role=role, secret=SecretStr(f"{role}-secret-of-sixteen"), host="n" if role is Role.AGENT else "")
