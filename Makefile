@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium-headless-shell fonts-noto-cjk gcc libc6-dev \
-	postgresql slurm-wlm slurmctld slurmd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
+	postgresql slurm-wlm slurmctld slurmd slurmrestd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
 DEMO_ARGS ?=
 KILLS ?= 1000
 TAKEOVERS ?= 1000

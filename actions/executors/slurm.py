@@ -15,9 +15,11 @@ from tocsin.actions.model.scope import named_host, pool_of
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.actions.slurm import comments, nodes
-from tocsin.actions.slurm.client import Command, CommandRunner, Runner, Slurm, SlurmProblem
+from tocsin.actions.slurm.client import Command, Runner, Slurm, SlurmProblem
 from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, JobMover, JobTask, work_seen
 from tocsin.actions.slurm.nodes import DOWN, UP, CloudNodePower, none_idle
+from tocsin.actions.slurm.rest import Closing, runner_of
+from tocsin.actions.slurm.signs import node_of
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
@@ -54,6 +56,7 @@ class SlurmExecutor(ExecutorBase):
     def __init__(self, settings: SlurmSettings, runner: Runner, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
+        self._runner = runner
         self._slurm = Slurm(settings, runner, clock)
         self._power = CloudNodePower(self._slurm)
         self._indices: dict[str, int] = {}
@@ -121,6 +124,11 @@ class SlurmExecutor(ExecutorBase):
             return work_seen(self._slurm, self._clock.now_ms())
         except SlurmProblem as problem:
             raise ManagerUnavailable(str(problem)) from None
+
+    def close(self) -> None:
+        """Let go of the connections to slurmrestd."""
+        if isinstance(self._runner, Closing):
+            self._runner.close()
 
     def _do(self, decision: Decision, slurm: Slurm) -> ExecutionResult:
         # Of the cluster itself in a dry run too: the pre-check goes by what was seen last.
@@ -239,7 +247,7 @@ class SlurmExecutor(ExecutorBase):
         return self._named(_host(decision))
 
     def _named(self, host: str) -> str:
-        return self._settings.hosts.get(host, host.removesuffix(self._settings.host_suffix))
+        return node_of(self._settings, host)
 
 
 def _host(decision: Decision) -> str:
@@ -297,4 +305,4 @@ def _state(node: SlurmNode, host: str, seen: SlurmSnapshot, places: Sequence[tup
 def build(dependencies: Dependencies) -> Executor:
     """Executor `slurm` by the settings; raises InputError or Unavailable where it cannot be had."""
     settings = dependencies.section(dependencies.settings.slurm)
-    return SlurmExecutor(settings, CommandRunner(settings), dependencies.clock)
+    return SlurmExecutor(settings, runner_of(settings, dependencies.clock), dependencies.clock)

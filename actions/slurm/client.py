@@ -40,6 +40,8 @@ class Trouble(StrEnum):
     """No end within the deadline; it may have taken effect."""
     NO_PROGRAM = "no_program"
     NO_CONFIG = "no_config"
+    NO_LOGIN = "no_login"
+    """slurmrestd does not take user and token."""
     NOT_PERMITTED = "not_permitted"
     UNKNOWN_NODE = "unknown_node"
     UNKNOWN_JOB = "unknown_job"
@@ -61,6 +63,7 @@ class Trouble(StrEnum):
 
 _TEXTS: tuple[tuple[str, Trouble], ...] = (
     (r"unable to contact slurm controller|connection refused|socket timed out|zero bytes were", Trouble.UNREACHABLE),
+    (r"slurmctld config is unable to load", Trouble.UNREACHABLE),
     (r"could not establish a configuration source|cannot stat file|fetch_config", Trouble.NO_CONFIG),
     (r"unrecognized option|invalid option|update of this parameter is not supported", Trouble.UNSUPPORTED),
     (r"no such plugin|could not load.*serializer|json.*not (available|supported)", Trouble.UNSUPPORTED),
@@ -76,6 +79,7 @@ _WRONG_STATE = re.compile(r"invalid node state|not all states are valid", re.IGN
 _REMEDY = {
     Trouble.UNREACHABLE: "start slurmctld, or see whether it can be reached from here",
     Trouble.NO_PROGRAM: "install Slurm's commands here, or set slurm.command to reach a host that has them",
+    Trouble.NO_LOGIN: "renew the token in slurm.rest_token_file, or ask a unix socket as slurmrestd's own user",
     Trouble.NO_CONFIG: "set slurm.conf to the cluster's slurm.conf",
     Trouble.NOT_PERMITTED: "run Tocsin as SlurmUser, or give its user AdminLevel=Operator",
 }
@@ -171,6 +175,8 @@ def _first_line(text: str) -> str:
 
 Command = Sequence[str]
 _T = TypeVar("_T")
+_CHANGES = threading.Lock()
+"""Held while something is changed: between the look and the write of `Slurm.change_comment` no other write may come."""
 _TARGET = {"batch": ("--batch",), "steps": (), "all": ("--full",)}
 
 
@@ -284,6 +290,25 @@ class Slurm:
     def mark_node(self, node: str, comment: str) -> None:
         self._change(["scontrol", "update", f"nodename={node}", f"comment={comment}"])
 
+    def change_comment(self, node: str, change: Callable[[str], str]) -> bool:
+        """Put `change` of a node's comment in its place; whether it differs. Slurm has no way to write only if nobody
+        else has: what another program writes in that moment is lost."""
+        with _CHANGES:
+            found = self._read(
+                ["sinfo", "--all", "--json", f"--nodes={node}"],
+                nodes_of_json,
+                ["scontrol", "--all", "show", "node", node, "--oneliner"],
+                nodes_of_text,
+            )
+            known = next((each for each in found if each.name == node), None)
+            if known is None:
+                raise SlurmProblem(Trouble.UNKNOWN_NODE, ["sinfo", node], f"{node} not found")
+            comment = change(known.comment)
+            if comment == known.comment:
+                return False
+            self._do_change(["scontrol", "update", f"nodename={node}", f"comment={comment}"])
+        return True
+
     def reboot(self, node: str, reason: str, *, give_back: bool) -> None:
         """Reboot once the work on it has ended; afterwards it takes work, or stays down."""
         after = "RESUME" if give_back else "DOWN"
@@ -356,6 +381,10 @@ class Slurm:
         self._change(["scontrol", "update", f"nodename={node}", f"state={state}", *why, f"comment={comment}"])
 
     def _change(self, command: Command) -> None:
+        with _CHANGES:
+            self._do_change(command)
+
+    def _do_change(self, command: Command) -> None:
         if self._plan is not None:
             self._plan.append(command)
             return

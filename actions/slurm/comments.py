@@ -10,6 +10,9 @@ REASON_PREFIX = "tocsin: "
 """Start of the reason of every node that Tocsin drained; its end is the decision's id in brackets."""
 _OWN = re.compile(r"^tocsin: .*\[[0-9a-f]{16}\]$", re.DOTALL)
 _UNPRINTED = re.compile(r"[^A-Za-z0-9 .,:;%/_()\[\]+-]+")
+_NOTE = re.compile(r"^\[tocsin: [^\[\]]*\] ?| ?\[tocsin: [^\[\]]*\]")
+MAX_NOTE = 200
+"""Characters of a note about faults."""
 MOST = 4
 MAX_REASON = 200
 """Characters of a reason: Slurm's own tables show 20 to 50."""
@@ -54,6 +57,31 @@ def turn(text: str, what: str, into: str) -> str:
     for mark in sorted(_all(text, what), key=lambda one: one.at_ms):
         text = put(text, CommentTag(into, mark.id, mark.at_ms))
     return drop(text, what)
+
+
+def without_note(text: str) -> str:
+    """`text` as it was before a note about faults was put behind it."""
+    return _NOTE.sub("", text)
+
+
+def with_note(text: str, note: str) -> str:
+    """`text` with `note`, of which only plain characters are kept, behind it; an empty one takes the last one back."""
+    others = without_note(text)
+    if not note:
+        return others
+    plain = " ".join(_UNPRINTED.sub(" ", note.replace("[", "(").replace("]", ")")).split())
+    return f"{others}{' ' if others else ''}[tocsin: {plain[:MAX_NOTE].rstrip()}]"
+
+
+def note_of(text: str) -> str:
+    """The note about faults in a comment; empty for none."""
+    found = _NOTE.search(text)
+    return found[0].strip()[len("[tocsin: ") : -1] if found else ""
+
+
+def without_marks(text: str) -> str:
+    """`text` without any mark or note of Tocsin's; the words of others stay."""
+    return " ".join(_MARK.sub("", without_note(text)).split())
 
 
 def _all(text: str, what: str) -> list[CommentTag]:

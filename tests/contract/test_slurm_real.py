@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pwd
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,10 @@ from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.view import Confirmations, FleetView, GpuView
-from tocsin.actions.slurm.client import CommandRunner, Slurm, SlurmProblem, Trouble
+from tocsin.actions.slurm.client import CommandResult, CommandRunner, Slurm, SlurmProblem, Trouble
+from tocsin.actions.slurm.release import release_all
+from tocsin.actions.slurm.rest import RestRunner, runner_of
+from tocsin.actions.slurm.signs import NodeComments, ShownFaults
 from tocsin.actions.slurm.state import expand
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import HOUR, SystemClock
@@ -82,6 +89,17 @@ def to_the_end(cluster: Cluster, made: SlurmExecutor, wanted: Decision) -> Execu
 
 def running_on(cluster: Cluster, job: str) -> str:
     return cluster.field("job", job, "NodeList") if cluster.field("job", job, "JobState") == "RUNNING" else ""
+
+
+class NotServedError(AssertionError):
+    """Something was left to commands."""
+
+
+class NoCommands:
+    """A host without Slurm's commands."""
+
+    def run(self, command: Sequence[str], seconds: float) -> CommandResult:
+        raise NotServedError(" ".join(command))
 
 
 class BadNode:
@@ -275,6 +293,60 @@ def test_text_says_what_json_says(cluster: Cluster) -> None:
     assert live(one) == live(other)
     assert live(one)[0].ref == f"{number}_4"
     cluster.run("scancel", number)
+
+
+def test_a_real_slurmrestd_says_what_the_commands_say(cluster: Cluster) -> None:
+    number = cluster.submit("--comment=tocsin-checkpoint", "--array=4")
+    cluster.until("it runs", lambda: running_on(cluster, f"{number}_4"))
+    cluster.run("scontrol", "update", "nodename=gpu-n2", "state=drain", "reason=fan, ask Ann", "comment=rack 7")
+    chosen = slurm_settings(cluster, rest_url=cluster.rest or cluster.serve_rest())
+    with closing(RestRunner(chosen, CLOCK, NoCommands())) as runner:
+        slurm = Slurm(chosen, runner, CLOCK)
+        one, other = slurm.snapshot(), client(cluster).snapshot()
+        assert one.nodes == other.nodes
+        assert one.nodes["gpu-n2"].reason == "fan, ask Ann"
+        live = lambda seen: [job for job in seen.jobs if job.active]  # noqa: E731
+        assert live(one) == live(other) != []
+        with pytest.raises(NotServedError, match="state=drain"):
+            slurm.drain("gpu-n1", "tocsin: x", "")
+    made = SlurmExecutor(chosen, runner_of(chosen, CLOCK), CLOCK)
+    with closing(made):
+        assert made.execute(decision(ActionKind.CORDON, "gpu-n1")).ok, "this version reads alone; commands change"
+        assert "DRAIN" in cluster.field("node", "gpu-n1", "State")
+        assert not made.execute(decision(ActionKind.DRAIN, "gpu-n2")).ok, "Ann's drain is seen by this way too"
+    cluster.run("scontrol", "update", "nodename=gpu-n2", "comment=")
+    cluster.run("scancel", number)
+
+
+def test_a_real_slurmrestd_refuses_another_user(cluster: Cluster) -> None:
+    place = (cluster.rest or cluster.serve_rest()).removeprefix("unix:")
+    cluster.folder.chmod(0o755)
+    asked = f"""
+import os
+import httpx2
+http = httpx2.Client(transport=httpx2.HTTPTransport(uds="{place}"))
+os.setuid({pwd.getpwnam("nobody").pw_uid})
+print(http.get("http://localhost/slurm/v0.0.38/ping").status_code)
+"""
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == "401", done.stderr
+
+
+def test_faults_stand_in_the_comment_and_the_words_of_others_stay(cluster: Cluster) -> None:
+    cluster.run("scontrol", "update", "nodename=gpu-n2", "comment=rack 7,  row B")
+    shown = NodeComments(client(cluster))
+    fault = ShownFaults(("0123456789abcdef",), "GPU 3 fell off the bus.")
+    assert shown.show({"gpu-n2": fault}, {"gpu-n2": True}).written == 1
+    made = executor(cluster)
+    assert made.execute(decision(ActionKind.CORDON, "gpu-n2")).ok
+    comment = client(cluster).snapshot().nodes["gpu-n2"].comment
+    assert "[tocsin: GPU 3 fell off the bus. (card 0123456789abcdef)] tocsin/drain/" in comment
+    assert shown.show({"gpu-n2": fault}, {"gpu-n2": True}).written == 0
+    released = {one.node: one for one in release_all(client(cluster), forget=True)}
+    assert released["gpu-n2"].taken == ("drain", "comment")
+    node = client(cluster).snapshot().nodes["gpu-n2"]
+    assert (node.comment, node.drained) == ("rack 7, row B", False)
+    cluster.run("scontrol", "update", "nodename=gpu-n2", "comment=")
 
 
 def test_host_lists_are_slurms(cluster: Cluster) -> None:

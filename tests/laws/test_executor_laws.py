@@ -27,7 +27,7 @@ from tocsin_testing.action_world import World, fleet, settings
 from tocsin_testing.builders import T0
 from tocsin_testing.law_executors import LawSite, law_site
 
-NAMES = [*executors(), "fake"]
+NAMES = [*executors(), "fake", "slurm by slurmrestd"]
 
 
 @pytest.fixture(params=NAMES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,8 +18,11 @@ from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.finding import Subject, SubjectKind
 
 if TYPE_CHECKING:
-    from tocsin.actions.kubernetes.cluster import Cluster
-    from tocsin.actions.kubernetes.release import Released
+    from tocsin.actions.kubernetes.release import Released as KubernetesReleased
+    from tocsin.actions.slurm.release import Released as SlurmReleased
+    from tocsin.config.slurm import SlurmSettings
+
+    Released = KubernetesReleased | SlurmReleased
 
 
 @click.command()
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--all", "everything", is_flag=True, help="Take back everything that Tocsin set in the Kubernetes cluster."
 )
+@click.option("--slurm", "in_slurm", is_flag=True, help="With --all: in the Slurm cluster of the settings instead.")
 @click.option("--forget", is_flag=True, help="With --all: remove the ids of ended decisions too, to leave no trace.")
 @click.option("--reason", default="", help="Why; kept in the journal.")
 @click.option("--right", is_flag=True, help="What was done there was right: it does not count against its rule.")
@@ -39,6 +44,7 @@ def release(
     kind: Literal["host", "gpu"] | None,
     name: str | None,
     everything: bool,
+    in_slurm: bool,
     forget: bool,
     reason: str,
     right: bool,
@@ -54,14 +60,18 @@ def release(
 
     A GPU that its host does not report any more may then be reported by another host: it has moved, or the host has a
     new name. --all needs no brain: with --dry-run or --yes it takes back each cordon, taint, label and condition that
-    Tocsin set on the nodes of a Kubernetes cluster, and nothing of others.
+    Tocsin set on the nodes of a Kubernetes cluster, and nothing of others; with --slurm each drain, hold and comment in
+    a Slurm cluster.
     """
     if everything == (kind is not None and name is not None) or (everything and kind is not None):
         raise InputError("release", name or kind or "", "is not one thing to release", "name KIND and NAME, or --all")
+    if in_slurm and not everything:
+        raise InputError("--slurm", "", "goes with --all alone", "add --all, or name KIND and NAME without it")
     if everything:
         person = person_of(context, kubeconfig, context_name, dry_run=dry_run, yes=yes)
         brain = partial(_active_brain, context, api_url, token)
-        work = partial(_release_all, person, brain, reason, forget=forget)
+        site = partial(_slurm_site, context.settings.slurm) if in_slurm else _kubernetes_site
+        work = partial(_release_all, person, brain, reason, partial(site, person, forget))
         return said_as_json(work) if as_json else work()
     if kind is not None and name is not None:
         _release_one(context, kind, name, reason, right, (api_url, token), as_json)
@@ -96,28 +106,54 @@ def _active_brain(context: CliContext, api_url: str | None, token: str | None) -
         return False
 
 
-def _release_all(person: Person, active: Callable[[], bool], reason: str, *, forget: bool) -> int:
-    person.allow()
+@dataclass(frozen=True)
+class _Site:
+    """A cluster with marks of Tocsin's: its name, what takes them back, and what lets go of it."""
+
+    name: str
+    take_back: Callable[[], Iterable[Released]]
+    close: Callable[[], None]
+
+
+def _kubernetes_site(person: Person, forget: bool) -> _Site:
+    from tocsin.actions.kubernetes.release import release_all
+
     client, cluster, _ = person.open()
-    with closing(client):
+    take_back = partial(release_all, cluster, condition=person.settings.node_condition, forget=forget)
+    return _Site(client.server, take_back, client.close)
+
+
+def _slurm_site(settings: SlurmSettings, person: Person, forget: bool) -> _Site:
+    from tocsin.actions.slurm.client import Slurm
+    from tocsin.actions.slurm.release import release_all
+    from tocsin.actions.slurm.rest import Closing, runner_of
+
+    runner = runner_of(settings, person.clock)
+    slurm = Slurm(settings, runner, person.clock, [] if person.dry_run else None)
+    close = runner.close if isinstance(runner, Closing) else lambda: None
+    return _Site(settings.rest_url or "slurm", partial(release_all, slurm, forget=forget), close)
+
+
+def _release_all(person: Person, active: Callable[[], bool], reason: str, opened: Callable[[], _Site]) -> int:
+    person.allow()
+    site = opened()
+    with closing(site):
         if active():
             click.echo("warning: a brain runs that is not paused, and may act again: tocsin pause REASON", err=True)
-        work = partial(_taken_back, cluster, person.settings.node_condition, forget)
+        work = partial(_taken_back, site, person.dry_run)
         if person.dry_run:
             return work(click.echo)
         about = Subject(SubjectKind.FLEET, "fleet")
-        return person.noted(person.deed("release_all", about, client.server, {}, reason), work)
+        return person.noted(person.deed("release_all", about, site.name, {}, reason), work)
 
 
-def _taken_back(cluster: Cluster, condition: str, forget: bool, say: Callable[[str], object]) -> int:
-    from tocsin.actions.kubernetes.release import release_all
-
+def _taken_back(site: _Site, dry_run: bool, say: Callable[[str], object]) -> int:
     nodes, failed = 0, 0
-    for one in release_all(cluster, condition=condition, forget=forget):
-        click.echo(_line(one, dry_run=cluster.dry_run))
+    for one in site.take_back():
+        click.echo(_line(one, dry_run=dry_run))
         nodes += bool(one.taken)
         failed += bool(one.error)
-    words = "would be released" if cluster.dry_run else "released"
+    words = "would be released" if dry_run else "released"
     say(f"failed: {failed} nodes refused, {nodes} {words}" if failed else f"ok: {nodes} nodes {words}")
     return 1 if failed else 0
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 
 from tocsin.config.section import Section
+
+_REST_URL = re.compile(r"unix:/[^\s?#]+|https?://[^\s/@?#]+/?")
+
+
+class SlurmHealthSettings(Section):
+    """What `tocsin slurm-health`, Slurm's `HealthCheckProgram`, may do (docs/slurm.md)."""
+
+    drain: bool = False
+    """Whether a node whose verdict is `act now` drains itself; only with `actions.mode = "act"` as well."""
+    drain_blind: bool = False
+    """Whether the same goes for a node on which nothing can be seen."""
+    max_share: float = Field(default=0.05, gt=0, le=1)
+    """Share of the nodes of its partitions that may be out of service with it; one node always may."""
+    seconds: float = Field(default=40.0, ge=5, le=55)
+    """How long all of it may take; Slurm kills the program after 60 s."""
 
 
 class SlurmSettings(Section):
@@ -19,8 +37,19 @@ class SlurmSettings(Section):
     """Whether `command` hands what follows to a shell, so that it must be quoted; with `ssh` it always is."""
     conf: Path | None = None
     """Value of `SLURM_CONF`, where commands run here; default: the environment's."""
+    rest_url: str = ""
+    """slurmrestd, as `unix:/run/slurmrestd/slurmrestd.socket` or `https://slurm-rest:6820`; what it serves is asked of
+    it, the rest is done by commands. Empty: commands alone."""
+    rest_user: str = ""
+    """User of the token; empty: that of the token itself, or of the unix socket."""
+    rest_token: SecretStr = SecretStr("")
+    """JSON Web Token, as `scontrol token` prints it; better `rest_token_file`."""
+    rest_token_file: Path | None = None
+    """File of that token, read again for each request, so that it can be renewed."""
+    rest_ca: Path | None = None
+    """CA file for slurmrestd's certificate; unset: those of the system."""
     command_seconds: float = Field(default=10.0, gt=0)
-    """How long one command may take."""
+    """How long one command, or one request to slurmrestd, may take."""
     ping_seconds: float = Field(default=3.0, gt=0)
     """How long `scontrol ping`, which is asked before anything else, may take."""
     snapshot_seconds: float = Field(default=5.0, ge=0)
@@ -60,5 +89,27 @@ class SlurmSettings(Section):
     """Whether requeued jobs are held until the node is resumed or a person releases them."""
     allow_reboot: bool = False
     """Whether nodes may be rebooted, with the cluster's `RebootProgram`."""
+    show_faults: bool = False
+    """Whether open faults of GPUs are shown in the comment of their nodes, in every mode and whatever the executors."""
+    health: SlurmHealthSettings = Field(default_factory=SlurmHealthSettings)
     dry_run: bool = False
     """Look at the cluster and say what would be run, without running it."""
+
+    @model_validator(mode="after")
+    def _rest_is_whole(self) -> Self:
+        url, token = self.rest_url, bool(self.rest_token.get_secret_value() or self.rest_token_file)
+        if self.rest_token.get_secret_value() and self.rest_token_file:
+            raise ValueError("rest_token and rest_token_file: give one of them")
+        if url and not _REST_URL.fullmatch(url):
+            raise ValueError(f"rest_url: {url!r} must be unix:/PATH, https://HOST:PORT or http://HOST:PORT")
+        if token and url.startswith("http://") and not _is_loopback(url):
+            raise ValueError(f"rest_url: a token is never sent without TLS: write {url!r} with https://")
+        return self
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

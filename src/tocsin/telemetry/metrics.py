@@ -70,6 +70,11 @@ OWN_METRICS: dict[str, OwnMetric] = {
         ("kind", "outcome"),
         "Node conditions and Events about open faults, by what became of the write: written, refused.",
     ),
+    "tocsin_slurm_comments_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Comments of Slurm's nodes about open faults, by what became of the write: written, refused.",
+    ),
     "tocsin_topology_disagreements": OwnMetric(
         "gauge",
         (),

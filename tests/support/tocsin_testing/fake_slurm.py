@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tocsin.actions.slurm.client import CommandResult, SlurmProblem, Trouble
 from tocsin.actions.slurm.state import split_state
@@ -106,10 +107,11 @@ class FakeSlurm:
         if not self.json:
             return CommandResult(1, "", f"{command[0]}: unrecognized option '--json'")
         return CommandResult(
-            0, json.dumps({"nodes": self._nodes()} if command[0] == "sinfo" else {"jobs": self._jobs()})
+            0, json.dumps({"nodes": self.listed_nodes()} if command[0] == "sinfo" else {"jobs": self.listed_jobs()})
         )
 
-    def _nodes(self) -> list[dict[str, object]]:
+    def listed_nodes(self) -> list[dict[str, Any]]:
+        """Nodes as ``sinfo --json`` has them."""
         return [
             {
                 "name": name,
@@ -125,7 +127,8 @@ class FakeSlurm:
             for name, node in self.nodes.items()
         ]
 
-    def _jobs(self) -> list[dict[str, object]]:
+    def listed_jobs(self) -> list[dict[str, Any]]:
+        """Jobs as ``squeue --json`` has them."""
         return [
             {
                 "job_id": number,

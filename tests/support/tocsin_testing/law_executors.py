@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tocsin_testing.action_world import FakeExecutor, World
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_asg import FakeAsg, group
 from tocsin_testing.fake_slurm import FakeSlurm, Job, Node
+from tocsin_testing.fake_slurmrestd import rest_runner
 from tocsin_testing.kube_site import double_site, law_executor
 from tocsin_testing.node_world import FakePower
 from tocsin_testing.node_world import Node as GpuNode
@@ -75,7 +77,7 @@ class LawSite:
         raise AssertionError(f"{self.executor.name}: {decision.action} is not over: {result.detail}")
 
 
-def _slurm(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
+def _slurm(folder: Path, url: str, dry_run: bool, *, rest: bool = False) -> Iterator[LawSite]:
     """A cluster with a job on node-0, a cloud node that sleeps and one that idles."""
     clock = ManualClock(T0)
     cluster = FakeSlurm(jobs={7: Job("node-0")})
@@ -96,7 +98,9 @@ def _slurm(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
             if job.state == "RUNNING" and "DRAIN" in cluster.nodes[job.node].flags:
                 job.state, job.node = "COMPLETED", ""
 
-    yield LawSite(SlurmExecutor(settings, cluster, clock), clock, lambda: list(cluster.log), turn)
+    executor = SlurmExecutor(settings, rest_runner(cluster, settings, clock) if rest else cluster, clock)
+    yield LawSite(executor, clock, lambda: list(cluster.log), turn)
+    executor.close()
 
 
 def _aws_asg(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
@@ -204,6 +208,7 @@ DOUBLED: dict[str, Callable[[Path, str, bool], Iterator[LawSite]]] = {
     "node": _node,
     "simulated": _simulated,
     "slurm": _slurm,
+    "slurm by slurmrestd": partial(_slurm, rest=True),
 }
 
 

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -77,6 +77,8 @@ class Cluster:
     cloud: tuple[str, ...] = ("cloud-1",)
     lines: str = ""
     """Further lines of slurm.conf."""
+    rest: str = ""
+    """Address of slurmrestd once it runs."""
     _daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -113,6 +115,18 @@ class Cluster:
     def boot(self, name: str, *more: str) -> None:
         """Start a node's daemon."""
         self._start("slurmd", "-D", "-N", name, "-f", str(self.conf), *more)
+
+    def serve_rest(self) -> str:
+        """Start slurmrestd, which takes whoever runs as this user; its address."""
+        needs.program("slurmrestd", "slurmrestd")
+        place = self.folder / "rest.socket"
+        # It loads all of its plug-ins but where it is told, and those of slurmdbd end it where there is none.
+        plugins = ["-s", "openapi/v0.0.37,openapi/v0.0.38", "-a", "rest_auth/local"]
+        more = {"SLURMRESTD_SECURITY": "disable_user_check"}
+        self._start("slurmrestd", *plugins, "-f", str(self.conf), f"unix:{place}", more=more)
+        self._until_alive("slurmrestd", place.exists)
+        self.rest = f"unix:{place}"
+        return self.rest
 
     def clear(self) -> None:
         """End all jobs and put the fixed nodes back into service."""
@@ -161,10 +175,11 @@ class Cluster:
         done = subprocess.run(command, env=self._environment, capture_output=True, timeout=SECONDS, check=False)
         return done.stdout.decode().split() == ["idle"] * len(self.fixed)
 
-    def _start(self, *command: str) -> None:
+    def _start(self, *command: str, more: Mapping[str, str] | None = None) -> None:
+        environment = self._environment | dict(more or {})
         with (self.folder / "daemons.log").open("ab") as log:
             daemon = subprocess.Popen(
-                command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
             )
         self._daemons.append(daemon)
 

@@ -24,6 +24,7 @@ from tocsin.domain.reading import Owner
 from tocsin_testing.action_world import World
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_slurm import FakeSlurm, Job, Node
+from tocsin_testing.fake_slurmrestd import rest_runner
 
 GPU = Subject(SubjectKind.GPU, "GPU-0-0", "node-0", "default")
 HOST = Subject(SubjectKind.HOST, "node-0", "node-0")
@@ -56,8 +57,12 @@ class Site:
         self.settings = SlurmSettings.model_validate({"partitions": {"default": "gpu"}, **settings})
         self.restart()
 
+    rest = False
+    """Whether what slurmrestd serves is asked of it."""
+
     def restart(self) -> None:
-        self.executor = SlurmExecutor(self.settings, self.cluster, self.clock)
+        runner = rest_runner(self.cluster, self.settings, self.clock) if self.rest else self.cluster
+        self.executor = SlurmExecutor(self.settings, runner, self.clock)
 
     def look(self) -> None:
         """As is done beside the loop every few seconds."""
@@ -68,6 +73,12 @@ class Site:
         self.look()
         verdict = self.executor.check(wanted, World().view())
         return verdict.ruling, verdict.reason
+
+
+@pytest.fixture(params=[False, True], ids=["commands", "slurmrestd"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test by either way to the same cluster."""
+    monkeypatch.setattr(Site, "rest", request.param)
 
 
 def test_a_drain_says_why_and_is_done_when_no_work_is_left() -> None:

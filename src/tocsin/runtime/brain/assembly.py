@@ -51,6 +51,7 @@ from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.brain.promql_follower import PromqlFollower, open_promql
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
+from tocsin.runtime.brain.slurm_signs import open_slurm_signs
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
 from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_other_leases
 from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageParts
@@ -309,6 +310,9 @@ def _threads(
     signs = open_signs(brain)
     if signs is not None:
         threads.append(Periodic("signs", signs.look, SIGN_SECONDS, clock, failed))
+    shown = open_slurm_signs(brain)
+    if shown is not None:
+        threads.append(Periodic("slurm_signs", shown.look, SIGN_SECONDS, clock, failed))
     if annotations is not None:
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:

@@ -44,9 +44,7 @@ class FaultSigns:
         """Bring conditions and Events up to date; nothing while another brain is active, or this one has just begun."""
         brain, actions = self._brain, self._brain.settings.actions
         now_ms = brain.clock.now_ms()
-        # Before the fleet is seen again nothing proves that a fault is over.
-        settled = brain.evaluations and now_ms >= brain.started_ms + actions.boot_grace_seconds * SECOND
-        if not settled or (brain.lease is not None and not brain.lease.held()):
+        if not may_show(brain, now_ms):
             return
         seen = hosts_seen(brain.memory.latest(), now_ms - round(actions.fresh_seconds * SECOND))
         try:
@@ -64,6 +62,12 @@ class FaultSigns:
         if problem and problem != self._problem:
             log.warning("faults are not shown at the nodes", problem=problem)
         self._problem = problem
+
+
+def may_show(brain: Brain, now_ms: int) -> bool:
+    """Whether this brain is the active one, and has seen the fleet: before that nothing proves that a fault is over."""
+    settled = brain.evaluations and now_ms >= brain.started_ms + brain.settings.actions.boot_grace_seconds * SECOND
+    return bool(settled) and (brain.lease is None or brain.lease.held())
 
 
 def hosts_seen(readings: Iterable[Reading], since_ms: int) -> dict[str, bool]:
