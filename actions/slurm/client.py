@@ -18,7 +18,16 @@ from pathlib import PurePath
 from typing import Protocol, TypeVar
 
 from tocsin.actions.model.executor import ManagerUnavailable
-from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot, jobs_of_json, jobs_of_text, nodes_of_json, nodes_of_text
+from tocsin.actions.slurm.state import (
+    SlurmJob,
+    SlurmNode,
+    SlurmSnapshot,
+    jobs_of_json,
+    jobs_of_text,
+    nodes_of_json,
+    nodes_of_text,
+    states_of_text,
+)
 from tocsin.actions.slurm.topology import Places, places_of_text
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
@@ -271,12 +280,12 @@ class Slurm:
             return problem
         return SlurmSnapshot({node.name: node for node in nodes}, tuple(jobs))
 
-    def drain(self, node: str, reason: str, comment: str) -> None:
-        """Take no new work; what runs goes on."""
+    def drain(self, node: str, reason: str, comment: str | None = None) -> None:
+        """Take no new work; what runs goes on. Without a comment the node keeps its own."""
         self._update_node(node, "drain", reason, comment)
 
-    def resume(self, node: str, comment: str) -> None:
-        """Give a drained or downed node back. One that is back already is no error."""
+    def resume(self, node: str, comment: str | None = None) -> None:
+        """Give a drained or downed node back, without a comment with its own. One that is back already is no error."""
         try:
             self._update_node(node, "resume", None, comment)
         except SlurmProblem as problem:
@@ -290,19 +299,27 @@ class Slurm:
     def mark_node(self, node: str, comment: str) -> None:
         self._change(["scontrol", "update", f"nodename={node}", f"comment={comment}"])
 
+    def node(self, name: str) -> SlurmNode:
+        """One node, as it is now."""
+        # Of a cluster of thousands, sinfo prints all of them in JSON whichever are asked for.
+        command = ["scontrol", "--all", "show", "node", name, "--oneliner"]
+        found = self._parsed(command, lambda out: (nodes_of_json if out[:1] == "{" else nodes_of_text)(out))
+        known = next((each for each in found if each.name == name), None)
+        if known is None:
+            raise SlurmProblem(Trouble.UNKNOWN_NODE, command, f"{name} not found")
+        return known
+
+    def states(self, partitions: Sequence[str]) -> dict[str, SlurmNode]:
+        """The nodes of `partitions`, of all where none are given, with nothing but their state."""
+        # sinfo takes one of the two: a partition that is named is shown, hidden or not.
+        which = f"--partition={','.join(partitions)}" if partitions else "--all"
+        return self._parsed(["sinfo", which, "--noheader", "--Node", "--format=%N|%T"], states_of_text)
+
     def change_comment(self, node: str, change: Callable[[str], str]) -> bool:
         """Put `change` of a node's comment in its place; whether it differs. Slurm has no way to write only if nobody
         else has: what another program writes in that moment is lost."""
         with _CHANGES:
-            found = self._read(
-                ["sinfo", "--all", "--json", f"--nodes={node}"],
-                nodes_of_json,
-                ["scontrol", "--all", "show", "node", node, "--oneliner"],
-                nodes_of_text,
-            )
-            known = next((each for each in found if each.name == node), None)
-            if known is None:
-                raise SlurmProblem(Trouble.UNKNOWN_NODE, ["sinfo", node], f"{node} not found")
+            known = self.node(node)
             comment = change(known.comment)
             if comment == known.comment:
                 return False
@@ -376,9 +393,10 @@ class Slurm:
         except ValueError as error:
             raise SlurmProblem(Trouble.UNREADABLE, command, f"its output cannot be used: {error}") from None
 
-    def _update_node(self, node: str, state: str, reason: str | None, comment: str) -> None:
-        why = [f"reason={reason}"] if reason is not None else []
-        self._change(["scontrol", "update", f"nodename={node}", f"state={state}", *why, f"comment={comment}"])
+    def _update_node(self, node: str, state: str, reason: str | None, comment: str | None) -> None:
+        more = [f"reason={reason}"] if reason is not None else []
+        more += [f"comment={comment}"] if comment is not None else []
+        self._change(["scontrol", "update", f"nodename={node}", f"state={state}", *more])
 
     def _change(self, command: Command) -> None:
         with _CHANGES:

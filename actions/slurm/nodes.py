@@ -45,8 +45,7 @@ _REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
 
 def foreign(node: SlurmNode) -> str:
     """Who took a node out of service and why, where that was not Tocsin; empty where nobody else did."""
-    out = node.drained or "FAIL" in node.flags or node.base == "DOWN"
-    if not out or not node.reason or comments.is_own(node.reason) or _is_slurms_own(node):
+    if not node.out or not node.reason or comments.is_own(node.reason) or _is_slurms_own(node):
         return ""
     return f"{node.name} was taken out of service by {node.reason_user or 'someone'}: {node.reason!r}; left as is"
 

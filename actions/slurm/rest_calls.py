@@ -73,26 +73,22 @@ def served_of(text: str) -> Served | None:
 
 def call_of(command: Sequence[str], served: Served, now_s: int) -> RestCall | None:
     """The request that does what `command` does; None where this server has none."""
-    if list(command) == ["scontrol", "ping"]:
+    words = list(command)
+    if words == ["scontrol", "ping"]:
         return _read(served, "ping")
-    if command[0] in ("sinfo", "squeue"):
-        return _listing(command, served)
+    if "--json" in words:
+        return _read(served, "nodes" if words[0] == "sinfo" else "jobs")
+    if words[:4] == ["scontrol", "--all", "show", "node"] and len(words) > 5:
+        return _read(served, "node/{node_name}", words[4])
     if served.version < CHANGES_FROM:
         return None
-    if command[0] == "scancel":
+    if words[0] == "scancel":
         return _signal(command, served)
-    return _change(command, served, now_s) if command[0] == "scontrol" else None
+    return _change(command, served, now_s) if words[0] == "scontrol" else None
 
 
 def _read(served: Served, path: str, name: str = "") -> RestCall | None:
     return RestCall("GET", served.url(path, name), reads=True) if served.has(path, "get") else None
-
-
-def _listing(command: Sequence[str], served: Served) -> RestCall | None:
-    one = next((word.removeprefix("--nodes=") for word in command if word.startswith("--nodes=")), "")
-    if command[0] == "squeue":
-        return _read(served, "jobs")
-    return _read(served, "node/{node_name}", one) if one else _read(served, "nodes")
 
 
 def _signal(command: Sequence[str], served: Served) -> RestCall | None:

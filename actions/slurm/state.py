@@ -77,6 +77,11 @@ class SlurmNode:
         return "DRAIN" in self.flags
 
     @property
+    def out(self) -> bool:
+        """Whether it is out of service, for whatever reason."""
+        return self.drained or "FAIL" in self.flags or self.base in ("DOWN", "ERROR")
+
+    @property
     def cloud(self) -> bool:
         """Whether it comes and goes with its power."""
         return "CLOUD" in self.flags
@@ -277,6 +282,16 @@ def nodes_of_text(text: str) -> list[SlurmNode]:
     """Nodes of ``scontrol show node --oneliner``; lines that show none are passed over."""
     records = [_fields(line) for line in text.splitlines() if line.startswith("NodeName=")]
     return [_text_node(record) for record in records if plain(record.get("NodeName"))]
+
+
+def states_of_text(text: str) -> dict[str, SlurmNode]:
+    """Nodes of ``sinfo --Node --format=%N|%T`` with nothing but their state; lines that show none are passed over."""
+    found: dict[str, SlurmNode] = {}
+    for line in text.splitlines():
+        name, bar, state = line.strip().partition("|")
+        if bar and name:
+            found[name] = SlurmNode(name, *split_state([state]))
+    return found
 
 
 def jobs_of_text(text: str) -> list[SlurmJob]:

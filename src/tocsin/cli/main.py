@@ -22,7 +22,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         "cards", "card", "top", "status", "changes", "diagnose", "scoreboard", "report", "usage",
         "what-if", "plan",
     ),
-    "Look at this node": ("scan", "xid"),
+    "Look at this node": ("scan", "slurm-health", "xid"),
     "Decide and act": (
         "approve", "reject", "ack", "snooze", "snoozes", "maintenance", "pause", "resume", "breaker", "release", "act",
         "notify", "login", "logout", "inject",
@@ -60,6 +60,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "scoreboard": ("scoreboard",),
     "silences": ("ack", "maintenance", "snooze", "snoozes"),
     "size": ("size",),
+    "slurm_health": ("slurm-health",),
     "status": ("status",),
     "tokens": ("token",),
     "top": ("top",),

@@ -40,7 +40,7 @@ class _Misused(click.UsageError):
     exit_code = _CANNOT_SEE
 
 
-class _Scan(click.Command):
+class Judged(click.Command):
     """Whoever runs it reads the exit code as a verdict: 2 must not also mean that it was called wrongly."""
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
@@ -50,7 +50,7 @@ class _Scan(click.Command):
             raise _Misused(error.format_message(), error.ctx) from None
 
 
-@click.command(cls=_Scan)
+@click.command(cls=Judged)
 @click.option(
     "--source", shell_complete=values.sources, help="Where readings come from; default: setting agent.source."
 )

@@ -10,6 +10,9 @@ from typing import Any
 from tocsin.actions.slurm.client import CommandResult, SlurmProblem, Trouble
 from tocsin.actions.slurm.state import split_state
 
+_TABLE = {"idle+DRAIN": "drained", "mixed+DRAIN": "draining", "idle+CLOUD+POWERED_DOWN": "idle~"}
+"""sinfo's words in its tables."""
+
 
 @dataclass
 class Node:
@@ -104,6 +107,9 @@ class FakeSlurm:
         return [line for line in self.log if word in line]
 
     def _listed(self, command: Sequence[str]) -> CommandResult:
+        if "--Node" in command:
+            shown = {name: "+".join([node.state, *sorted(node.flags)]) for name, node in self.nodes.items()}
+            return CommandResult(0, "".join(f"{name}|{_TABLE.get(s, s)}\n" for name, s in shown.items()))
         if not self.json:
             return CommandResult(1, "", f"{command[0]}: unrecognized option '--json'")
         return CommandResult(

@@ -75,7 +75,7 @@ def test_the_newest_version_that_is_known_is_taken() -> None:
 CALLS: list[tuple[str, RestCall]] = [
     ("scontrol ping", RestCall("GET", "/slurm/v0.0.43/ping/", reads=True)),
     ("sinfo --all --json", RestCall("GET", "/slurm/v0.0.43/nodes/", reads=True)),
-    ("sinfo --all --json --nodes=n1", RestCall("GET", "/slurm/v0.0.43/node/n1", reads=True)),
+    ("scontrol --all show node n1 --oneliner", RestCall("GET", "/slurm/v0.0.43/node/n1", reads=True)),
     ("squeue --all --json", RestCall("GET", "/slurm/v0.0.43/jobs/", reads=True)),
     (
         "scontrol update nodename=n1 state=drain reason=tocsin:_x comment=a=b",
@@ -109,7 +109,12 @@ def test_a_command_is_a_request(command: str, wanted: RestCall) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["scontrol requeuehold 7", "scontrol reboot ASAP nextstate=DOWN reason=x n1", "scontrol show topology"],
+    [
+        "sinfo --all --noheader --Node --format=%N|%T",
+        "scontrol requeuehold 7",
+        "scontrol reboot ASAP nextstate=DOWN reason=x n1",
+        "scontrol show topology",
+    ],
 )
 def test_what_it_has_no_request_for_is_run(command: str) -> None:
     assert call_of(command.split(), described(), NOW_S) is None
