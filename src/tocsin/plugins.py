@@ -183,6 +183,7 @@ EXTRAS = {
     "plotly": "dashboard",
     "textual": "terminal",
     "rich": "terminal",
+    "mcp": "mcp",
 }
 """Libraries that a plain installation goes without, and the extra that brings each."""
 

@@ -17,7 +17,7 @@ from tocsin.domain.errors import TocsinError, Unavailable, install_extra
 from tocsin.plugins import EXTRAS
 
 TASKS: dict[str, tuple[str, ...]] = {
-    "Start": ("demo", "brain", "agent", "dashboard"),
+    "Start": ("demo", "brain", "agent", "dashboard", "mcp"),
     "Look at the fleet": (
         "cards", "card", "top", "status", "changes", "diagnose", "scoreboard", "report", "usage",
         "what-if", "plan",
@@ -47,6 +47,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "imports": ("import",),
     "journal": ("journal",),
     "login": ("login", "logout"),
+    "mcp": ("mcp",),
     "models": ("models", "train"),
     "notify": ("notify",),
     "plan": ("plan",),

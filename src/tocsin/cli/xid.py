@@ -233,7 +233,7 @@ def xid(
     """Explain driver error CODE: what it means, what to do and what comes with it."""
     if sum(given is not None for given in (code, sxid, log)) != 1:
         raise click.UsageError("give one of CODE, --sxid or --log, for example tocsin xid 79")
-    catalogues = _catalogues(context)
+    catalogues = catalogues_of(context)
     if log is not None:
         print_log(log, catalogues, driver, as_json)
         return
@@ -245,7 +245,8 @@ def xid(
     show(as_json, explained.as_json(), lines_of(explained))
 
 
-def _catalogues(context: CliContext) -> Catalogues:
+def catalogues_of(context: CliContext) -> Catalogues:
+    """The catalogues with the site's own corrections."""
     rules = context.settings.rules
     if rules.path is None and rules.xid_overrides is None:
         return Catalogues(shipped_catalogue(), shipped_sxids())

@@ -18,6 +18,7 @@ from tocsin_testing.fake_service import FakeService, serving
 WITHOUT = {
     "tocsin brain": "a service: it runs until it is stopped, and prints no answer",
     "tocsin dashboard": "a service",
+    "tocsin mcp": "a service, which speaks JSON by a protocol of its own",
     "tocsin completion": "prints a script for a shell",
     "tocsin reference": "prints a page or a file in the format of its own",
     "tocsin rehearse set": "keeps a report of JSON for each run in its folder",
