@@ -28,7 +28,7 @@ REASON = "gpu health: critical: GPU 3 fell off the bus. [xid_79; proposes: drain
 
 def test_a_linter_finds_no_fault() -> None:
     program = needs.program("shellcheck", "shellcheck")
-    for script in (*SCRIPTS, "../kubernetes/secrets/make.sh"):
+    for script in (*SCRIPTS, "slurm-health.sh", "../kubernetes/secrets/make.sh"):
         done = subprocess.run([program, "-x", script], cwd=FOLDER, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (0, ""), script
 

@@ -94,7 +94,7 @@ def _checked(settings: Settings, found: _Scanned, name: str, clock: Clock) -> Ch
     from tocsin.actions.slurm.rest import Closing, runner_of
 
     chosen = settings.slurm
-    each = chosen.health.seconds * (1.0 - SCAN_SHARE) / _COMMANDS
+    each = round(chosen.health.seconds * (1.0 - SCAN_SHARE) / _COMMANDS, 1)
     limits = {"command_seconds": min(chosen.command_seconds, each), "ping_seconds": min(chosen.ping_seconds, each)}
     bounded = chosen.model_copy(update=limits)
     acts = chosen.health.drain and settings.actions.mode is Mode.ACT
