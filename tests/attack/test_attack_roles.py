@@ -26,6 +26,7 @@ TOKENS = [
 APP = create_app(FakeService(), ApiSettings(tokens=TOKENS, limits=LIMITS))
 CONFIG = schemathesis.Config.from_dict({"generation": {"with-security-parameters": False}})
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG)
+schemathesis.serializer.alias("application/x-protobuf", "application/octet-stream")
 
 
 @pytest.fixture(scope="module")
