@@ -369,6 +369,7 @@ def _ahead(site: Site, client: Client, summary: FleetSummary) -> dict[str, Place
     forecast, status, words = site.page("forecast"), site.told("status"), site.told("report")
     minutes = round((first.eta_ms - now_ms) / MINUTE)
     line = rf"{re.escape(gpu.summary.host)} GPU {gpu.summary.index}: memory grows"
+    row = rf"{re.escape(gpu.summary.host)} · GPU {gpu.summary.index}"
     return {
         "predicted crossings": {
             "API": summary.predictions, "list": len(ahead), "status": found(r"predicted crossings: (\d+)", status),
@@ -383,13 +384,13 @@ def _ahead(site: Site, client: Client, summary: FleetSummary) -> dict[str, Place
         "a GPU's probability, %": {
             "API": round(100 * first.probability),
             "map": round(100 * (drawn.risk[drawn.uuid.index(gpu.summary.uuid)] or 0)),
-            "page": found(r"(\d+) % · in \d+ min", forecast), "status": found(rf"(\d+) %: {line}", status),
+            "page": found(rf"{row} (\d+) % · in \d+ min", forecast), "status": found(rf"(\d+) %: {line}", status),
             "report": found(r"probability (\d+) %", words), "GPU in short": round(100 * (gpu.summary.probability or 0)),
         },
         "time to the crossing, min": {
             "API": minutes, "GPU": round(((own.eta_ms or 0) - now_ms) / MINUTE),
             "metrics": round(site.metric("tocsin_prediction_lead_seconds", **series, bound="expected") / 60),
-            "page": found(r"\d+ % · in (\d+) min", forecast), "status": found(rf"in (\d+) min, \d+ %: {line}", status),
+            "page": found(rf"{row} \d+ % · in (\d+) min", forecast), "status": found(rf"in (\d+) min, \d+ %: {line}", status),
         },
     }  # fmt: skip
 
