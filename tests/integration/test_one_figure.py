@@ -390,7 +390,8 @@ def _ahead(site: Site, client: Client, summary: FleetSummary) -> dict[str, Place
         "time to the crossing, min": {
             "API": minutes, "GPU": round(((own.eta_ms or 0) - now_ms) / MINUTE),
             "metrics": round(site.metric("tocsin_prediction_lead_seconds", **series, bound="expected") / 60),
-            "page": found(rf"{row} \d+ % · in (\d+) min", forecast), "status": found(rf"in (\d+) min, \d+ %: {line}", status),
+            "page": found(rf"{row} \d+ % · in (\d+) min", forecast),
+            "status": found(rf"in (\d+) min, \d+ %: {line}", status),
         },
     }  # fmt: skip
 
