@@ -53,6 +53,14 @@ RENDERINGS: list[tuple[list[str], dict[str, str]]] = [
         },
     ),
     (
+        ["config.actions.executors={kubernetes}", "config.kubernetes.device_rules=NoSchedule"],
+        {"rbac ClusterRoleBinding tocsin-devices": f"{COMPONENTS}/devices/binding.yaml"},
+    ),
+    (
+        ["config.kubernetes.read_conditions=true"],
+        {"rbac ClusterRoleBinding tocsin-conditions": f"{COMPONENTS}/conditions/binding.yaml"},
+    ),
+    (
         ["config.kubernetes.show_faults=true"],
         {"rbac ClusterRoleBinding tocsin-signs": f"{COMPONENTS}/signs/binding.yaml"},
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -23,17 +23,18 @@ from tocsin.actions.kubernetes.drain import DrainProgress, DrainProgresses
 from tocsin.actions.kubernetes.rights import Need, needed
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, deny, hold, went
 from tocsin.actions.model.scope import pool_of
-from tocsin.actions.model.view import FleetView
+from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.clock import MINUTE, Clock
 from tocsin.domain.decision import Decision, Ruling, Verdict
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.phrase import say
 
 OWNED_FOR_MS = 5 * MINUTE
 """How long a pool whose replicas an autoscaler owns is not asked about again (own choice)."""
 _SCALING = frozenset({ActionKind.SCALE_OUT, ActionKind.SCALE_IN})
+_SINGLE = frozenset({ActionKind.CORDON_GPU, ActionKind.UNCORDON_GPU})
 
 
 class Kubernetes(ExecutorBase):
@@ -61,6 +62,9 @@ class Kubernetes(ExecutorBase):
     def serves(self, decision: Decision) -> bool:
         if decision.action in _SCALING:
             return pool_of(decision) in self._settings.workloads
+        if decision.action in _SINGLE:
+            gpu = decision.subject.kind is SubjectKind.GPU
+            return gpu and bool(host_of(decision)) and bool(self._settings.device_rules)
         if decision.action is ActionKind.DEFRAGMENT:
             return bool(host_of(decision) and mig_config_of(decision))
         return bool(host_of(decision))
@@ -71,7 +75,11 @@ class Kubernetes(ExecutorBase):
         if decision.action in _SCALING:
             return self._check_scaling(decision)
         if decision.action is ActionKind.UNCORDON:
-            return _check_health(decision, view)
+            host = host_of(decision)
+            return _check_health(host, view.by_host.get(host, ()), view)
+        if decision.action is ActionKind.UNCORDON_GPU:
+            whole = view.whole(decision.subject.name)
+            return _check_health(host_of(decision), () if whole is None else (whole,), view)
         if decision.action is ActionKind.MIGRATE and not pods_of(decision):
             return hold(say("it is not known which pods hold {subject}", subject=decision.subject.name))
         return Verdict(PRE_CHECK, Ruling.ALLOW)
@@ -100,13 +108,17 @@ class Kubernetes(ExecutorBase):
         try:
             if decision.action in _SCALING:
                 return self._actions.scaler.seen(self._settings.workloads[pool_of(decision)], replicas_asked(decision))
+            if decision.action in _SINGLE:
+                out = decision.action is ActionKind.CORDON_GPU
+                return self._actions.single.seen(decision.subject.name, host_of(decision), out=out)
             return observe.seen(decision, self._cluster)
         except (KubeError, ValueError):
             return None
 
     def nodes(self) -> Mapping[str, NodeState]:
         with self._noticing():
-            return observe.node_states(self._cluster)
+            claimed = self._actions.single.reader.claimed() if self._settings.device_rules else None
+            return observe.node_states(self._cluster, claimed)
 
     def work(self) -> WorkloadSeen:
         with self._noticing():
@@ -114,13 +126,14 @@ class Kubernetes(ExecutorBase):
 
     def upkeep(self) -> list[str]:
         """Take back the marks of `place_elsewhere` that have run out, and those of cordons on nodes that a person gave
-        back; the nodes that had one.
+        back, and move rules about single GPUs whose device has another name; the nodes and GPUs that had one.
 
         Raises ManagerUnavailable.
         """
         nodes = self._cluster.nodes()
         released = [node for node in observe.overdue(nodes, self._clock.now_ms()) if self._actions.release(node)]
-        return [*released, *(node for node in observe.left_over(nodes) if self._actions.strip(node))]
+        moved = self._actions.single.realign() if self._settings.device_rules else []
+        return [*released, *(node for node in observe.left_over(nodes) if self._actions.strip(node)), *moved]
 
     def missing_rights(self) -> list[Need]:
         return [need for need in needed(self._settings) if not self._cluster.may(need.right, need.namespace)]
@@ -180,10 +193,8 @@ def _hint(error: KubeError) -> str:
     }.get(error.status, "")
 
 
-def _check_health(decision: Decision, view: FleetView) -> Verdict:
-    """Giving a node back wants proof: every GPU of it seen, fresh and healthy."""
-    host = host_of(decision)
-    members = view.by_host.get(host, ())
+def _check_health(host: str, members: Sequence[GpuView], view: FleetView) -> Verdict:
+    """Giving back a node, or one GPU, wants proof: each of `members` seen, fresh and healthy."""
     if not members:
         return hold(say("no GPU of {host} is seen, so nothing proves that it is healthy", host=host))
     sick = sorted(member.gpu.uuid for member in members if not member.healthy)

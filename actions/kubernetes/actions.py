@@ -16,6 +16,7 @@ from tocsin.actions.kubernetes.cluster import HORIZONTAL, SCALED_OBJECT, Cluster
 from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
 from tocsin.actions.kubernetes.release import own_conditions
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
+from tocsin.actions.kubernetes.single_gpu import SingleGpu
 from tocsin.actions.model.executor import ExecutionResult, went
 from tocsin.actions.model.scope import pool_of
 from tocsin.config.kubernetes import KubernetesSettings, KubernetesWorkload
@@ -225,7 +226,10 @@ class KubernetesActions:
         self._clock = clock
         self._drainer = Drainer(cluster, settings, clock)
         self.scaler = Scaler(cluster, move_minimum=settings.autoscaled == "raise_minimum")
+        self.single = SingleGpu(cluster, settings, clock, self._steer_away)
         self._ways: dict[ActionKind, Callable[[Decision, DrainProgress], ExecutionResult]] = {
+            ActionKind.CORDON_GPU: lambda decision, state: self.single.cordon(decision, host_of(decision), state),
+            ActionKind.UNCORDON_GPU: lambda decision, _state: self.single.uncordon(decision, host_of(decision)),
             ActionKind.CORDON: self._cordon,
             ActionKind.UNCORDON: self._uncordon,
             ActionKind.DRAIN: self._drain,

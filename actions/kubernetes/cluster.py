@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from tocsin.actions.kubernetes.api import MERGE, STRATEGIC, ApiClient, Json, KubeError, KubeNode, Pod
+from tocsin.actions.kubernetes.devices import MANAGED
 from tocsin.actions.kubernetes.rights import Need, Right, need_of, role_of
 
 PAGE = 500
@@ -20,6 +21,11 @@ _AUTOSCALERS = {
     HORIZONTAL: "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     SCALED_OBJECT: "/apis/keda.sh/v1alpha1/namespaces/{}/scaledobjects",
 }
+_RESOURCE = "/apis/resource.k8s.io"
+_STRICT = {"fieldValidation": "Strict"}
+"""Without it the server drops fields of a selector that it does not know: what is left matches more devices."""
+MOST_VERSIONS = 8
+"""Versions of one API group that are looked into; there are four."""
 T = TypeVar("T")
 
 
@@ -153,6 +159,53 @@ class Cluster:
     def patch_autoscaler(self, kind: str, namespace: str, name: str, body: Json) -> None:
         self._write("PATCH", f"{_AUTOSCALERS[kind].format(_in_path(namespace))}/{_in_path(name)}", body, MERGE)
 
+    def device_versions(self) -> dict[str, frozenset[str]]:
+        """Versions of ``resource.k8s.io`` that are served, with the resources of each; empty without DRA."""
+        try:
+            group = self._ask("GET", _RESOURCE)
+        except KubeError as error:
+            if error.status == 404:
+                return {}
+            raise
+        names = [str(one.get("version", "")) for one in group.get("versions") or ()]
+        found = {}
+        for name in names[:MOST_VERSIONS]:
+            listed = self._ask("GET", f"{_RESOURCE}/{_in_path(name)}").get("resources") or ()
+            found[name] = frozenset(str(one.get("name", "")) for one in listed)
+        return found
+
+    def slices(self, version: str, node: str = "") -> list[Json]:
+        """The ResourceSlices, of one node where it is named."""
+        chosen = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+        return self._all(f"{_RESOURCE}/{version}/resourceslices", chosen)
+
+    def claims(self, version: str) -> list[Json]:
+        """The ResourceClaims of all namespaces."""
+        return self._all(f"{_RESOURCE}/{version}/resourceclaims", {})
+
+    def rules(self, version: str) -> list[Json]:
+        """The DeviceTaintRules that Tocsin made."""
+        return self._all(f"{_RESOURCE}/{version}/devicetaintrules", {"labelSelector": f"{MANAGED}={_MANAGER}"})
+
+    def create_rule(self, version: str, body: Json) -> Json:
+        """Create a rule; 409 where one of its name is there."""
+        query = {"fieldManager": _MANAGER} | _STRICT
+        return self._write("POST", f"{_RESOURCE}/{version}/devicetaintrules", body, query=query)
+
+    def patch_rule(self, version: str, name: str, body: Json) -> Json:
+        """Change a rule; 409 where it is not of the resource version in `body` any more."""
+        query = {"fieldManager": _MANAGER} | _STRICT
+        return self._write("PATCH", f"{_RESOURCE}/{version}/devicetaintrules/{_in_path(name)}", body, MERGE, query)
+
+    def delete_rule(self, version: str, name: str, uid: str) -> None:
+        """Delete this very rule; one that is gone already, or was made anew by another, is no error."""
+        body = {"preconditions": {"uid": uid}}
+        try:
+            self._write("DELETE", f"{_RESOURCE}/{version}/devicetaintrules/{_in_path(name)}", body)
+        except KubeError as error:
+            if error.status not in {404, 409}:
+                raise
+
     def lease(self, namespace: str, name: str) -> Json:
         """The lease; 404 where there is none."""
         return self._ask("GET", f"{_lease_path(namespace)}/{_in_path(name)}")
@@ -183,7 +236,7 @@ class Cluster:
     def _write(
         self, method: str, path: str, body: Json, content_type: str = "", query: Mapping[str, str] | None = None
     ) -> Json:
-        asked = dict(query or {"fieldManager": _MANAGER} if method == "PATCH" else {})
+        asked = dict(query or ({"fieldManager": _MANAGER} if method == "PATCH" else {}))
         asked |= {"dryRun": "All"} if self.dry_run else {}
         more: dict[str, Any] = {"content_type": content_type} if content_type else {}
         return self._ask(method, path, query=asked, body=body, **more)

@@ -139,7 +139,7 @@ class Evictor:
         """One round over `pods`: ask for checkpoints, then for the evictions that are due. Raises KubeError where the
         server gives no answer or forbids the request."""
         for pod in pods:
-            if not pod.terminating and not state.comes_back(pod) and self._saved(pod, state, key, now):
+            if not pod.terminating and not state.comes_back(pod) and self.saved(pod, state, key, now):
                 self._evict(pod, state, now)
 
     def delete(self, pods: Sequence[Pod], state: DrainProgress) -> None:
@@ -153,7 +153,7 @@ class Evictor:
                         raise
                 state.evicted.add(pod.uid)
 
-    def _saved(self, pod: Pod, state: DrainProgress, key: str, now: float) -> bool:
+    def saved(self, pod: Pod, state: DrainProgress, key: str, now: float) -> bool:
         """Whether the pod need not be waited for: its checkpoint is done, it takes none, or it took too long."""
         longest = self._settings.checkpoint_seconds
         if not longest or not pod.checkpoints or pod.uid in state.checkpoints:

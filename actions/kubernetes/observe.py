@@ -9,13 +9,14 @@ is never asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.actions import host_of, mig_config_of, pods_of
 from tocsin.actions.kubernetes.api import Json, KubeNode, Pod, quantity
+from tocsin.actions.kubernetes.budgets import allowed, covers, title
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.drain import stays
+from tocsin.actions.kubernetes.single_gpu import ClaimedPods
 from tocsin.actions.model.ranks import named_job
 from tocsin.actions.planning.facts import HostRoom, NodeState, WorkloadFacts, WorkloadSeen
 from tocsin.actions.planning.state import Budget
@@ -102,8 +103,8 @@ def work_seen(cluster: Cluster, settings: KubernetesSettings, now_ms: int) -> Wo
             facts[f"pod/{pod.title}"] = found
             if pod.uid:
                 facts[f"pod/{pod.uid}"] = found
-    allowed = {name: Budget(name, _allowed(one)) for one in budgets if (name := _name(one))}
-    return WorkloadSeen(facts, allowed, _rooms(cluster.nodes(), pods))
+    left = {name: Budget(name, allowed(one)) for one in budgets if (name := title(one))}
+    return WorkloadSeen(facts, left, _rooms(cluster.nodes(), pods))
 
 
 def _facts(pod: Pod, budgets: Iterable[Json], settings: KubernetesSettings, now_ms: int) -> WorkloadFacts:
@@ -111,7 +112,7 @@ def _facts(pod: Pod, budgets: Iterable[Json], settings: KubernetesSettings, now_
     notes = pod.annotations
     return WorkloadFacts(
         priority=pod.priority,
-        budgets=tuple(sorted(_name(one) for one in budgets if covers(one, pod))),
+        budgets=tuple(sorted(title(one) for one in budgets if covers(one, pod))),
         lost_s=_lost_s(pod, now_ms),
         checkpoint_every_s=_number(notes.get(CHECKPOINT_EVERY, "")),
         checkpoint_s=float(settings.checkpoint_seconds) if pod.checkpoints else None,
@@ -144,43 +145,6 @@ def _ends_in_s(pod: Pod, now_ms: int) -> float | None:
     if not isinstance(deadline, int) or started_ms is None:
         return None
     return max(0.0, deadline - (now_ms - started_ms) / SECOND)
-
-
-def covers(budget: Json, pod: Pod) -> bool:
-    """Whether a disruption budget selects a pod: of its namespace, by labels and expressions; ``{}`` selects all."""
-    spec: Mapping[str, Any] = budget.get("spec") or {}
-    selector = spec.get("selector")
-    if (budget.get("metadata") or {}).get("namespace") != pod.namespace or selector is None:
-        return False
-    labels = pod.labels
-    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
-    if any(labels.get(name) != value for name, value in wanted.items()):
-        return False
-    return all(_matches(one, labels) for one in selector.get("matchExpressions") or ())
-
-
-def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    name, values = str(expression.get("key", "")), expression.get("values") or ()
-    return {
-        "In": labels.get(name) in values,
-        "NotIn": labels.get(name) not in values,
-        "Exists": name in labels,
-        "DoesNotExist": name not in labels,
-    }.get(str(expression.get("operator", "")), True)
-
-
-def _allowed(budget: Json) -> int:
-    """Disruptions that it allows now; none while the server has not counted its present form yet."""
-    status: Mapping[str, Any] = budget.get("status") or {}
-    generation = (budget.get("metadata") or {}).get("generation", 0)
-    if int(status.get("observedGeneration", -1)) < int(generation):
-        return 0
-    return int(status.get("disruptionsAllowed", 0))
-
-
-def _name(budget: Json) -> str:
-    about: Mapping[str, Any] = budget.get("metadata") or {}
-    return f"{about.get('namespace', '')}/{about['name']}" if about.get("name") else ""
 
 
 def _requests(pod: Pod) -> tuple[float, float]:
@@ -234,16 +198,20 @@ _ON_NODES = frozenset(
 )
 
 
-def node_states(cluster: Cluster) -> Mapping[str, NodeState]:
-    """Every node by name, with the pods that hold its GPUs; two lists in all. Raises KubeError."""
+def node_states(cluster: Cluster, claimed: ClaimedPods | None = None) -> Mapping[str, NodeState]:
+    """Every node by name, with the pods that hold its GPUs, by `claimed` also those that hold them by claims; two lists
+    in all. Raises KubeError."""
     placed = grouped((pod.node, pod) for pod in cluster.placed_pods())
-    return {node.name: _state(node, placed.get(node.name, ())) for node in cluster.nodes()}
+    return {node.name: _state(node, placed.get(node.name, ()), claimed) for node in cluster.nodes()}
 
 
-def _state(node: KubeNode, pods: Sequence[Pod]) -> NodeState:
+def _state(node: KubeNode, pods: Sequence[Pod], claimed: ClaimedPods | None) -> NodeState:
     ours = patches.is_ours(node)
     jobs = {key: job for pod in pods for key, job in known_as(pod).items()}
-    holding = [pod for pod in pods if pod.gpus]
+    by_claim = claimed.uids if claimed is not None else frozenset()
+    holding = [pod for pod in pods if pod.gpus or pod.uid in by_claim]
+    # A mark that steers work off the node does not tell which of its GPUs it is about.
+    closed = None if claimed is None or patches.is_avoided(node) else claimed.closed
     return NodeState(
         node.name,
         node.schedulable,
@@ -254,6 +222,7 @@ def _state(node: KubeNode, pods: Sequence[Pod]) -> NodeState:
         jobs,
         frozenset(named_job(job) for pod in holding if (job := job_of_pod(pod))),
         tuple(claims_of_node(node.name, node.labels)),
+        closed,
     )
 
 

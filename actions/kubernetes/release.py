@@ -1,4 +1,4 @@
-"""Everything that Tocsin wrote on nodes is taken back at once: for a person who overrules it, or takes it away.
+"""All that Tocsin wrote on nodes and about devices is taken back at once: for a person who overrules or removes it.
 
 What is Tocsin's is told by its marks and by the writers that the server keeps, never by settings alone: a key or a type
 may have been renamed since, and another tool may use the same.
@@ -6,13 +6,16 @@ may have been renamed since, and another tool may use the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.api import Json, KubeError, KubeNode
 from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.devices import Rule
 from tocsin.actions.kubernetes.patches import AVOID, CORDONED_BY, CORDONS_ENDED, OWNER, UNCORDONS_ENDED
+from tocsin.actions.kubernetes.single_gpu import versions_in
+from tocsin.domain.grouping import grouped
 
 _NOTES = (patches.CORDON_REASON, patches.CORDON_KEY, patches.CORDON_AT, patches.AVOID_UNTIL, patches.AVOID_KEY)
 _MEMORY = (CORDONS_ENDED, UNCORDONS_ENDED)
@@ -33,13 +36,44 @@ def release_all(cluster: Cluster, *, condition: str = "", forget: bool = False) 
     """Take back all of it, node by node; nodes without anything of Tocsin's are passed over.
 
     `condition` is the type that settings name, for servers that tell no writers. With `forget` the ids of ended
-    decisions go too. A node that refuses does not keep the others from it. Raises KubeError where the server gives no
-    service at all.
+    decisions go too. A node that refuses does not keep the others from it, and neither do rules of devices that may not
+    be read: those are told of at the end. Raises KubeError where the server gives no service at all.
     """
-    for node in cluster.nodes():
+    rules: dict[str, tuple[Rule, ...]] = {}
+    version, refusal = "", ""
+    nodes = cluster.nodes()
+    try:
+        version = versions_in(cluster.device_versions()).rules
+        rules = grouped((one.device.pool, one) for one in map(Rule, cluster.rules(version) if version else ()))
+    except KubeError as error:
+        refusal = str(error)
+    for node in nodes:
         found = _release(cluster, node, condition, forget=forget)
-        if found is not None:
-            yield found
+        taken = _take_rules(cluster, version, rules.pop(node.name, ()))
+        if found is not None or taken.taken or taken.error:
+            yield _joined(node.name, found, taken)
+    for pool, left in rules.items():
+        yield replace(_take_rules(cluster, version, left), node=pool)
+    if refusal:
+        yield Released("DeviceTaintRules", error=refusal)
+
+
+def _take_rules(cluster: Cluster, version: str, rules: Sequence[Rule]) -> Released:
+    taken: list[str] = []
+    try:
+        for rule in rules:
+            cluster.delete_rule(version, rule.name, rule.uid)
+            taken.append(f"DeviceTaintRule {rule.name}")
+    except KubeError as error:
+        return Released("", tuple(taken), error=str(error))
+    return Released("", tuple(taken))
+
+
+def _joined(node: str, marks: Released | None, rules: Released) -> Released:
+    if marks is None:
+        return replace(rules, node=node)
+    error = "; ".join(filter(None, (marks.error, rules.error)))
+    return replace(marks, taken=(*marks.taken, *rules.taken), error=error)
 
 
 def _release(cluster: Cluster, listed: KubeNode, condition: str, *, forget: bool) -> Released | None:

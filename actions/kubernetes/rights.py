@@ -40,6 +40,7 @@ APPS = "apps"
 KEDA = "keda.sh"
 EVENTS = "events.k8s.io"
 LEASES = "coordination.k8s.io"
+DEVICES = "resource.k8s.io"
 HPA = "autoscaling"
 SCALED_KINDS = ("deployments", "replicasets", "statefulsets")
 
@@ -84,6 +85,12 @@ FEATURES: dict[str, tuple[Right, ...]] = {
         *_rights("", "nodes", "list"),
         *_rights("", "nodes/status", "patch"),
         *_rights(EVENTS, "events", "create"),
+    ),
+    "conditions": _rights("", "nodes", "list"),
+    "devices": (
+        *_rights(DEVICES, "resourceslices", "list"),
+        *_rights(DEVICES, "resourceclaims", "list"),
+        *_rights(DEVICES, "devicetaintrules", "list", "create", "patch", "delete"),
     ),
     "lease": _rights(LEASES, "leases", "get", "create", "update"),
 }
@@ -140,6 +147,10 @@ def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
         needs += [Need(right, place.namespace) for right in rights]
     if settings.show_faults:
         needs += [Need(right) for right in FEATURES["signs"]]
+    if settings.read_conditions:
+        needs += [Need(right) for right in FEATURES["conditions"]]
+    if settings.device_rules:
+        needs += [Need(right) for right in FEATURES["devices"]]
     if settings.lease:
         needs += [Need(right, settings.lease.partition("/")[0]) for right in FEATURES["lease"]]
     return tuple(dict.fromkeys(needs))

@@ -51,6 +51,10 @@ ACTIONS: dict[ActionKind, ActionSpec] = {
     ActionKind.SCALE_IN: ActionSpec("Scale in", scope=Scope.SUBJECT, cures=True),
     ActionKind.CHECKPOINT: ActionSpec("Checkpoint the work on"),
     ActionKind.MIGRATE: ActionSpec("Migrate the work off", scope=Scope.SUBJECT),
+    ActionKind.CORDON_GPU: ActionSpec(
+        "Keep new work off", scope=Scope.SUBJECT, lasting=True, inverse=ActionKind.UNCORDON_GPU
+    ),
+    ActionKind.UNCORDON_GPU: ActionSpec("Let work back on", recovery=True),
     ActionKind.CORDON: ActionSpec("Cordon", scope=Scope.HOST, lasting=True, inverse=ActionKind.UNCORDON),
     ActionKind.UNCORDON: ActionSpec("Uncordon", recovery=True),
     ActionKind.DRAIN: ActionSpec("Drain", scope=Scope.HOST, lasting=True, inverse=ActionKind.UNCORDON),
@@ -76,7 +80,14 @@ domain (5) is recovered by people.
 """
 
 CONDEMNING = frozenset(
-    {ActionKind.CORDON, ActionKind.DRAIN, ActionKind.RESET_GPU, ActionKind.REBOOT_NODE, ActionKind.RMA_TICKET}
+    {
+        ActionKind.CORDON_GPU,
+        ActionKind.CORDON,
+        ActionKind.DRAIN,
+        ActionKind.RESET_GPU,
+        ActionKind.REBOOT_NODE,
+        ActionKind.RMA_TICKET,
+    }
 )
 """Actions that blame the GPU; a program's own fault never leads to one."""
 

@@ -151,6 +151,8 @@ _GOALS: Mapping[ActionKind, Callable[[Decision, FleetView], ActionGoal | None]] 
     ActionKind.SCALE_OUT: _scale,
     ActionKind.SCALE_IN: _scale,
     ActionKind.MIGRATE: _migrate,
+    ActionKind.CORDON_GPU: _none(OPEN_GPUS),
+    ActionKind.UNCORDON_GPU: _uncordon,
     ActionKind.CORDON: _none(OPEN_GPUS),
     ActionKind.UNCORDON: _uncordon,
     ActionKind.DRAIN: _none(AT_WORK),
@@ -227,12 +229,15 @@ def _at_work(decision: Decision, view: FleetView, begun: BegunAction) -> float |
     return float(sum(not member.under_action or bool(member.job) for member in affected(decision, view)))
 
 
+_OF_ONE_GPU = frozenset({ActionKind.PLACE_ELSEWHERE, ActionKind.CORDON_GPU, ActionKind.UNCORDON_GPU})
+
+
 def _open_gpus(decision: Decision, view: FleetView, begun: BegunAction) -> float | None:
     """GPUs that take new work; where a single GPU is closed, its manager must show that."""
     if not _known_hosts(decision, view):
         return None
     members = affected(decision, view)
-    if decision.action is not ActionKind.PLACE_ELSEWHERE:
+    if decision.action not in _OF_ONE_GPU:
         return float(sum(not member.under_action for member in members))
     closed = [view.nodes[member.gpu.host].closed for member in members]
     if None in closed:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 from unittest.mock import ANY
+from urllib.parse import unquote
 
 import pytest
 
 from tocsin.actions.kubernetes.api import KubeNode
+from tocsin_testing.kube_devices import RULES, DeviceDouble
 from tocsin_testing.kube_double import ADMIN, KubeDouble, taken_apart
 from tocsin_testing.kube_recorded import Answer, exchanges
 
@@ -21,7 +23,7 @@ def _ask(double: KubeDouble, name: str, **changed: Any) -> Answer:
     request = exchanges()[name]["request"]
     path, _, text = request["path"].partition("?")
     query = dict(part.split("=", 1) for part in text.split("&") if part)
-    query = {key: value.replace("%3D", "=").replace("%2C", ",").replace("%21", "!") for key, value in query.items()}
+    query = {key: unquote(value) for key, value in query.items()}
     body = json.loads(json.dumps(request.get("body") or {})) | changed
     asked = taken_apart(request["method"], path, query, body, request["headers"].get("Content-Type", ""))
     try:
@@ -285,3 +287,63 @@ def test_who_asks_without_a_token_or_with_a_bad_one_or_without_the_right(double:
     with pytest.raises(Answer) as denied:
         double.answer(create, f"Bearer {TOCSIN}")
     assert denied.value.status == 403
+
+
+@pytest.fixture
+def devices() -> DeviceDouble:
+    return DeviceDouble()
+
+
+@pytest.mark.parametrize("flavor", ["", "default136", "gateonly136", "emulated133", "emulated135"])
+def test_each_kind_of_server_serves_what_it_was_recorded_with(devices: DeviceDouble, flavor: str) -> None:
+    devices.flavor = flavor
+    prefix = "_".join(filter(None, ("dra", flavor, "discovery_")))
+    names = [name for name in exchanges() if name.startswith(prefix)]
+    assert len(names) >= 2
+    for name in names:
+        _same(_ask(devices, name), name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dra_rule_create_422_effect",
+        "dra_rule_create_cel_selector_strict_400",
+        "dra_rule_create_v1_404",
+        "dra_rule_create_wrong_version_400",
+        "dra_rule_patch_404",
+    ],
+)
+def test_a_rule_is_checked(devices: DeviceDouble, name: str) -> None:
+    _same(_ask(devices, name), name)
+
+
+def test_a_rule_lives_as_it_was_recorded(devices: DeviceDouble) -> None:
+    _ask(devices, "dra_rule_create_dryrun_201")
+    assert devices.state.collection(RULES) == {}
+    created = _ask(devices, "dra_rule_create_201")
+    wanted = exchanges()["dra_rule_create_201"]["response"]["body"]
+    assert (created.status, _stable(created.body)) == (201, _stable(wanted))
+    _same(_ask(devices, "dra_rule_create_409_exists"), "dra_rule_create_409_exists")
+    stale = "dra_rule_patch_409_rv"
+    _same(_ask(devices, stale), stale)
+    rule = _ask(devices, "dra_rule_get_status_none").body
+    said = exchanges()["dra_rule_get_status_none"]["response"]["body"]["status"]["conditions"][0]
+    assert rule["status"]["conditions"][0] == said | {"observedGeneration": rule["metadata"]["generation"]}
+    closed = _ask(devices, "dra_rule_patch_effect_noschedule").body
+    assert (closed["metadata"]["generation"], closed["spec"]["taint"]["effect"]) == (2, "NoSchedule")
+    first, again = (_ask(devices, "dra_rule_patch_same_noop").body["metadata"] for _ in range(2))
+    assert (again["generation"], again["resourceVersion"]) == (first["generation"], first["resourceVersion"])
+    assert [one["metadata"]["name"] for one in _ask(devices, "dra_rule_list").body["items"]] == [
+        rule["metadata"]["name"]
+    ]
+    _ask(devices, "dra_rule_create_201", metadata={"name": "tocsin-gpu-node-1-gpu-6"})
+    assert _ask(devices, "dra_rule_delete_200").status == 200
+    _same(_ask(devices, "dra_rule_delete_404"), "dra_rule_delete_404")
+
+
+def test_the_selector_that_is_dropped_without_strict_validation_would_match_more(devices: DeviceDouble) -> None:
+    answer = _ask(devices, "dra_rule_create_cel_selector_warning")
+    assert answer.status == 201
+    kept = exchanges()["dra_rule_create_cel_selector_warning"]["response"]["body"]["spec"]["deviceSelector"]
+    assert answer.body["spec"]["deviceSelector"] == kept

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.kubernetes.cluster import Cluster
+from tocsin.actions.kubernetes.devices import Effect, Rule, RuleNote, devices_in, rule_body
 from tocsin.actions.kubernetes.rights import FEATURES, SCALED_KINDS, Right
 from tocsin.actions.kubernetes.signs import Fault, event
+from tocsin.actions.kubernetes.single_gpu import versions_in
 from tocsin_testing.builders import T0
+from tocsin_testing.kube_devices import DeviceDouble
 from tocsin_testing.kube_double import TOCSIN
 from tocsin_testing.kube_recorded import exchanges
 from tocsin_testing.kube_site import DirectDoor, Site, double_site
@@ -21,7 +24,7 @@ SCALED = {"kind": "ScaledObject", "metadata": {"name": "infer"}, "spec": {"scale
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with double_site(tmp_path) as found:
+    with double_site(tmp_path, DeviceDouble()) as found:
         yield found
 
 
@@ -56,14 +59,30 @@ def _use_workloads(cluster: Cluster, site: Site) -> None:
         cluster.patch_autoscaler(kind, site.space, "infer", {"metadata": {"annotations": {"tocsin.io/scaled-by": "k"}}})
 
 
+def _use_devices(cluster: Cluster, site: Site) -> None:
+    assert isinstance(site.double, DeviceDouble)
+    site.double.publish("gpu-node-1", ["GPU-a", "GPU-b"])
+    versions = versions_in(cluster.device_versions())
+    devices = devices_in(cluster.slices(versions.objects, "gpu-node-1"))
+    note = RuleNote("GPU-b", "0011", "XID 79")
+    made = Rule(
+        cluster.create_rule(versions.rules, rule_body(versions.rules, devices[1].name, note, "a/b", Effect.NONE))
+    )
+    cluster.patch_rule(versions.rules, made.name, {"spec": {"taint": {"effect": "NoSchedule"}}})
+    assert [one["metadata"]["name"] for one in cluster.rules(versions.rules)] == [made.name]
+    assert cluster.claims(versions.objects) == []
+    cluster.delete_rule(versions.rules, made.name, made.uid)
+
+
 def test_every_verb_of_the_roles_is_used_and_no_call_lacks_one(site: Site) -> None:
     assert site.double is not None
     site.double.keda = True
     cluster = Cluster(DirectDoor(site.double, TOCSIN))
     _use_nodes_and_pods(cluster, site)
     _use_workloads(cluster, site)
+    _use_devices(cluster, site)
     cluster.create_lease(site.space, "brain", {"holderIdentity": "a"})
     cluster.update_lease(site.space, cluster.lease(site.space, "brain"), {"holderIdentity": "b"})
     # What the administrator prepared came over the network and says who it is; the cluster's calls did not.
-    asked = {Right(one.group, one.resource, one.verb) for one in site.double.served if not one.agent}
+    asked = {Right(one.group, one.resource, one.verb) for one in site.double.served if not one.agent and one.plural}
     assert asked == {right for rights in FEATURES.values() for right in rights}

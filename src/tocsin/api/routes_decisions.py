@@ -55,6 +55,8 @@ from tocsin.domain.parameters import encode
 
 NODE_WIDE = frozenset(
     {
+        ActionKind.CORDON_GPU,
+        ActionKind.UNCORDON_GPU,
         ActionKind.CORDON,
         ActionKind.UNCORDON,
         ActionKind.DRAIN,
@@ -67,8 +69,17 @@ NODE_WIDE = frozenset(
     }
 )
 """Actions that reach every GPU of the host also where one GPU is their subject: work is kept off the node, or the node
-is partitioned anew, its pods are asked, its NVLink peers are reset as well."""
-_OF_ITS_JOB = frozenset({ActionKind.THROTTLE, ActionKind.RESTORE, ActionKind.CHECKPOINT, ActionKind.MIGRATE})
+is partitioned anew, its pods are asked, its NVLink peers are reset as well; a single GPU that no rule can take out has
+work steered off its node."""
+_OF_ITS_JOB = frozenset(
+    {
+        ActionKind.THROTTLE,
+        ActionKind.RESTORE,
+        ActionKind.CHECKPOINT,
+        ActionKind.MIGRATE,
+        ActionKind.CORDON_GPU,
+    }
+)
 """Actions that slow or stop all of the job on their GPU, wherever its other GPUs are."""
 _OF_ALL_JOBS = frozenset({ActionKind.DRAIN, ActionKind.REBOOT_NODE})
 """Actions that stop every job on the host."""

@@ -27,6 +27,7 @@ from tocsin.domain.decision import (
     BY_HAND,
     ActionParameters,
     CheckpointParameters,
+    CordonGpuParameters,
     CordonParameters,
     Decision,
     DecisionContext,
@@ -37,6 +38,7 @@ from tocsin.domain.decision import (
     PlaceElsewhereParameters,
     ScaleInParameters,
     ScaleOutParameters,
+    UncordonGpuParameters,
     UncordonParameters,
 )
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
@@ -381,6 +383,30 @@ def uncordon(person: Person, node: str) -> int:
     The brain does this only once every GPU is known to be healthy; this command does not check.
     """
     return person.act(person.on_node(node, "given back by a person", UncordonParameters()))
+
+
+@act.command()
+@click.argument("node")
+@click.argument("gpu")
+@click.option("--evict", is_flag=True, help="Delete the pods that hold it too, as far as disruption budgets allow.")
+@_reason
+@pass_person
+def cordon_gpu(person: Person, node: str, gpu: str, evict: bool, reason: str) -> int:
+    """Take the single GPU with UUID GPU out of NODE, for pods that hold GPUs by ResourceClaims (DRA)."""
+    subject = Subject(SubjectKind.GPU, gpu, node)
+    rules = "NoExecute" if evict else "NoSchedule"
+    return person.act(person.decision(subject, reason, CordonGpuParameters()), device_rules=rules)
+
+
+@act.command()
+@click.argument("node")
+@click.argument("gpu")
+@pass_person
+def uncordon_gpu(person: Person, node: str, gpu: str) -> int:
+    """Remove Tocsin's DeviceTaintRules about the GPU with UUID GPU of NODE; those of others stay."""
+    subject = Subject(SubjectKind.GPU, gpu, node)
+    decision = person.decision(subject, "given back by a person", UncordonGpuParameters())
+    return person.act(decision, device_rules="NoSchedule")
 
 
 @act.command()

@@ -71,6 +71,18 @@ class KubernetesSettings(Section):
     show_faults: bool = False
     """Whether open faults of GPUs are shown at their nodes, as condition `TocsinGpuFault` and as Events, in every mode
     and whatever the executors."""
+    read_conditions: bool = False
+    """Whether conditions that other tools keep at the nodes (node-problem-detector, AKS, the EKS agent, NVSentinel) are
+    read as evidence."""
+    device_rules: Literal["", "NoSchedule", "NoExecute"] = ""
+    """How `cordon_gpu` takes a single GPU out of a cluster whose pods hold GPUs by ResourceClaims (DRA), by a
+    DeviceTaintRule: `NoSchedule` keeps new claims off it, `NoExecute` deletes the pods that hold it as well, once no
+    disruption budget speaks against that; empty: that action is left to other executors."""
+    device_taint: str = "tocsin.io/fault"
+    """Key of the taint in those rules, which claims that shall have the GPU all the same tolerate."""
+    device_rule_seconds: float = Field(default=30.0, gt=0)
+    """How long the cluster may take to show that it follows such a rule, before new work is steered off the whole node
+    instead."""
     avoid_with: Literal["taint", "label"] = "taint"
     """How new work is steered elsewhere: a `PreferNoSchedule` taint, or a label, `tocsin.io/avoid`."""
     avoid_seconds: float = Field(default=21_600.0, gt=0)
@@ -113,6 +125,13 @@ class KubernetesSettings(Section):
     @classmethod
     def _taint_key(cls, value: str) -> str:
         if value and not re.match(_QUALIFIED, value):
+            raise ValueError("write prefix/name, such as tocsin.io/fault")
+        return value
+
+    @field_validator("device_taint")
+    @classmethod
+    def _device_taint_key(cls, value: str) -> str:
+        if not re.match(_QUALIFIED, value):
             raise ValueError("write prefix/name, such as tocsin.io/fault")
         return value
 

@@ -271,6 +271,23 @@ class MigrateParameters(_CommonParameters):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CordonGpuParameters(_CommonParameters):
+    """The GPU alone takes no new work; the others of its node do."""
+
+    action: ClassVar = ActionKind.CORDON_GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncordonGpuParameters(_CommonParameters):
+    """The GPU takes work again; `undoes` and `asked_by` as in `RestoreParameters`."""
+
+    action: ClassVar = ActionKind.UNCORDON_GPU
+
+    undoes: Text = ""
+    asked_by: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CordonParameters(_CommonParameters):
     """The node takes no new work."""
 
@@ -319,7 +336,7 @@ class RmaTicketParameters(_CommonParameters):
     evidence: Text = ""
 
 
-RecoveryParameters = RestoreParameters | UncordonParameters
+RecoveryParameters = RestoreParameters | UncordonParameters | UncordonGpuParameters
 """Of what gives back."""
 ScaleParameters = ScaleOutParameters | ScaleInParameters
 RankedParameters = (
@@ -336,6 +353,8 @@ ActionParameters = (
     | ScaleInParameters
     | CheckpointParameters
     | MigrateParameters
+    | CordonGpuParameters
+    | UncordonGpuParameters
     | CordonParameters
     | UncordonParameters
     | DrainParameters
@@ -452,6 +471,11 @@ class DecisionState(StrEnum):
     """Its cause ended, or its time box ran out, before it ran."""
 
 
+def id_of(key: str) -> str:
+    """The id of the decision with idempotency key `key`."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One intended action on one subject.
@@ -496,7 +520,7 @@ class Decision:
     @property
     def id(self) -> str:
         """Stable 16-digit name made from the idempotency key."""
-        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+        return id_of(self.key)
 
 
 class OutcomeStatus(StrEnum):

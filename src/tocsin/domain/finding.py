@@ -90,6 +90,8 @@ class ActionKind(StrEnum):
     SCALE_IN = "scale_in"
     CHECKPOINT = "checkpoint"
     MIGRATE = "migrate"
+    CORDON_GPU = "cordon_gpu"
+    UNCORDON_GPU = "uncordon_gpu"
     CORDON = "cordon"
     UNCORDON = "uncordon"
     DRAIN = "drain"

@@ -39,6 +39,10 @@ class NodeFault(IntEnum):
     """A fan failed, or is about to."""
     POWER_SUPPLY = 55
     """A power supply failed, is about to, or has no input."""
+    GPU_CONDITION = 61
+    """Another tool's condition of the Kubernetes node calls its GPUs bad, without naming one."""
+    NODE_CONDITION = 62
+    """Another tool's condition of the Kubernetes node calls the node bad."""
 
     @property
     def over(self) -> int:

@@ -256,6 +256,8 @@ _ACTIONS_ZH: Mapping[str, str] = {
     ActionKind.SCALE_IN: "缩容",
     ActionKind.CHECKPOINT: "保存检查点",
     ActionKind.MIGRATE: "迁移",
+    ActionKind.CORDON_GPU: "封锁单卡",
+    ActionKind.UNCORDON_GPU: "解除单卡封锁",
     ActionKind.CORDON: "封锁",
     ActionKind.UNCORDON: "解除封锁",
     ActionKind.DRAIN: "排空",

@@ -35,6 +35,7 @@ EARLY = frozenset(
         ActionKind.PLACE_ELSEWHERE,
         ActionKind.CHECKPOINT,
         ActionKind.MIGRATE,
+        ActionKind.CORDON_GPU,
         ActionKind.CORDON,
         ActionKind.DRAIN,
     }

@@ -60,6 +60,8 @@ class FleetActions:
             ActionKind.REBOOT_NODE: self._reboot,
             ActionKind.PLACE_ELSEWHERE: self._place_elsewhere,
             ActionKind.MIGRATE: self._migrate,
+            ActionKind.CORDON_GPU: self._place_elsewhere,
+            ActionKind.UNCORDON_GPU: self._uncordon_gpu,
             ActionKind.CORDON: self._cordon,
             ActionKind.DRAIN: self._drain,
             ActionKind.UNCORDON: self._uncordon,
@@ -194,6 +196,10 @@ class FleetActions:
             if not self._leave(slot, frozenset()):
                 load.end_job(state, self._world.inventory, int(np.flatnonzero(gangs == slot)[0]), state.now_ms)
         state.drained[mates] = True
+        return True
+
+    def _uncordon_gpu(self, gpu: int) -> bool:
+        self._world.state.unschedulable[gpu] = False
         return True
 
     def _uncordon(self, gpu: int) -> bool:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parents[2] / "data" / "kubernetes" / "exchanges.json"
+DATA = Path(__file__).parents[2] / "data" / "kubernetes"
 
 
 @dataclass
@@ -27,7 +27,9 @@ class Answer(Exception):
 @cache
 def exchanges() -> dict[str, Any]:
     """Every exchange by name."""
-    found: dict[str, Any] = json.loads(DATA.read_text())
+    found: dict[str, Any] = {}
+    for name in ("exchanges", "devices"):
+        found |= json.loads((DATA / f"{name}.json").read_text())
     return found
 
 

@@ -31,6 +31,7 @@ from tocsin.domain.clock import Clock, ManualClock
 from tocsin.domain.decision import Decision, Mode, parameters_of
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin_testing.builders import T0
+from tocsin_testing.kube_devices import DeviceDouble
 from tocsin_testing.kube_double import ADMIN, TOCSIN, KubeDouble, taken_apart
 from tocsin_testing.kube_recorded import Answer, exchanges
 
@@ -332,9 +333,9 @@ def open_site(folder: Path, kind: str = SITES[0]) -> Iterator[Site]:
 
 
 @contextmanager
-def double_site(folder: Path) -> Iterator[Site]:
+def double_site(folder: Path, double: KubeDouble | None = None) -> Iterator[Site]:
     """A fresh double, with kubeconfigs for Tocsin (rights of the manifest) and for an administrator."""
-    double = KubeDouble()
+    double = double or KubeDouble()
     url = double.start()
     own = write_kubeconfig(folder / "kubeconfig", url, TOCSIN)
     door = connect(KubernetesSettings(kubeconfig=write_kubeconfig(folder / "admin", url, ADMIN)))
@@ -373,7 +374,9 @@ def law_executor(site: Site, clock: Clock, *, dry_run: bool = False) -> Executor
     node = site.node("node-0")
     site.pod("train-0", node, gpus=0, annotations={"tocsin.io/checkpoint": "true"})
     workloads = {"default": site.deployment("infer", 3)}
-    settings = Settings.model_validate({"kubernetes": site.settings(workloads=workloads)})
+    if isinstance(site.double, DeviceDouble):
+        site.double.publish(node, ["GPU-0-0", "GPU-0-1"])
+    settings = Settings.model_validate({"kubernetes": site.settings(workloads=workloads, device_rules="NoSchedule")})
     settings.actions.dry_run = dry_run
     made = build_executor("kubernetes", Dependencies(settings=settings, clock=clock))
     assert isinstance(made, Kubernetes)

@@ -56,6 +56,7 @@ class State:
             templates = {
                 "leases": ("lease_create_409_exists", "gpu-monitor-leader"),
                 "events": ("event_create_409", "tocsin.gpu-node-1.0001"),
+                "devicetaintrules": ("dra_rule_create_409_exists", "tocsin-gpu-node-1-gpu-5"),
             }
             template, old = templates.get(path.rpartition("/")[2], ("pod_create_conflict_409", "free-0"))
             raise recorded(template, **{old: name, "train-0": name})
@@ -188,6 +189,9 @@ KINDS = {
     "scaledobjects": "ScaledObject",
     "leases": "Lease",
     "events": "Event",
+    "resourceslices": "ResourceSlice",
+    "resourceclaims": "ResourceClaim",
+    "devicetaintrules": "DeviceTaintRule",
 }
 SCALED = ("deployments", "replicasets", "statefulsets")
 """Kinds with replicas."""
@@ -203,6 +207,10 @@ def defaults(path: str, made: Json) -> None:
     plural = path.rpartition("/")[2]
     if plural == "nodes":
         made.setdefault("spec", {})
+    if plural == "devicetaintrules":
+        made["metadata"]["generation"] = 1
+        made["spec"]["taint"]["timeAdded"] = "2026-11-22T12:03:15Z"
+        made.setdefault("status", {})
     if plural == "pods":
         template = recorded("pod_create_bare_gpu").body
         made["spec"] = {**template["spec"], **made["spec"]}
@@ -254,6 +262,7 @@ def missing(path: str, name: str) -> Answer:
         "pods": ("evict_404_missing_pod", "nope"),
         "leases": ("lease_get_404", "gpu-monitor-leader"),
         "deployments": ("scale_404", "nope"),
+        "devicetaintrules": ("dra_rule_patch_404", "nope"),
     }
     template, old = templates.get(plural, ("scale_404", "nope"))
     swapped = {old: name} if plural in templates else {old: name, "deployments.apps": plural, "deployments": plural}
@@ -265,6 +274,7 @@ def conflict(path: str, name: str) -> Answer:
     templates = {
         "leases": ("lease_takeover_409_conflict", "gpu-monitor-leader"),
         "deployments": ("scale_put_conflict_409", "infer"),
+        "devicetaintrules": ("dra_rule_patch_409_rv", "tocsin-gpu-node-1-gpu-5"),
     }
     template, old = templates.get(path.rpartition("/")[2], ("node_taint_add_mergepatch_rv_conflict_409", "node-1"))
     return recorded(template, **{old: name})

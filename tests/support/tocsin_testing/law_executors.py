@@ -39,6 +39,7 @@ from tocsin_testing.builders import T0
 from tocsin_testing.fake_asg import FakeAsg, group
 from tocsin_testing.fake_slurm import FakeSlurm, Job, Node
 from tocsin_testing.fake_slurmrestd import rest_runner
+from tocsin_testing.kube_devices import DeviceDouble
 from tocsin_testing.kube_site import double_site, law_executor
 from tocsin_testing.node_world import FakePower
 from tocsin_testing.node_world import Node as GpuNode
@@ -177,7 +178,7 @@ def _simulated(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
 def _kubernetes(folder: Path, url: str, dry_run: bool) -> Iterator[LawSite]:
     """A cluster where everything that the executor supports can be done."""
     clock = ManualClock(T0)
-    with double_site(folder) as site:
+    with double_site(folder, DeviceDouble()) as site:
         executor = law_executor(site, clock, dry_run=dry_run)
         assert site.double is not None
         made = len(site.double.writes())

@@ -10,8 +10,9 @@ import pytest
 
 from tocsin.actions.executors.slurm import SlurmExecutor
 from tocsin.actions.kubernetes.api import Pod, quantity
+from tocsin.actions.kubernetes.budgets import covers
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.observe import covers, work_seen
+from tocsin.actions.kubernetes.observe import work_seen
 from tocsin.actions.model.executor import ManagerUnavailable, SeesWorkloads
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.facts import WorkloadSeen

@@ -270,4 +270,4 @@ def test_the_disruptive_actions_are_named() -> None:
     words = {"defragment", "scale in", "migrate", "cordon", "drain", "reset", "reboot"}
     assert {a.value.replace("_gpu", "").replace("_node", "").replace("_", " ") for a in disruptive} == words
     assert all(word in text for word in words)
-    assert {a.value for a in ActionKind if is_recovery(a)} == {"restore", "uncordon"}
+    assert {a.value for a in ActionKind if is_recovery(a)} == {"restore", "uncordon", "uncordon_gpu"}

@@ -322,6 +322,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     "coolant_temperature": (node_fault(53), node_fault(52)),
     "fan_failed": (node_fault(54), node_fault(55)),
     "power_supply_failed": (node_fault(55), node_fault(54)),
+    "gpu_condition": (node_fault(61), node_fault(62)),
+    "node_condition": (node_fault(62), node_fault(61)),
     "machine_check": (node_fault(42), node_fault(32)),
     "device_memory_uncorrected": (device_fault(1), device_fault(2)),
     "device_memory_worn_out": (device_fault(2), device_fault(1)),

@@ -27,6 +27,7 @@ subjects:
 {{- $wait := 300.0 -}}
 {{- if hasKey $kube "checkpoint_seconds" }}{{ $wait = $kube.checkpoint_seconds }}{{ end -}}
 {{- if gt (float64 $wait) 0.0 }}{{ $cluster = append $cluster "checkpoints" }}{{ end -}}
+{{- if $kube.device_rules }}{{ $cluster = append $cluster "devices" }}{{ end -}}
 {{- if $kube.delete_blocked_pods }}{{ $cluster = append $cluster "delete" }}{{ end -}}
 {{- $scaled := ternary (list "scale" "autoscalers") (list "scale") (eq ($kube.autoscaled | default "leave") "raise_minimum") -}}
 {{- range ($kube.workloads | default dict) -}}
@@ -35,6 +36,7 @@ subjects:
 {{- $_ := set $spaces (splitList "/" $target | first) $scaled -}}
 {{- end -}}
 {{- end -}}
+{{- if $kube.read_conditions }}{{ $cluster = append $cluster "conditions" }}{{ end -}}
 {{- if $kube.show_faults }}{{ $cluster = append $cluster "signs" }}{{ end -}}
 {{- with $kube.lease -}}
 {{- $space := splitList "/" . | first -}}

@@ -45,6 +45,7 @@ from tocsin.runtime.brain.journal_upkeep import ARCHIVE_SECONDS, JournalUpkeep
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, Lease, looking, open_lease
 from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
+from tocsin.runtime.brain.node_conditions import CONDITION_SECONDS, open_conditions
 from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.brain.plan_watch import PlanWatch
@@ -307,17 +308,27 @@ def _threads(
     if settings.notify.report_at:
         reports = ReportWatch(brain, BrainService(brain).morning_report)
         threads.append(Periodic("report", reports.look, REPORT_LOOK_SECONDS, clock, failed))
+    threads += _at_nodes(brain, failed)
+    if annotations is not None:
+        threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
+    if brain.lease is not None:
+        threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
+    return [thread for thread in threads if brain.journal.leads or thread.name in ON_STANDBY]
+
+
+def _at_nodes(brain: Brain, failed: Callable[[str], None]) -> list[Periodic]:
+    """What is shown and read at the nodes of managers, where settings ask for it."""
+    threads, clock = list[Periodic](), brain.clock
     signs = open_signs(brain)
     if signs is not None:
         threads.append(Periodic("signs", signs.look, SIGN_SECONDS, clock, failed))
     shown = open_slurm_signs(brain)
     if shown is not None:
         threads.append(Periodic("slurm_signs", shown.look, SIGN_SECONDS, clock, failed))
-    if annotations is not None:
-        threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
-    if brain.lease is not None:
-        threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
-    return [thread for thread in threads if brain.journal.leads or thread.name in ON_STANDBY]
+    conditions = open_conditions(brain)
+    if conditions is not None:
+        threads.append(Periodic("conditions", conditions.look, CONDITION_SECONDS, clock, failed))
+    return threads
 
 
 def _store_follower(brain: Brain) -> StoreFollower:
