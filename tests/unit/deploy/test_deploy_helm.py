@@ -60,6 +60,8 @@ EVERYTHING: Json = {
             "autoscaled": "raise_minimum",
             "delete_blocked_pods": True,
             "show_faults": True,
+            "read_conditions": True,
+            "device_rules": "NoExecute",
         },
     },
 }
@@ -117,8 +119,9 @@ def test_chart_and_package_are_one_version() -> None:
 
 def test_the_brain_gets_the_rights_that_its_settings_need(matrix: dict[str, Rendered], tmp_path: Path) -> None:
     tokens(tmp_path)
-    # Role signs has rights of role nodes too: it is bound where the executor is not.
-    roles = {right: feature for feature, rights in FEATURES.items() if feature != "signs" for right in rights}
+    # Roles signs and conditions have rights of role nodes too: they are bound where the executor is not.
+    shared = {"signs", "conditions"}
+    roles = {right: feature for feature, rights in FEATURES.items() if feature not in shared for right in rights}
     for name, rendered in matrix.items():
         full = "gpus" if name == "everything" else "tocsin"
         settings = settings_of(rendered, "brain", f"{full}-brain", tmp_path)
@@ -126,6 +129,7 @@ def test_the_brain_gets_the_rights_that_its_settings_need(matrix: dict[str, Rend
         needs = [need for need in needed(settings.kubernetes) if acts and need.right in roles]
         wanted = {(roles[need.right], need.namespace) for need in needs}
         wanted |= {("signs", "")} if settings.kubernetes.show_faults else set()
+        wanted |= {("conditions", "")} if settings.kubernetes.read_conditions else set()
         wanted |= {("lease", settings.kubernetes.lease.split("/")[0])} if settings.kubernetes.lease else set()
         bound = {
             (one["roleRef"]["name"].removeprefix(f"{full}-"), one["metadata"].get("namespace", ""))
