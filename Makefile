@@ -132,5 +132,7 @@ $(VENV)/.setup: pyproject.toml benchmarks/pyproject.toml constraints.txt .ci/kub
 	$(PIP) install --quiet -c constraints.txt -e benchmarks
 	@# The log-in by LDAP is built from source; where its headers lack, its tests say so.
 	@[ ! -e /usr/include/ldap.h ] || $(PIP) install --quiet -c constraints.txt -e ".[ldap]"
+	@# Cannot be imported without ROCm, and where it lies among the packages Ray cannot either: tests read its text.
+	$(PIP) install --quiet --no-deps --upgrade -c constraints.txt --target $(VENV)/aside amdsmi
 	@bash .ci/kubectl.sh $(BIN)
 	touch $@ $(VENV)/.demo

@@ -38,6 +38,9 @@ WEBHOOK = "the-webhook-s-key-0123456789"
 UNRECORDED = {
     "POST /v1/what-if": "a question: it changes nothing",
     "POST /api/v2/write": "telemetry: every reading is in the store; the journal is for what is decided and done",
+    "POST /api/v1/write": "telemetry, by remote write",
+    "POST /v1/metrics": "telemetry, by OTLP",
+    "POST /v1/alertmanager": "what another tool says: evidence on cards, which starts nothing",
     "POST /v1/orders/{order_id}/report": "how an order stands: the loop puts its outcome on record",
 }
 """Changing routes that journal nothing under the sender's name, and why."""

@@ -44,6 +44,7 @@ def calm(metric: str) -> float:
         "gpu_temperature_slowdown_celsius": 89.0,
         "gpu_temperature_shutdown_celsius": 92.0,
         "gpu_memory_temperature_max_operating_celsius": 95.0,
+        "gpu_bad_pages_max": 256.0,
     }.get(metric, 40.0)
 
 
