@@ -64,6 +64,36 @@ def _reachable(address: str) -> None:
         raise Unavailable(f"Ray at {address}: {error}; start it or give its address") from None
 
 
+def connect(address: str = "", workers: int = WORKERS) -> None:
+    """Join the Ray cluster at `address`; without one, start Ray on this machine with `workers` workers.
+
+    Raises Unavailable without the library or the cluster.
+    """
+    _reachable(address)
+    # Ray asks what hardware it runs on, and reports home; neither is wanted.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise Unavailable(f"Ray is not installed; {install_extra('ray')}") from None
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
+    except (ConnectionError, RuntimeError, OSError) as error:
+        raise Unavailable(f"Ray at {address or 'this machine'}: {error}") from None
+
+
+def disconnect() -> None:
+    """Leave the cluster; one that was started here ends."""
+    import ray
+
+    ray.shutdown()
+
+
 @contextmanager
 def engine(name: str, address: str = "") -> Iterator[Engine]:
     """The engine called `name`. `address` is that of a running Ray cluster; without one, Ray is started here with
@@ -76,23 +106,8 @@ def engine(name: str, address: str = "") -> Iterator[Engine]:
         return
     if name != Ray.name:
         raise InputError("engine", name, "no such engine", f"use one of {', '.join(ENGINES)}")
-    _reachable(address)
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise Unavailable(f"Ray is not installed; {install_extra('ray')}") from None
-    # Ray asks what hardware it runs on, and reports home; neither is wanted.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        if address:
-            ray.init(address=address, **quiet)
-        else:
-            ray.init(num_cpus=WORKERS, include_dashboard=False, **quiet)
-    except (ConnectionError, RuntimeError, OSError) as error:
-        raise Unavailable(f"Ray at {address or 'this machine'}: {error}") from None
+    connect(address)
     try:
         yield Ray()
     finally:
-        ray.shutdown()
+        disconnect()

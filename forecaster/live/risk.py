@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +49,15 @@ class RiskWarning:
     likeness: Likeness | None = None
 
 
+Score = Callable[[ModelVersion, Examples], Floats]
+"""Where the rows are scored: what `version.scorer.score` answers."""
+
+
+def score_here(version: ModelVersion, rows: Examples) -> Floats:
+    """In this process."""
+    return version.scorer.score(rows)
+
+
 class RiskModel:
     """A model of the registry over a fleet's features.
 
@@ -64,7 +73,9 @@ class RiskModel:
         self.horizons_ms = version.scorer.horizons_ms
         self.level = alarm_level(version, alarm_share)
 
-    def predict(self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
+    def predict(
+        self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int, score: Score = score_here
+    ) -> list[Prediction]:
         """A prediction for each of `gpus` that the builder knows, in that order, then one on the drift of the fleet.
         MIG instances share their GPU's."""
         known = examples_now(builder, now_ms)
@@ -72,7 +83,7 @@ class RiskModel:
         asked = [gpu for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
         # Not those that the builder still knows and that have left: what is usual is so among the others.
         fleet = known.take(np.array([place[gpu.uuid] for gpu in asked], dtype=np.int64))
-        scores = self._scorer.score(fleet)
+        scores = score(self._version, fleet)
         warned = self._explain(fleet, self._above(scores))
         kinds = self._version.kinds
         shares = None if kinds is None else kinds.shares(fleet)
@@ -241,8 +252,15 @@ class RiskWatch:
     prediction for the fleet says so.
     """
 
-    def __init__(self, place: RiskInputs, store: Store | None = None, plan: FeaturePlan | None = None) -> None:
+    def __init__(
+        self,
+        place: RiskInputs,
+        store: Store | None = None,
+        plan: FeaturePlan | None = None,
+        score: Score = score_here,
+    ) -> None:
         self._place = place
+        self._score = score
         self._plan = plan or FeaturePlan()
         self._registry = ModelRegistry(place.models)
         self._store = store
@@ -267,7 +285,7 @@ class RiskWatch:
         if now_ms - self._saved_ms >= SAVE_MS:
             self._save(builder, feed)
             self._saved_ms = now_ms
-        return [*model.predict(builder, heard, now_ms), *said]
+        return [*model.predict(builder, heard, now_ms, self._score), *said]
 
     def _current(self) -> RiskModel | None:
         version = self._registry.in_service

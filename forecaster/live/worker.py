@@ -8,18 +8,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from tocsin.config.settings import ForecastSettings
+from tocsin.config.settings import ForecastEngine, ForecastSettings
 from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live import worker_process
+from tocsin.forecaster.live.ray_models import RayModels
 from tocsin.forecaster.live.risk_inputs import RiskInputs
-from tocsin.forecaster.live.worker_process import Models, Part, Predictions, Work
+from tocsin.forecaster.live.worker_process import CHUNK, Models, Part, Predictions, Work
 from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.port import Store
-
-CHUNK = 32
-"""GPUs a call: `close` waits for the call under way, so that calls must be short."""
 
 
 class ForecastFailed(TocsinError):
@@ -72,7 +70,8 @@ class ForecastWorker:
 
     `place` says where the risk model finds store and models; without a process of its own it reads `store`.
     With `settings.worker` they run in one spawned process, which starts with the first request and is started again
-    after it died (`deaths` counts that); without, `submit` computes before it returns. Safe to use from any thread.
+    after it died (`deaths` counts that); without, `submit` computes before it returns. With engine "ray" that process
+    shares the work out to `shards` actors. Safe to use from any thread.
     """
 
     def __init__(
@@ -92,6 +91,9 @@ class ForecastWorker:
         self._count_lock = threading.Lock()
         self._closed = False
         self.metrics = self._models.metrics
+        on_ray = settings.engine is ForecastEngine.RAY
+        self._engine = RayModels if on_ray else Models
+        self.shards = settings.ray_shards if on_ray else 1
         self.deaths = 0
 
     def submit(self, history: Sequence[GpuHistory], now_ms: int) -> Future[Predictions]:
@@ -100,12 +102,14 @@ class ForecastWorker:
         The future ends with the predictions of all models, with Unavailable where the process died or was closed
         first, or with ForecastFailed where a model raised.
         """
-        chunks = [history[i : i + CHUNK] for i in range(0, len(history), CHUNK)]
+        size = CHUNK * self.shards
+        chunks = [history[i : i + size] for i in range(0, len(history), size)]
         return self._submit(Models.predict, chunks, now_ms)
 
     def submit_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Future[Predictions]:
         """Forecast the capacity of every pool as of `now_ms`; the future ends as that of `submit` does."""
-        return self._submit(Models.predict_pools, [[one] for one in pools], now_ms)
+        chunks = [pools[i : i + self.shards] for i in range(0, len(pools), self.shards)]
+        return self._submit(Models.predict_pools, chunks, now_ms)
 
     def submit_risk(self, gpus: Sequence[Gpu], now_ms: int) -> Future[Predictions]:
         """The risk of `gpus` as of `now_ms`; the future ends as that of `submit` does, empty where the worker was given
@@ -149,7 +153,7 @@ class ForecastWorker:
                 max_workers=1,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=worker_process.start,
-                initargs=(self._settings, self._only, self._place),
+                initargs=(self._engine, self._settings, self._only, self._place),
             )
         return self._pool
 

@@ -18,11 +18,19 @@ from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory, build_all
 from tocsin.store.port import Store
 
 if TYPE_CHECKING:
+    from tocsin.forecaster.features.examples import Examples, Floats
+    from tocsin.forecaster.lifecycle.model_registry import ModelVersion
     from tocsin.forecaster.live.risk import RiskWatch
 
 
 Predictions = list[Prediction]
 Part = TypeVar("Part")
+
+
+CHUNK = 32
+"""GPUs a call: `close` waits for the call under way, so that calls must be short."""
+SCORED = 1000
+"""Rows that a risk model scores at once."""
 
 
 class Models:
@@ -39,6 +47,18 @@ class Models:
         self._capacity = CapacityForecaster(settings.coverage)
         self._place, self._store = place, store
         self._watch: RiskWatch | None = None
+
+    def score(self, version: ModelVersion, rows: Examples) -> Floats:
+        """The scores of `rows`, in parts that do not depend on who works on them: so every engine has the same ones."""
+        import numpy as np
+
+        bounds = [np.arange(i, min(i + SCORED, len(rows))) for i in range(0, len(rows), SCORED)]
+        if len(bounds) < 2:
+            return np.concatenate(self._score_parts(version, [rows]))
+        return np.concatenate(self._score_parts(version, [rows.take(part) for part in bounds]))
+
+    def _score_parts(self, version: ModelVersion, parts: Sequence[Examples]) -> list[Floats]:
+        return [version.scorer.score(part) for part in parts]
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -57,7 +77,7 @@ class Models:
         if self._watch is None:
             from tocsin.forecaster.live.risk import RiskWatch
 
-            self._watch = RiskWatch(self._place, self._store)
+            self._watch = RiskWatch(self._place, self._store, score=self.score)
         return self._watch.predict(gpus, now_ms)
 
 
@@ -68,6 +88,7 @@ def one_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
+Engine = Callable[[ForecastSettings, Sequence[str] | None, RiskInputs | None], Models]
 Work = Callable[[Models, Part, int], Predictions]
 
 _models: list[Models] = []
@@ -81,14 +102,15 @@ def _follow_parent() -> None:
         os._exit(0)
 
 
-def start(settings: ForecastSettings, only: Sequence[str] | None, place: RiskInputs | None) -> None:
+def start(make: Engine, settings: ForecastSettings, only: Sequence[str] | None, place: RiskInputs | None) -> None:
     """Build the models. Ctrl-C reaches the whole process group; ending is the parent's decision alone."""
     one_thread()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, name="follow-parent", daemon=True).start()
-    _models[:] = [Models(settings, only, place)]
+    _models[:] = [make(settings, only, place)]
 
 
 def ask(work: Work[Part], part: Part, now_ms: int) -> Predictions:
-    """Do `work` with the models of this process."""
-    return work(_models[0], part, now_ms)
+    """Do `work`, a method of `Models`, with the models of this process."""
+    made: Predictions = getattr(_models[0], work.__name__)(part, now_ms)
+    return made

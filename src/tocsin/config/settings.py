@@ -297,6 +297,13 @@ class FragmentationSettings(Section):
     """Jobs that free GPUs are measured by, as `{ gpus = 8, share = 0.3 }`; empty takes the jobs that run now."""
 
 
+class ForecastEngine(StrEnum):
+    """Where live forecasts are computed."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 class ForecastSettings(Section):
     """Time-to-threshold forecasts."""
 
@@ -312,6 +319,12 @@ class ForecastSettings(Section):
     """Share of its claims that must come true for a kind of forecast to be heard; below it is muted, and judged on."""
     worker: bool = True
     """Whether models run in a process of their own, so that an XID never waits for one."""
+    engine: ForecastEngine = ForecastEngine.LOCAL
+    """`local`: the worker process of the brain. `ray`: actors of a Ray cluster, which cells of a fleet may share."""
+    ray_address: str = ""
+    """HOST:PORT of the Ray cluster's head; empty: Ray is started on this machine with as many workers as shards."""
+    ray_shards: int = Field(default=2, ge=1, le=256)
+    """Actors that share the forecasts of this brain, one processor each."""
     models: Path = Path("var/brain/models")
     """Folder of trained models; see `tocsin models`."""
     alarm_share: float = Field(default=0.001, gt=0, lt=1)
@@ -324,6 +337,12 @@ class ForecastSettings(Section):
     """Family of scorers that is trained."""
     warm_days: float = Field(default=7.0, gt=0)
     """How much past the risk model reads at a first start; later it goes on from where it was."""
+
+    @model_validator(mode="after")
+    def _ray_outside_the_brain(self) -> Self:
+        if self.engine is ForecastEngine.RAY and not self.worker:
+            raise ValueError("engine ray works in the worker process; set worker = true")
+        return self
 
 
 class LimitSettings(Section):

@@ -26,7 +26,7 @@ from tocsin.store.port import Series, Store, StoreUnavailable
 log = structlog.get_logger()
 
 CHUNK = 100
-"""GPUs whose past is read in one request and held in memory at once."""
+"""GPUs whose past is read in one request and held in memory at once; so many for each shard that forecasts them."""
 
 MOST_SETTLED = 200
 """Cases that are judged in one pass: each reads the series of its window (own choice)."""
@@ -150,10 +150,11 @@ class FleetForecasts:
         self._last_ms = now_ms
         made: list[Prediction] = []
         try:
-            for start in range(0, len(gpus), CHUNK):
+            size = CHUNK * self._worker.shards
+            for start in range(0, len(gpus), size):
                 if self._stopping.is_set():
                     break
-                made += self._part(gpus[start : start + CHUNK], now_ms)
+                made += self._part(gpus[start : start + size], now_ms)
         except TocsinError as error:
             self._note("forecast failed", error)
         return made
