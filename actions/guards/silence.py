@@ -1,4 +1,4 @@
-"""What people acknowledged, snoozed or planned: which notifications wait, and where no action runs."""
+"""What people acknowledged, snoozed, planned or silenced: which notifications wait, and where no action runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tocsin.actions.guards.base import Applies, Hold, guard
+from tocsin.actions.model.alert_silences import AlertSilence
 from tocsin.actions.model.ledger_entry import SILENCE
 from tocsin.actions.model.scope import affected, hosts_of, named_host
 from tocsin.actions.model.silences import (
@@ -17,6 +18,7 @@ from tocsin.actions.model.silences import (
     standing,
 )
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision, DefragmentParameters, MigrateParameters, ranks_in
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
@@ -29,6 +31,10 @@ _SAID = {
     SilenceKind.SNOOZE: "snoozed",
     SilenceKind.MAINTENANCE: "maintenance planned",
 }
+ALERTMANAGER = "alertmanager"
+ALERTMANAGER_HARD_FAULT = "alertmanager_hard_fault"
+WITHHOLDING = (*SilenceKind, ALERTMANAGER, ALERTMANAGER_HARD_FAULT)
+"""By what notifications are held back, as it is counted."""
 _SHOWN = 100
 """Characters of a name or a reason in a verdict; own choice."""
 
@@ -63,11 +69,34 @@ def silence_of(decision: Decision, view: FleetView, now_ms: int) -> Silence | No
     return max(covering, key=lambda one: (one.until_ms, one.id), default=None)
 
 
+def alert_silence_of(decision: Decision, view: FleetView, now_ms: int) -> AlertSilence | None:
+    """The silence of Alertmanager's that covers a notification; None where none does. A report is no alert."""
+    if not view.alert_silences.known or decision.alert_level is AlertLevel.NOTE:
+        return None
+    incident = view.incident_of.get(decision.incident)
+    subjects = () if incident is None else cause_of(incident).subjects
+    return view.alert_silences.over(decision, subjects, lambda subject: _gpus_on(subject, view), now_ms)
+
+
+def held_back_by(decision: Decision, view: FleetView, now_ms: int) -> str:
+    """What holds a notification back, as it is counted; empty where nothing does."""
+    if (own := silence_of(decision, view, now_ms)) is not None:
+        return own.kind
+    if alert_silence_of(decision, view, now_ms) is None:
+        return ""
+    return ALERTMANAGER_HARD_FAULT if decision.hard_fault else ALERTMANAGER
+
+
 @guard(SILENCE, 52, Applies.EVERYTHING)
 def silence(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
-    """Has nobody acknowledged, snoozed or planned what a notification is about. It holds no action."""
-    one = silence_of(decision, view, now_ms) if decision.action is ActionKind.NOTIFY else None
-    return None if one is None else Hold(_in_words(one), one.until_ms)
+    """Has nobody acknowledged, snoozed, planned or silenced what a notification is about. It holds no action."""
+    if decision.action is not ActionKind.NOTIFY:
+        return None
+    if (own := silence_of(decision, view, now_ms)) is not None:
+        return Hold(_in_words(own), own.until_ms)
+    if (one := alert_silence_of(decision, view, now_ms)) is not None:
+        return Hold(one.in_words(to_iso(one.until_ms), hard_fault=decision.hard_fault), one.until_ms)
+    return None
 
 
 @guard("planned_maintenance", 82, Applies.ACTIONS, counts_for_breaker=True)

@@ -13,7 +13,7 @@ import structlog
 from tocsin.actions.guards.base import evaluate as evaluate_guards
 from tocsin.actions.guards.base import guards, worst
 from tocsin.actions.guards.permission import effective_mode
-from tocsin.actions.guards.silence import silence_of
+from tocsin.actions.guards.silence import held_back_by
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.loop.execution import Execution, Inline, Workers
 from tocsin.actions.loop.notifications import Notifications
@@ -57,7 +57,7 @@ from tocsin.domain.prediction import Prediction
 # Asking the guards, recording what they say, and closing what has no more reason to wait.
 
 WITHHELD = "withheld_"
-"""How the names of counts begin of notifications that silences hold back; the kind of silence follows."""
+"""How the names of counts begin of notifications that silences hold back; by what follows."""
 SELECTION = "selection"
 """Name of the loop's own verdict: is this what the subject needs most."""
 
@@ -97,9 +97,9 @@ class GuardEvaluation:
         before = record.rulings()
         record.verdicts, record.overall = verdicts, overall
         if record.rulings() != before:
-            held_back = silence_of(decision, view, now_ms) if record.silenced and not record.withheld else None
-            if held_back is not None:
-                self.counts[f"{WITHHELD}{held_back.kind}"] += 1
+            held_back = held_back_by(decision, view, now_ms) if record.silenced and not record.withheld else ""
+            if held_back:
+                self.counts[f"{WITHHELD}{held_back}"] += 1
             cause = "" if record.counted else self._cause(decision, verdicts, view)
             self._decision_log.verdicts_given(record, verdicts, str(overall), cause=cause)
         rejecting = self._rejecting | {v.guard for v in own}

@@ -15,12 +15,12 @@ from tocsin.actions.model.silences import (
     Silence,
     payload_of,
 )
-from tocsin.actions.notifications.channel import clean
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, to_iso
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
+from tocsin.domain.words import clean
 
 SHORTEST_MS = MINUTE
 LONGEST_MS = {SilenceKind.ACKNOWLEDGEMENT: DAY, SilenceKind.SNOOZE: 7 * DAY, SilenceKind.MAINTENANCE: 7 * DAY}

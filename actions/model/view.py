@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.planning.facts import NodeState
@@ -58,6 +59,7 @@ class FleetView:
     seen; empty where none is asked. `foresight` is the last look of the planners. `blind` says that a manager has not
     answered lately. `errors` has the instants of errors of the hardware of the last day, by UUID of the GPU, `figures`
     what rules see of pools and the fleet, by ``metric|name``. `active` is False while another brain acts for the fleet.
+    `alert_silences` are those of Alertmanager.
     `controls` and `policy` are filled in by the loop, from the journal and the settings.
     """
 
@@ -74,6 +76,7 @@ class FleetView:
     figures: Mapping[str, float] = field(default_factory=dict)
     active: bool = True
     foresight: Foresight = field(default_factory=Foresight)
+    alert_silences: AlertSilences = field(default_factory=AlertSilences)
     controls: Controls = field(default_factory=Controls)
     policy: Policy = field(default_factory=Policy)
     derived: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.channel import ChannelDependencies, Message, clean, clip
+from tocsin.actions.model.alert_labels import LABEL_LIMIT, labels_of
+from tocsin.actions.notifications.channel import ChannelDependencies, Message
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
 from tocsin.domain.clock import SECOND, to_iso
-from tocsin.domain.decision import Decision, NotifyParameters
-from tocsin.domain.finding import SubjectKind
+from tocsin.domain.words import clean, clip
 
 PATH = "/api/v2/alerts"
 HELD_REFRESHES = 5
 """An alert outlives this many missed refreshes, as Prometheus lets its own outlive four evaluations; own choice."""
-LABEL_LIMIT = 256
-"""Characters of a label's value; own choice, Alertmanager knows no bound but that of the body."""
 
 
 class Alertmanager(HttpChannel):
@@ -64,27 +62,6 @@ class Alertmanager(HttpChannel):
         return alert
 
 
-def labels_of(decision: Decision, more: dict[str, str]) -> dict[str, str]:
-    """What identifies the alert: the same fault has the same labels for as long as it lasts."""
-    subject = decision.subject
-    parameters = decision.parameters
-    escalated = isinstance(parameters, NotifyParameters) and bool(parameters.escalates)
-    known = {
-        "alertname": "TocsinActionFailed" if escalated else alertname(decision.rule),
-        "severity": str(decision.severity),
-        "level": str(decision.alert_level),
-        "rule": decision.rule,
-        "category": str(decision.category),
-        "gpu": subject.name if subject.kind is SubjectKind.GPU else "",
-        "host": subject.name if subject.kind is SubjectKind.HOST else subject.host,
-        "pool": subject.name if subject.kind is SubjectKind.POOL else subject.pool,
-        "part": subject.detail,
-        "simulated": "true" if decision.simulated else "false",
-    }
-    values = {name: clip(clean(value), LABEL_LIMIT) for name, value in (known | more).items()}
-    return {name: value for name, value in values.items() if value}
-
-
 def _shared_labels(message: Message, more: dict[str, str]) -> dict[str, str]:
     """What was beyond the budget of pages at one step is one alert; `notification` tells it from that of another, so
     that the end of one is not the end of both."""
@@ -96,8 +73,3 @@ def _shared_labels(message: Message, more: dict[str, str]) -> dict[str, str]:
     }
     values = {name: clip(clean(value), LABEL_LIMIT) for name, value in (known | more).items()}
     return {name: value for name, value in values.items() if value} | {"notification": message.id}
-
-
-def alertname(rule: str) -> str:
-    """`gpu_silent` as TocsinGpuSilent."""
-    return "Tocsin" + "".join(word[:1].upper() + word[1:] for word in clean(rule).replace("_", " ").split())

@@ -6,7 +6,6 @@ A message in words is cleaned of everything that is not text and clipped, in Eng
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from tocsin.domain.clock import Clock, SystemClock, to_iso
 from tocsin.domain.decision import Decision, NotifyParameters
 from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.grouping import grouped
+from tocsin.domain.words import clean, clip
 from tocsin.plugins import Kind, load
 
 MOST_RULES = 10
@@ -199,30 +199,6 @@ class MessageText:
         """All of it, a line each."""
         facts = " · ".join(f"{label}: {value}" for label, value in self.facts)
         return "\n".join(filter(None, (self.title, self.body, facts, *(f"{name}: {url}" for name, url in self.links))))
-
-
-def clean(text: str) -> str:
-    """`text` without what is no text, on one line.
-
-    Control characters and line ends become a space, invisible and direction marks vanish, half a surrogate pair becomes
-    the replacement character.
-    """
-    kept = text if text.isprintable() else "".join(_kept(letter) for letter in text)
-    return " ".join(kept.split())
-
-
-def _kept(letter: str) -> str:
-    kind = unicodedata.category(letter)
-    if kind in {"Cc", "Zl", "Zp"}:
-        return " "
-    if kind == "Cf":
-        return ""
-    return "\ufffd" if kind in {"Cs", "Cn"} else letter
-
-
-def clip(text: str, limit: int) -> str:
-    """At most `limit` characters of `text`; what was cut off is shown as three dots."""
-    return text if len(text) <= limit else text[: max(0, limit - 3)].rstrip() + "..."
 
 
 def clip_bytes(text: str, limit: int) -> str:

@@ -14,16 +14,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import httpx2
 
-from tocsin.actions.notifications.channel import (
-    ChannelDependencies,
-    Delivery,
-    Message,
-    MessageText,
-    clean,
-    clip,
-    text_of,
-)
+from tocsin.actions.notifications.channel import ChannelDependencies, Delivery, Message, MessageText, text_of
 from tocsin.domain.clock import SECOND
+from tocsin.domain.words import clean, clip
 from tocsin.http_client import http_client
 
 FIRST_PAUSE_SECONDS = 0.5

@@ -18,8 +18,6 @@ from tocsin.actions.notifications.channel import (
     Notifier,
     Phase,
     build_channel,
-    clean,
-    clip,
     message_of,
     urgency,
 )
@@ -32,6 +30,7 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision
 from tocsin.domain.finding import SubjectKind
+from tocsin.domain.words import clean, clip
 from tocsin.telemetry.metrics import OwnMetrics
 
 PATIENCE_SECONDS = 0.5

@@ -11,19 +11,11 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 
-from tocsin.actions.notifications.channel import (
-    Channel,
-    ChannelDependencies,
-    Delivery,
-    Links,
-    Message,
-    clean,
-    clip,
-    text_of,
-)
+from tocsin.actions.notifications.channel import Channel, ChannelDependencies, Delivery, Links, Message, text_of
 from tocsin.config.notify import ChannelSettings, MailSettings
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError
+from tocsin.domain.words import clean, clip
 from tocsin.http_client import client_context
 
 SUBJECT_LIMIT = 150

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.channel import Message, clean, clip
+from tocsin.actions.notifications.channel import Message
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import to_iso
+from tocsin.domain.words import clean, clip
 
 SUMMARY_LIMIT = 1_024
 _SEVERITIES = {AlertLevel.NOTE: "info", AlertLevel.WARNING: "warning", AlertLevel.PAGE: "critical"}

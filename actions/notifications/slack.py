@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.channel import Message, MessageText, clip, no_mention
+from tocsin.actions.notifications.channel import Message, MessageText, no_mention
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
+from tocsin.domain.words import clip
 
 HEADER_LIMIT = 150
 SECTION_LIMIT = 3_000

@@ -11,22 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.actions.notifications.channel import (
-    Message,
-    Phase,
-    build_channel,
-    clean,
-    clip,
-    clip_bytes,
-    message_of,
-    text_of,
-)
+from tocsin.actions.notifications.channel import Message, Phase, build_channel, clip_bytes, message_of, text_of
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
 from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
 from tocsin.domain.decision import Decision, parameters_of
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.words import clean, clip
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means
 
 FEISHU_BYTES = 20 * 1024

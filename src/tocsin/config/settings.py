@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 
 from tocsin.config.access import ApiSettings
 from tocsin.config.address import split_address
+from tocsin.config.alertmanager import AlertmanagerSettings
 from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.kubernetes import KubernetesSettings
@@ -504,6 +505,7 @@ class Settings(Section):
     otlp: OtlpSettings = Field(default_factory=OtlpSettings)
     redfish: RedfishSettings = Field(default_factory=RedfishSettings)
     promql: PromqlSettings = Field(default_factory=PromqlSettings)
+    alertmanager: AlertmanagerSettings = Field(default_factory=AlertmanagerSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)

@@ -1,17 +1,25 @@
-"""What silences make of cards: which are acknowledged, which are hidden, and by what."""
+"""What silences make of cards: which are acknowledged, which are hidden, and by what; and of which nobody is told,
+because somebody silenced it at Alertmanager."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tocsin.actions.model.alert_silences import AlertSilence, AlertSilences
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.silences import Cause, GpusOn, Silence, around, standing
-from tocsin.client.models_cards import Card, CardState
+from tocsin.client.models_cards import Card, CardEvidence, CardState
 from tocsin.client.models_silences import SilenceOut
 from tocsin.domain.clock import optional_iso, to_iso
+from tocsin.domain.finding import ActionKind
+from tocsin.domain.grouping import grouped
+from tocsin.domain.phrase import in_chinese
 from tocsin.domain.silence import SilenceKind
 
 _OPEN = (CardState.OPEN, CardState.REOPENED)
+MOST_SHOWN = 3
+"""Silences of Alertmanager's on one card."""
 _HIDING = (SilenceKind.SNOOZE, SilenceKind.MAINTENANCE)
 
 
@@ -51,6 +59,34 @@ def marker(silences: Sequence[Silence], gpus_on: GpusOn, now_ms: int) -> Callabl
         return card.model_copy(update=update) if update else card
 
     return marked
+
+
+def sayer(
+    silences: AlertSilences, statuses: Sequence[DecisionStatus], gpus_on: GpusOn, now_ms: int
+) -> Callable[[Card, Sequence[Cause]], Card]:
+    """What adds to a card that is not over who has silenced its notifications at Alertmanager, until when and why. They
+    hide no card."""
+    notices = [one.decision for one in statuses if one.decision.action is ActionKind.NOTIFY] if silences.known else []
+    by_cause = grouped((name, one) for one in notices for name in {one.incident, *one.findings[:1]} if name)
+
+    def said(card: Card, causes: Sequence[Cause]) -> Card:
+        told: dict[str, CardEvidence] = {}
+        for cause in causes:
+            for decision in by_cause.get(cause.id, ()):
+                found = silences.over(decision, cause.subjects, gpus_on, now_ms)
+                if found is not None:
+                    told[found.id] = _evidence(found, hard_fault=decision.hard_fault)
+        shown = list(told.values())[:MOST_SHOWN]
+        return card.model_copy(update={"evidence": [*card.evidence, *shown]}) if shown else card
+
+    return said
+
+
+def _evidence(one: AlertSilence, *, hard_fault: bool) -> CardEvidence:
+    words = one.in_words(to_iso(one.until_ms), hard_fault=hard_fault)
+    return CardEvidence(
+        kind="silence", text=str(words), text_zh=in_chinese(words), name=one.by, at=to_iso(one.starts_ms)
+    )
 
 
 def _acknowledged(card: Card, causes: Sequence[Cause], acks: Sequence[Silence]) -> dict[str, Any]:

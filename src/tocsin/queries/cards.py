@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.goals import in_words
@@ -27,7 +28,7 @@ from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import Ranking, most_urgent
 from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
-from tocsin.queries.card_silences import marker
+from tocsin.queries.card_silences import marker, sayer
 from tocsin.queries.card_words import (
     CardCause,
     Names,
@@ -79,6 +80,7 @@ class CardInputs:
     cost: CostSettings
     price: Prices
     fresh_ms: int
+    alert_silences: AlertSilences = field(default_factory=AlertSilences)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,9 @@ def make_cards(inputs: CardInputs) -> list[MadeCard]:
     maker = _Maker(inputs)
     made = [*maker.of_incidents(), *maker.silent(), *maker.expected(), *maker.left_over(), *maker.resolved()]
     mark = marker(inputs.controls.silences, maker.gpus_on, inputs.snapshot.now_ms)
-    return sorted((replace(one, card=mark(one.card, one.causes)) for one in made), key=lambda one: _rank(one.card))
+    say_who = sayer(inputs.alert_silences, inputs.statuses, maker.gpus_on, inputs.snapshot.now_ms)
+    marked = (replace(one, card=say_who(mark(one.card, one.causes), one.causes)) for one in made)
+    return sorted(marked, key=lambda one: _rank(one.card))
 
 
 def _rank(card: Card) -> tuple[bool, bool, bool, int, float, float, str, str]:

@@ -1,19 +1,21 @@
 """Alerts that an Alertmanager has sent, as evidence on the cards of the GPUs and hosts that they name.
 
 What must hold: an alert of others opens no card and starts no action; it says on a card that somebody else sees
-something there. Alertmanager sends nothing of what it silences or inhibits, so nothing of that is shown. They are in
-memory alone: what fires is told again every ``repeat_interval``.
+something there. Alertmanager sends nothing of what it silences or inhibits, so nothing of that is shown; of what is
+silenced after it was told it sends no end, so that is left off the cards by the silences that the brain knows. They are
+in memory alone: what fires is told again every ``repeat_interval``.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue, ValidationError
 
+from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.client.models_alerts import ForeignAlert
 from tocsin.client.models_cards import Card, CardEvidence, CardState
 from tocsin.collector.dcgm.exposition import LineLabels, host_of
@@ -31,11 +33,13 @@ SHOWN = 5
 _UUID = ("gpu_uuid", "uuid", "exported_uuid")
 _SUMMARY = ("summary", "description", "message")
 _SUMMARY_CHARACTERS = 300
+_LABEL_CHARACTERS = 4_096
+"""Characters of all labels of an alert that are kept for silences to match; one with more is silenced by none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Alert:
-    """One that fires; `gpu` is empty where it is about the host."""
+    """One that fires; `gpu` is empty where it is about the host, `labels` where they are too long to keep."""
 
     name: str
     text: str
@@ -43,13 +47,17 @@ class _Alert:
     gpu: str
     since_ms: int | None
     told_ms: int
+    labels: Mapping[str, str]
 
 
 class ForeignAlerts:
     """What fires by the last word on it; safe to use from several threads."""
 
-    def __init__(self, latest: Callable[[], Iterable[Reading]]) -> None:
+    def __init__(
+        self, latest: Callable[[], Iterable[Reading]], silences: Callable[[], AlertSilences] = AlertSilences
+    ) -> None:
         self._latest = latest
+        self._silences = silences
         self._lock = threading.Lock()
         self._kept: dict[str, _Alert] = {}
 
@@ -92,27 +100,33 @@ class ForeignAlerts:
         said = LineLabels(alert.annotations).first(*_SUMMARY) or ", ".join(f"{k}={v}" for k, v in alert.labels.items())
         name = labels.first("alertname") or "alert"
         since = _instant(alert.starts_at)
-        self._kept[alert.fingerprint] = _Alert(name[:100], said[:_SUMMARY_CHARACTERS], host, uuid, since, now_ms)
+        short = sum(len(key) + len(value) for key, value in alert.labels.items()) <= _LABEL_CHARACTERS
+        kept = alert.labels if short else {}
+        self._kept[alert.fingerprint] = _Alert(name[:100], said[:_SUMMARY_CHARACTERS], host, uuid, since, now_ms, kept)
         return "firing"
 
     def on(self, made: Sequence[MadeCard], now_ms: int) -> list[MadeCard]:
-        """`made` with what fires at the place of each card that is open."""
+        """`made` with what fires, and is not silenced, at the place of each card that is open."""
         with self._lock:
             firing = [one for one in self._kept.values() if now_ms - one.told_ms < KEPT_MS]
         if not firing:
             return list(made)
-        return [replace(one, card=_with(one, firing)) if _is_open(one) else one for one in made]
+        silences = self._silences()
+
+        def heard(alert: _Alert) -> bool:
+            return not alert.labels or silences.over_alert(alert.labels, now_ms) is None
+
+        return [replace(one, card=_with(one, firing, heard)) if _is_open(one) else one for one in made]
 
 
 def _is_open(made: MadeCard) -> bool:
     return made.card.state is not CardState.RESOLVED
 
 
-def _with(made: MadeCard, firing: Sequence[_Alert]) -> Card:
+def _with(made: MadeCard, firing: Sequence[_Alert], heard: Callable[[_Alert], bool]) -> Card:
     subjects = [subject for cause in made.causes for subject in cause.subjects] or [made.card.subject]
-    about = sorted(
-        (one for one in firing if _is_about(one, subjects)), key=lambda one: (one.since_ms or one.told_ms, one.name)
-    )
+    about = [one for one in firing if _is_about(one, subjects) and heard(one)]
+    about.sort(key=lambda one: (one.since_ms or one.told_ms, one.name))
     told = [
         CardEvidence(
             kind="alert", text=one.text, name=one.name, at=None if one.since_ms is None else to_iso(one.since_ms)

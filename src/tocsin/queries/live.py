@@ -8,6 +8,7 @@ from typing import Protocol
 from tocsin.accounting.prices import PriceList
 from tocsin.accounting.table import UsageTable
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.planning.facts import NodeState, WorkloadSeen
 from tocsin.client.control import OrderTaken
@@ -146,6 +147,10 @@ class LiveBrain(Protocol):
     @property
     def incidents(self) -> list[Incident]:
         """Open incidents of the last evaluation."""
+
+    @property
+    def alert_silences(self) -> AlertSilences:
+        """What people have silenced at Alertmanager."""
 
     @property
     def evaluations(self) -> int:

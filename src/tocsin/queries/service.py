@@ -117,7 +117,7 @@ class BrainService:
         self._brain = brain
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
-        self._alerts = ForeignAlerts(brain.memory.latest)
+        self._alerts = ForeignAlerts(brain.memory.latest, lambda: brain.alert_silences)
         self._pushed = PushedFleet(brain.settings.promql, brain.metrics, self._newest, self._fresh_ms)
         self._fleet_map = FleetMapSource(brain)
         self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
@@ -243,6 +243,7 @@ class BrainService:
             brain.settings.actions.cost,
             brain.settings.prices.prices(),
             self._fresh_ms,
+            brain.alert_silences,
         )
         return self._alerts.on(make_cards(inputs), snapshot.now_ms)
 

@@ -285,12 +285,25 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_notifications_withheld_total": OwnMetric(
         "counter",
         ("reason",),
-        "Notifications held back until an acknowledgement, snooze or maintenance ends; what then still holds is told.",
+        "Notifications held back until a silence of Tocsin or Alertmanager ends; what then still holds is told.",
     ),
     "tocsin_channel_deliveries_total": OwnMetric(
         "counter",
         ("channel", "outcome"),
         "Notifications by channel: delivered, summarised, retried, failed, resolved, or unresolved: end not sent.",
+    ),
+    "tocsin_alertmanager_up": OwnMetric(
+        "gauge", ("server",), "Whether the last question for the silences of Alertmanager was answered: 1 or 0."
+    ),
+    "tocsin_alertmanager_looks_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Questions for its silences: taken, unreachable, access, too_long or not_alertmanager.",
+    ),
+    "tocsin_alertmanager_silences": OwnMetric(
+        "gauge",
+        ("state",),
+        "Silences of Alertmanager: standing, unusable and so not respected, or beyond the bound and not looked at.",
     ),
     # the present state, made for the brain's page
     "tocsin_evaluation_age_seconds": OwnMetric(

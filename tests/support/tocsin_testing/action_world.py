@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.policy import Policy
@@ -152,6 +153,7 @@ class World:
         self.elsewhere: set[str] = set()
         self.nodes: dict[str, NodeState] = {}
         self.active = True
+        self.alert_silences = AlertSilences()
         self.values: dict[str, dict[str, float]] = {}
         self.restart()
 
@@ -189,6 +191,7 @@ class World:
             self._confirmations.update(live, now_ms),
             nodes=self.nodes,
             active=self.active,
+            alert_silences=self.alert_silences,
             policy=self.policy,
         )
 

@@ -6,10 +6,12 @@ import hashlib
 
 from hypothesis import strategies as st
 
+from tocsin.actions.model.alert_silences import AlertSilence, AlertSilences, matcher_of
 from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.silences import Silence
 from tocsin.actions.model.view import FleetView, GpuView
+from tocsin.actions.notifications.alertmanager_silences import MOST_BY, MOST_COMMENT
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import ActionSettings
 from tocsin.domain.clock import DAY
@@ -87,6 +89,22 @@ silences = st.builds(
     reason=st.sampled_from(["", "new fans", "w" * 500]),
     causes=st.sampled_from([frozenset[str](), frozenset({"f1"})]),
 )
+alert_matchers = st.builds(
+    matcher_of,
+    st.sampled_from(["host", "Hostname", "instance", "UUID", "gpu", "severity", "cluster"]),
+    st.sampled_from(["GPU-1", "node-1", "node-1:9400", "node-.*", ".+", "", "critical"]),
+    is_regex=st.booleans(),
+    is_equal=st.booleans(),
+)
+alert_silences = st.builds(
+    AlertSilence,
+    st.sampled_from(["a1", "a2"]),
+    st.lists(alert_matchers, max_size=2).map(tuple),
+    st.sampled_from([0, T0 - DAY, T0]),
+    st.sampled_from([T0 + DAY, 10**14]),
+    by=st.sampled_from(["", "ann", "b" * MOST_BY]),
+    comment=st.sampled_from(["", "new fans", "w" * MOST_COMMENT]),
+)
 controls = st.builds(
     Controls,
     paused=st.none() | notes,
@@ -130,6 +148,7 @@ views = st.builds(
     ),
     blind=st.booleans(),
     active=st.booleans(),
+    alert_silences=st.lists(alert_silences, max_size=2).map(lambda found: AlertSilences(tuple(found))),
     controls=controls,
     policy=policies,
 )

@@ -17,8 +17,9 @@ import trustme
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+from tocsin.actions.model.alert_labels import alertname, labels_of
 from tocsin.actions.notifications import dingtalk, feishu
-from tocsin.actions.notifications.alertmanager import PATH, alertname, labels_of
+from tocsin.actions.notifications.alertmanager import PATH
 from tocsin.actions.notifications.channel import (
     ChannelDependencies,
     Delivery,

@@ -16,7 +16,7 @@ from typing import Protocol
 import httpx2
 import structlog
 
-from tocsin.actions.notifications.channel import Delivery, clean, clip
+from tocsin.actions.notifications.channel import Delivery
 from tocsin.actions.notifications.delivery import pause_seconds
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.domain.annotation import Annotation
@@ -25,6 +25,7 @@ from tocsin.domain.decision import Decision
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.words import clean, clip
 from tocsin.http_client import http_client
 from tocsin.journal.port import LiveJournal
 from tocsin.store.annotations import KeepsAnnotations

@@ -37,6 +37,7 @@ from tocsin.journal.witness import NO_WITNESS, WitnessKeeper
 from tocsin.queries.service import BrainService
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
+from tocsin.runtime.brain.alert_silences import AlertSilenceFollower, open_alert_silences
 from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
 from tocsin.runtime.brain.brain import Brain, BrainParts
 from tocsin.runtime.brain.fault_signs import SIGN_SECONDS, open_signs
@@ -87,9 +88,13 @@ class RunningBrain:
     sender: WebhookSender | None
     annotations: Annotations | None = None
     promql: PromqlFollower | None = None
+    silences: AlertSilenceFollower | None = None
 
     def start(self, *, evaluate: bool = True) -> None:
         """Start the threads; without `evaluate` somebody else calls the brain's `tick`."""
+        if self.silences is not None:
+            # Before anything is told: what was silenced before the start must not go out with it.
+            self.silences.look()
         for thread in self.threads:
             if evaluate or thread.name != "evaluate":
                 thread.start()
@@ -111,6 +116,8 @@ class RunningBrain:
             self.annotations.close()
         if self.promql is not None:
             self.promql.close()
+        if self.silences is not None:
+            self.silences.close()
         self.brain.close()
         if self.sender is not None:
             self.sender.close()
@@ -258,7 +265,9 @@ def _running(parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | 
     # On standby others show and ask.
     leads = brain.journal.leads
     annotations, promql = (open_annotations(brain), open_promql(brain)) if leads else (None, None)
-    return RunningBrain(brain, worker, _threads(brain, parts.wake, annotations, promql), sender, annotations, promql)
+    silences = open_alert_silences(brain) if leads else None
+    threads = _threads(brain, parts.wake, annotations, promql, silences)
+    return RunningBrain(brain, worker, threads, sender, annotations, promql, silences)
 
 
 def open_annotations(brain: Brain) -> Annotations | None:
@@ -281,7 +290,11 @@ def open_annotations(brain: Brain) -> Annotations | None:
 
 
 def _threads(
-    brain: Brain, wake: threading.Event, annotations: Annotations | None, promql: PromqlFollower | None
+    brain: Brain,
+    wake: threading.Event,
+    annotations: Annotations | None,
+    promql: PromqlFollower | None,
+    silences: AlertSilenceFollower | None,
 ) -> list[Periodic]:
     settings, clock, metrics = brain.settings, brain.clock, brain.metrics
     fresh = settings.actions.fresh_seconds
@@ -305,6 +318,8 @@ def _threads(
         threads.append(Periodic("store", look, settings.rules.evaluate_seconds, clock, failed))
     if promql is not None:
         threads.append(Periodic("promql", promql.look, settings.promql.every_seconds, clock, failed))
+    if silences is not None:
+        threads.append(Periodic("silences", silences.look, settings.alertmanager.every_seconds, clock, failed))
     if settings.notify.report_at:
         reports = ReportWatch(brain, BrainService(brain).morning_report)
         threads.append(Periodic("report", reports.look, REPORT_LOOK_SECONDS, clock, failed))

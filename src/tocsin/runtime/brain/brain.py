@@ -14,7 +14,9 @@ from itertools import groupby
 
 import structlog
 
+from tocsin.actions.guards.silence import WITHHOLDING
 from tocsin.actions.loop.loop import WITHHELD, ActionLoop
+from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.ranks import JobOnGpu
@@ -33,7 +35,6 @@ from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
-from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.port import LiveJournal
@@ -266,10 +267,10 @@ class Brain:
         self._foretelling = ForetellingRules(journal, parts.ruleset.foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
         self._begun = clock.monotonic()
+        self.alert_silences = AlertSilences()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
-        self.evaluations = 0
-        self.evaluated_at = clock.monotonic()
+        self.evaluations, self.evaluated_at = 0, clock.monotonic()
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
@@ -326,6 +327,10 @@ class Brain:
     def pools(self) -> Sequence[PoolState]:
         """The pools as they are known now."""
         return self._pools()
+
+    def hear_silences(self, found: AlertSilences) -> None:
+        """What people have silenced at Alertmanager, as of now."""
+        self.alert_silences = found
 
     def accept(self, batch: Batch) -> None:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected, and NotLeading on
@@ -533,6 +538,7 @@ class Brain:
             figures={f"{name}|fleet": value for name, value in self._engine.figures.items()},
             active=active,
             foresight=self.proposals.foresight,
+            alert_silences=self.alert_silences,
         )
 
     def _counts(self, gpu: Gpu, nodes: Mapping[str, NodeState], now_ms: int) -> bool:
@@ -561,8 +567,8 @@ class Brain:
             self.metrics.set("tocsin_findings_active", active, severity=severity)
         for name, outcome in DELIVERIES.items():
             self.metrics.count("tocsin_deliveries_total", self._more(report, name), outcome=outcome)
-        for kind in SilenceKind:
-            self.metrics.count("tocsin_notifications_withheld_total", self._more(report, WITHHELD + kind), reason=kind)
+        for by in WITHHOLDING:
+            self.metrics.count("tocsin_notifications_withheld_total", self._more(report, WITHHELD + by), reason=by)
         new, concluded = set(report.created), set(report.concluded)
         for status in report.decisions:
             if status.decision.id in new:
