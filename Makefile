@@ -8,6 +8,7 @@ SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium
 DEMO_ARGS ?=
 KILLS ?= 1000
 TAKEOVERS ?= 1000
+FAULTS ?= 1000
 CLICKS ?= 500
 QUICK ?= tests/unit/domain tests/unit/config tests/unit/journal tests/unit/plugins tests/unit/rules tests/unit/hook \
 	tests/unit/client tests/unit/store tests/unit/telemetry tests/smoke
@@ -20,7 +21,7 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 REHEARSALS ?= build/rehearsals
-.PHONY: help demo setup setup-servers lint quick unit walk attack kills takeovers clicks chaos wheel-test aws-test test release bench docs prior backtest \
+.PHONY: help demo setup setup-servers lint quick unit walk attack kills takeovers detect clicks chaos wheel-test aws-test test release bench docs prior backtest \
 	rehearsal rehearsals grafana chart clean
 
 help:  ## List the targets
@@ -63,6 +64,9 @@ kills: setup  ## kill -9 of brain and agents under load, KILLS times (1000: an h
 
 takeovers: setup  ## Kill, stop and cut off ten brains on a PostgreSQL, TAKEOVERS times (1000: three hours); prints p50 and p99
 	TOCSIN_TAKEOVERS=$(TAKEOVERS) $(BIN)/python -m pytest tests/e2e/test_takeovers.py -s -q --benchmark-disable -p no:xdist
+
+detect: setup  ## From the kernel log to the manager's first call, FAULTS times (1000: half an hour); prints where the time goes
+	TOCSIN_FAULTS=$(FAULTS) $(BIN)/python -m pytest tests/perf/test_perf_detect.py -s -q --benchmark-only -p no:xdist
 
 clicks: setup  ## Click at random in the dashboard of a made-up fleet, CLICKS times (500: five minutes)
 	TOCSIN_CLICKS=$(CLICKS) $(BIN)/python -m pytest tests/e2e/test_clicks_browser.py -q --benchmark-disable -p no:xdist

@@ -104,10 +104,12 @@ def brain(context: CliContext) -> None:
     # Before the import, which takes seconds: a mistake in the file is told at once.
     settings = context.settings
     from tocsin.runtime.brain.assembly import run_brain
+    from tocsin.runtime.interpreter import steady
 
     configure_logging(settings.log.level, settings.log.format)
-    with stop_on_signal() as stop:
-        run_brain(settings, SystemClock(), stop, announce=lambda text: click.echo(text, err=True))
+    clock = SystemClock()
+    with stop_on_signal() as stop, steady(clock):
+        run_brain(settings, clock, stop, announce=lambda text: click.echo(text, err=True))
 
 
 @click.command()

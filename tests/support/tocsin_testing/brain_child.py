@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.runtime.brain.assembly import run_brain
+from tocsin.runtime.interpreter import steady
 
 PRELOADED = [
     *(f"tocsin_testing.{name}" for name in ("brain_child", "killed_agent", "killed_store")),
@@ -51,7 +52,9 @@ def start_brain(settings: Settings) -> tuple[BaseProcess, str]:
 
 
 def _serve(settings: Settings, pipe: Connection | None) -> None:
-    run_brain(settings, SystemClock(), threading.Event(), _teller(pipe))
+    clock = SystemClock()
+    with steady(clock):
+        run_brain(settings, clock, threading.Event(), _teller(pipe))
 
 
 def _teller(pipe: Connection | None) -> Callable[[str], None]:
