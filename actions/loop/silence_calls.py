@@ -36,7 +36,8 @@ class SilenceCalls:
     """Safe to call from other threads than the one that steps.
 
     Methods raise InputError for bad spans, reasons and names, and where `MOST_STANDING` are reached; Conflict where
-    there is nothing to end.
+    there is nothing to end. What came as a `request` of another system has that as its name: the same request again, or
+    another one while the first stands, changes nothing and gives what is known.
     """
 
     def __init__(self, decision_log: DecisionLog, clock: Clock) -> None:
@@ -44,13 +45,23 @@ class SilenceCalls:
         self._clock = clock
 
     def acknowledge(
-        self, card: str, causes: Collection[str], actor: str, for_ms: int, reason: str = "", *, personal: bool = False
+        self,
+        card: str,
+        causes: Collection[str],
+        actor: str,
+        for_ms: int,
+        reason: str = "",
+        *,
+        personal: bool = False,
+        request: str = "",
     ) -> Silence:
         """A person has taken on the causes of a card. By a `personal` token they are kept out of the breaker until the
         end, for no longer than `BREAKER_MS` from the first acknowledgement of any of them."""
+        named = frozenset(list(causes)[:MOST_CAUSES])
         with self._decision_log.lock:
+            if (known := self._known(request, SilenceKind.ACKNOWLEDGEMENT, actor, named)) is not None:
+                return known
             made = self._made(SilenceKind.ACKNOWLEDGEMENT, Matcher(MatcherKind.CARD, card), actor, for_ms, reason)
-            named = frozenset(list(causes)[:MOST_CAUSES])
             earlier = [
                 one.starts_ms
                 for one in self._decision_log.controls().silences
@@ -59,7 +70,7 @@ class SilenceCalls:
             limit_ms = min([made.starts_ms, *earlier]) + BREAKER_MS
             # An exemption that has run out stays on record, so that the next one counts from the first as well.
             exempt_ms = max(made.starts_ms, min(made.until_ms, limit_ms)) if personal else 0
-            return self._begin(replace(made, causes=named, breaker_until_ms=exempt_ms))
+            return self._begin(replace(made, causes=named, breaker_until_ms=exempt_ms), request)
 
     def snooze(
         self,
@@ -70,6 +81,7 @@ class SilenceCalls:
         *,
         causes: Collection[str] = (),
         levels: Mapping[str, AlertLevel] | None = None,
+        request: str = "",
     ) -> Silence:
         """Hide what lies in `matcher` until the end, or until it gets worse than it is now.
 
@@ -81,7 +93,30 @@ class SilenceCalls:
         with self._decision_log.lock:
             made = self._made(SilenceKind.SNOOZE, matcher, actor, for_ms, reason)
             named = frozenset(list(causes)[:MOST_CAUSES])
-            return self._begin(replace(made, causes=named, level=worst, levels=known))
+            return self._begin(replace(made, causes=named, level=worst, levels=known), request)
+
+    def hide_once(
+        self, card: str, levels: Mapping[str, AlertLevel], actor: str, for_ms: int, reason: str, *, request: str
+    ) -> Silence:
+        """Snooze a card that `actor` takes for over, for `for_ms` from the first time that it said so of any of its
+        causes: however often it is said, what is still there is shown again. Raises Conflict where that time is up.
+
+        `levels` are those of its causes now, by id, as of `snooze`.
+        """
+        named = frozenset(list(levels)[:MOST_CAUSES])
+        with self._decision_log.lock:
+            if (known := self._known(request, SilenceKind.SNOOZE, actor, named)) is not None:
+                return known
+            now_ms, silences = self._clock.now_ms(), self._decision_log.controls().silences
+            mine = [one for one in silences if one.kind is SilenceKind.SNOOZE and one.actor == actor]
+            first_ms = min([now_ms, *(one.starts_ms for one in mine if one.causes & named)])
+            left_ms = first_ms + for_ms - now_ms
+            if left_ms < SHORTEST_MS:
+                since = f"since {to_iso(first_ms)}, and is still there"
+                raise Conflict(f"{actor} has hidden card {card} for as long as it may {since}")
+            return self.snooze(
+                Matcher(MatcherKind.CARD, card), actor, left_ms, reason, causes=named, levels=levels, request=request
+            )
 
     def plan(self, matcher: Matcher, actor: str, start_ms: int | None, for_ms: int, reason: str = "") -> Silence:
         """Maintenance of the GPUs in `matcher`, from `start_ms`, now where it is None; a card is no place for one."""
@@ -127,6 +162,21 @@ class SilenceCalls:
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         return Silence(name, kind, matcher, starts_ms, starts_ms + for_ms, now_ms, actor, clean(reason))
 
-    def _begin(self, made: Silence) -> Silence:
+    def _known(self, request: str, kind: SilenceKind, actor: str, causes: frozenset[str]) -> Silence | None:
+        """What `request` began, though it may have ended, or what stands already of what it asks for."""
+        if not request:
+            return None
+        if (begun := self._decision_log.ledger.silences.known.get(_name_of(request))) is not None:
+            return begun
+        now_ms = self._clock.now_ms()
+        mine = [one for one in self._decision_log.controls().silences if one.actor == actor and one.kind is kind]
+        return next((one for one in mine if one.stands(now_ms) and causes <= one.causes), None)
+
+    def _begin(self, made: Silence, request: str = "") -> Silence:
+        made = replace(made, id=_name_of(request)) if request else made
         self._decision_log.note(ENTRY_OF[made.kind], payload_of(made), actor=made.actor)
         return self._decision_log.ledger.silences.known[made.id]
+
+
+def _name_of(request: str) -> str:
+    return hashlib.sha256(f"request|{request}".encode()).hexdigest()[:16]

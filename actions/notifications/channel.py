@@ -305,11 +305,12 @@ class Notifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChannelDependencies:
-    """What a channel is built from."""
+    """What a channel is built from; `press_key` seals what comes back by a message's buttons, empty: none may."""
 
     settings: ChannelSettings
     links: Links = field(default_factory=Links)
     clock: Clock = field(default_factory=SystemClock)
+    press_key: str = field(default="", repr=False)
 
 
 Factory = Callable[[ChannelDependencies], Channel]

@@ -324,7 +324,7 @@ def build_notifier(
     links = Links(settings.notify.runbooks_url, settings.notify.console_url)
     queues = [ChannelQueue(NotifierChannel(WebhookNotifier(sender)), clock)] if sender is not None else []
     for channel in settings.notify.channels:
-        made = build_channel(ChannelDependencies(channel, links, clock))
+        made = build_channel(ChannelDependencies(channel, links, clock, settings.api.slack.key))
         queues.append(ChannelQueue(made, clock, channel))
     if not queues:
         journal = [ChannelQueue(NotifierChannel(JournalNotifier()), clock)]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tocsin.actions.notifications.channel import Message, MessageText, no_mention
+from tocsin.actions.notifications.channel import ChannelDependencies, Message, MessageText, no_mention
 from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest, to_json
+from tocsin.actions.notifications.slack_buttons import block_of, buttons_of
 from tocsin.domain.words import clip
 
 HEADER_LIMIT = 150
@@ -20,11 +21,21 @@ TEXT_LIMIT = 3_000
 
 
 class Slack(HttpChannel):
-    """Sentences go as plain text blocks, in which Slack reads no markup; `text` beside them is escaped."""
+    """Sentences go as plain text blocks, in which Slack reads no markup; `text` beside them is escaped.
+
+    Where presses of buttons come back (`api.slack`), and the channel asks for them, a message has those that fit it.
+    """
+
+    def __init__(self, dependencies: ChannelDependencies) -> None:
+        super().__init__(dependencies)
+        self._press_key = dependencies.press_key if dependencies.settings.buttons else ""
 
     def encode(self, messages: Sequence[Message]) -> HttpRequest:
         (message,) = messages
-        return HttpRequest(to_json(payload(self.text(message))))
+        made = payload(self.text(message))
+        if self._press_key and (buttons := buttons_of(message)):
+            made["blocks"].append(block_of(buttons, self._press_key, self.settings.language))
+        return HttpRequest(to_json(made))
 
 
 def payload(text: MessageText) -> dict[str, Any]:

@@ -11,12 +11,15 @@ from tocsin.api.gate import Gate
 from tocsin.api.ingest import Ingest
 from tocsin.api.login import LoginService, login_router
 from tocsin.api.routes_decisions import control_router, decisions_router
+from tocsin.api.routes_desk import Desks, desk_router
 from tocsin.api.routes_ops import ops_router, orders_router
 from tocsin.api.routes_push import push_router
 from tocsin.api.routes_read import EncodedMap, read_router
 from tocsin.api.routes_silences import silences_router
+from tocsin.api.routes_slack import SlackPresses, slack_router
 from tocsin.api.routes_usage import usage_router
 from tocsin.api.service import Service
+from tocsin.api.signatures import Replays
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, SystemClock
 
@@ -35,6 +38,8 @@ ROUTERS = (
     ops_router,
     push_router,
     orders_router,
+    desk_router,
+    slack_router,
 )
 
 
@@ -59,6 +64,9 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
     app.state.encoded_map = EncodedMap()
     app.state.ingest = Ingest(settings.max_body_bytes)
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)
+    replays = Replays(clock)
+    app.state.desks = Desks(settings.desks, clock, replays)
+    app.state.slack = SlackPresses(settings.slack, clock, replays, service)
     app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
     errors.install(app)
     return app

@@ -128,13 +128,18 @@ OPERATORS = (Role.OPERATOR, Role.ADMIN)
 def _require(*roles: Role) -> Callable[..., Coroutine[Any, Any, Principal]]:
     async def check(request: Request, _documented: Annotated[object, Security(_SCHEME)] = None) -> Principal:
         principal: Principal = request.state.principal
-        if not principal.has(roles):
-            wanted = " or ".join(role.value for role in roles)
-            message = f"token {principal.name} is {principal.role.value}; this needs {wanted}"
-            raise ApiError(403, "role_too_low", message)
+        require_role(principal, roles)
         return principal
 
     return check
+
+
+def require_role(principal: Principal, roles: Sequence[Role]) -> None:
+    """Raise ApiError 403 where `principal` has none of `roles`."""
+    if not principal.has(roles):
+        wanted = " or ".join(role.value for role in roles)
+        message = f"token {principal.name} is {principal.role.value}; this needs {wanted}"
+        raise ApiError(403, "role_too_low", message)
 
 
 def require_scope(principal: Principal, roles: Sequence[Role], action: str, pools: Sequence[str] = ()) -> None:

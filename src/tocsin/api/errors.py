@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
@@ -80,6 +80,12 @@ def _of_validation(error: RequestValidationError) -> ApiError:
     first = problems[0] if problems else None
     message = f"{first['at']}: {first['problem']}" if isinstance(first, dict) else "the request is not valid"
     return ApiError(422, "invalid_request", message, {"problems": problems})
+
+
+def unfit(error: ValidationError, place: str) -> RequestValidationError:
+    """`error` of what an endpoint reads by itself, as that of a body that FastAPI reads."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    return RequestValidationError([{**one, "loc": (place, *one["loc"])} for one in problems])
 
 
 def _of_http(error: HTTPException, request: Request) -> ApiError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from urllib.parse import urlsplit
@@ -21,10 +21,16 @@ from tocsin.api.principal import Principal
 from tocsin.config.access import ApiSettings, Role
 from tocsin.domain.clock import Clock
 
+MAX_CONTROL_BYTES = 256 * 1024
+"""Largest body of every endpoint that takes no telemetry, where none is named here."""
+SIGNED_PATHS: Mapping[str, int] = {"/v1/desk": 16 * 1024, "/v1/slack/interactive": MAX_CONTROL_BYTES}
+"""Endpoints whose bodies carry their own proof, a signature, and the largest body of each. Slack sends the message back
+whose button was pressed."""
 OPEN_PATHS = frozenset(
-    {"/healthz", "/readyz", "/ping", "/api/v2/ping", "/openapi.json", "/v1/login", "/v1/login/methods"}
+    {"/healthz", "/readyz", "/ping", "/api/v2/ping", "/openapi.json", "/v1/login", "/v1/login/methods", *SIGNED_PATHS}
 )
-"""Served to anyone: they tell whether the brain runs and how to log in, and nothing of the fleet."""
+"""Open to anyone: they tell whether the brain runs and how to log in, and nothing of the fleet, or ask for a proof of
+their own."""
 ALWAYS = "/healthz"
 """Answered also where too much is asked at once: a probe must not take a busy process for a dead one."""
 PEER_NAMES = "peer_names"
@@ -32,8 +38,6 @@ PEER_NAMES = "peer_names"
 
 WRITE_PATHS = frozenset({"/api/v2/write", "/api/v1/write", "/v1/metrics"})
 """Endpoints of telemetry, whose bodies may be as large as ``api.max_body_bytes``."""
-MAX_CONTROL_BYTES = 256 * 1024
-"""Largest body of every other endpoint."""
 _GRACE_SECONDS = 5.0
 """A body may stand still for this long, beside the time that its bytes earn."""
 
@@ -47,6 +51,8 @@ class Share(Enum):
     """Probes and what is served to anyone."""
     OPEN = "open"
     """Log-ins: without a token, and with a body."""
+    SIGNED = "signed"
+    """What ticket systems and Slack send back: nobody knows who it is before all of it is there."""
     AGENTS = "agents"
     PEOPLE = "people"
     CONTROL = "control"
@@ -56,13 +62,13 @@ class Share(Enum):
 class Shares:
     """Places for requests in work: so many of each kind, and of those a quarter at most for one caller.
 
-    Of `most` an eighth each belongs to probes, to log-ins and to what people change, half to agents and half to what
-    people read: what one kind asks for at once, or holds on to, keeps no other from being answered.
+    Of `most` an eighth each belongs to probes, to log-ins, to what is signed and to what people change, half to agents
+    and half to what people read: what one kind asks for at once, or holds on to, keeps no other from being answered.
     """
 
     def __init__(self, most: int) -> None:
-        parts = {Share.HEALTH: 8, Share.OPEN: 8, Share.CONTROL: 8, Share.AGENTS: 2, Share.PEOPLE: 2}
-        self._most = {share: max(1, most // part) for share, part in parts.items()}
+        halves = {Share.AGENTS, Share.PEOPLE}
+        self._most = {share: max(1, most // (2 if share in halves else 8)) for share in Share}
         self._running: Counter[Share] = Counter()
         self._callers: Counter[tuple[Share, str]] = Counter()
 
@@ -179,7 +185,8 @@ class Gate:
             self._budget.give_back(caller, body.seen)
 
     def _limit(self, path: str) -> int:
-        return self._max_body if path in WRITE_PATHS else min(self._max_body, MAX_CONTROL_BYTES)
+        most = SIGNED_PATHS.get(path, MAX_CONTROL_BYTES)
+        return self._max_body if path in WRITE_PATHS else min(self._max_body, most)
 
     async def _check(self, scope: Scope) -> tuple[Share, str]:
         headers, path = Headers(scope=scope), scope["path"]
@@ -187,10 +194,11 @@ class Gate:
         reads = scope["method"] in _SAFE
         if not reads:
             _refuse_foreign_pages(headers)
-        caller = f"|{client}"
+        # What strangers send to a path that is open to the internet must cost nobody a log-in through the same proxy.
+        caller = f"{path if path in SIGNED_PATHS else ''}|{client}"
         if path in OPEN_PATHS:
             self._pace(self._people, caller)
-            share = Share.HEALTH if reads else Share.OPEN
+            share = Share.HEALTH if reads else Share.SIGNED if path in SIGNED_PATHS else Share.OPEN
         else:
             principal = await self._identify(scope, headers, client)
             # What speaks for one node is one caller wherever it comes from; a shared token is one at each address.

@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
-from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_scope
+from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_role, require_scope
 from tocsin.api.dependencies import DecisionId, Sequence64, ServiceDep, instant_of, operation_id, require_json
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
@@ -247,9 +247,23 @@ def _require_for(service: Service, who: Principal, decision: DecisionOut, action
 
 
 def _require_to_settle(service: Service, who: Principal, decision_id: str) -> None:
+    require_role(who, OPERATORS)
     if who.limited:
         decision = service.decision(decision_id)
         _require_for(service, who, decision, decision.action)
+
+
+def approve_by(service: Service, who: Principal, decision_id: str) -> DecisionOut:
+    """Say yes to a held decision as `who`, wherever that person says it. Raises ApiError 403 where role or scope do not
+    reach, NotFound and Conflict."""
+    _require_to_settle(service, who, decision_id)
+    return service.approve(decision_id, who.name)
+
+
+def reject_by(service: Service, who: Principal, decision_id: str, request: OverruleRequest) -> DecisionOut:
+    """Say no in the same way."""
+    _require_to_settle(service, who, decision_id)
+    return service.reject(decision_id, who.name, request.reason, right=request.right)
 
 
 control_router = APIRouter(
@@ -265,15 +279,13 @@ def approve(
     service: ServiceDep, who: Operator, decision_id: DecisionId, _request: ControlRequest
 ) -> Wired[DecisionOut]:
     """Say yes to a held decision; guards are asked again before it runs."""
-    _require_to_settle(service, who, decision_id)
-    return service.approve(decision_id, who.name)
+    return approve_by(service, who, decision_id)
 
 
 @control_router.post("/decisions/{decision_id}/reject", tags=["decisions"], responses=documented(404))
 def reject(service: ServiceDep, who: Operator, decision_id: DecisionId, request: OverruleRequest) -> Wired[DecisionOut]:
     """Say no to a held decision; its subject is left alone for the hold-off."""
-    _require_to_settle(service, who, decision_id)
-    return service.reject(decision_id, who.name, request.reason, right=request.right)
+    return reject_by(service, who, decision_id, request)
 
 
 @control_router.post("/pause", tags=["control"])

@@ -10,10 +10,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
-from tocsin.api.auth import OPERATORS, Operator, Viewer, require_scope
+from tocsin.api.auth import OPERATORS, Operator, Viewer, require_role, require_scope
 from tocsin.api.dependencies import CardId, ServiceDep, operation_id, require_json
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
+from tocsin.api.service import Service
 from tocsin.client.models_silences import AcknowledgeRequest, MaintenanceRequest, SilenceOut, SnoozeRequest
 from tocsin.domain.silence import MatcherKind, SilenceKind
 
@@ -39,22 +40,34 @@ def _require(who: Principal, kind: SilenceKind, pools: Sequence[str]) -> None:
     require_scope(who, OPERATORS, _SCOPES[kind], pools)
 
 
+def require_for_card(service: Service, who: Principal, kind: SilenceKind, card_id: str) -> None:
+    """Raise ApiError 403 where role or scope of `who` do not reach that kind of silence of a card."""
+    require_role(who, OPERATORS)
+    if who.limited:
+        _require(who, kind, service.silences.pools(MatcherKind.CARD, card_id))
+
+
+def acknowledge_by(
+    service: Service, who: Principal, card_id: str, request: AcknowledgeRequest, request_id: str = ""
+) -> SilenceOut:
+    """Take a card on as `who`, wherever that person says it. Raises what `require_for_card` and the service raise."""
+    require_for_card(service, who, SilenceKind.ACKNOWLEDGEMENT, card_id)
+    return service.silences.acknowledge(card_id, request, who.name, personal=who.personal, request_id=request_id)
+
+
 @silences_router.post("/cards/{card_id}/acknowledge", tags=["cards"], dependencies=_JSON, responses=_changes)
 def acknowledge(service: ServiceDep, who: Operator, card_id: CardId, request: AcknowledgeRequest) -> SilenceOut:
     """Take a card on for up to 24 h: nobody is told of its cause again, and it stays on the list.
 
     By a person's own token its cause is kept out of the breaker as long, for 4 h at most.
     """
-    if who.limited:
-        _require(who, SilenceKind.ACKNOWLEDGEMENT, service.silences.pools(MatcherKind.CARD, card_id))
-    return service.silences.acknowledge(card_id, request, who.name, personal=who.personal)
+    return acknowledge_by(service, who, card_id, request)
 
 
 @silences_router.delete("/cards/{card_id}/acknowledge", tags=["cards"], responses=_ends)
 def end_acknowledgement(service: ServiceDep, who: Operator, card_id: CardId) -> list[SilenceOut]:
     """Let a card be open again."""
-    if who.limited:
-        _require(who, SilenceKind.ACKNOWLEDGEMENT, service.silences.pools(MatcherKind.CARD, card_id))
+    require_for_card(service, who, SilenceKind.ACKNOWLEDGEMENT, card_id)
     return service.silences.end_acknowledgement(card_id, who.name)
 
 

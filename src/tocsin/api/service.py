@@ -37,11 +37,23 @@ Detail = Mapping[str, str | int | float]
 class SilenceService(Protocol):
     """Silences, as the API sees them; bad spans and names raise InputError, what cannot be ended Conflict."""
 
-    def acknowledge(self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool) -> SilenceOut:
-        """A person takes a card on; `personal` where nobody else has that token."""
+    def acknowledge(
+        self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool, request_id: str = ""
+    ) -> SilenceOut:
+        """A person takes a card on; `personal` where nobody else has that token.
+
+        `request_id` names a request of another system for good: the same again changes nothing, after a restart too.
+        """
 
     def end_acknowledgement(self, card_id: str, actor: str) -> list[SilenceOut]:
         """Raises Conflict where nobody has taken it on."""
+
+    def resolve(self, card_id: str, for_seconds: float, reason: str, actor: str, request_id: str) -> SilenceOut:
+        """Another system takes an open card for over: hide it for so long, counted from the first time that `actor`
+        said so, and end what it acknowledged. Raises Conflict where that time is up, or the card is resolved."""
+
+    def withdraw(self, card_id: str, actor: str) -> list[SilenceOut]:
+        """End what `actor` acknowledged or snoozed of a card; Conflict where the card is resolved."""
 
     def snooze(self, request: SnoozeRequest, actor: str) -> SilenceOut: ...
 
@@ -237,6 +249,9 @@ class Service(Protocol):
 
     def refused(self, reason: str) -> None:
         """Count a request that was turned away, by the code of its answer."""
+
+    def came_back(self, desk: str, outcome: str) -> None:
+        """Count what a ticket system or a chat room sent back, by what became of it."""
 
     def metrics(self) -> bytes:
         """The brain's own metrics (`tocsin_*`) in Prometheus text format."""

@@ -169,6 +169,85 @@ class LdapSettings(Section):
 
 
 MIN_HOST_KEY = 32
+"""Characters of a key of which others know messages that it signed; shorter ones can be guessed from these."""
+
+
+class DeskSettings(Section):
+    """A ticket system that may send back what becomes of its tickets (`POST /v1/desk`)."""
+
+    name: str = Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")
+    """Its name behind `ticket:` in the journal: lower case, digits, single underscores."""
+    secret: SecretStr = Field(min_length=MIN_HOST_KEY)
+    """Key of its signatures, 32 characters or more; it belongs to this one alone."""
+    previous_secret: SecretStr = SecretStr("")
+    """The key before, taken as well while it is being changed; empty: none."""
+    acknowledge_seconds: float = Field(default=14_400.0, ge=60, le=86_400)
+    """How long a card is acknowledged when a person takes its ticket on."""
+    resolve_seconds: float = Field(default=14_400.0, ge=60, le=604_800)
+    """How long a card is hidden at most whose ticket is resolved while its fault is still there, counted from the first
+    time."""
+    scopes: list[AccessScope] = Field(default_factory=list)
+    """The pools whose cards it may acknowledge (`acknowledge`) and hide (`snooze`); empty: all."""
+
+    @model_validator(mode="after")
+    def _previous_is_long(self) -> Self:
+        if 0 < len(self.previous_secret.get_secret_value()) < MIN_HOST_KEY:
+            raise ValueError(f"previous_secret has less than {MIN_HOST_KEY} characters")
+        if self.name == "slack":
+            raise ValueError("slack is the name of something else")
+        return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that is taken."""
+        both = (self.secret.get_secret_value(), self.previous_secret.get_secret_value())
+        return tuple(key for key in both if key)
+
+
+class SlackPerson(Section):
+    """Somebody who may press buttons in Slack."""
+
+    user: str = Field(pattern=r"^[UW][A-Z0-9]{2,30}$")
+    """Slack's id of the member, such as `U02ABCDEF`: its menu *Copy member ID*."""
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[^\s:]+$")
+    """Who that is; recorded in the journal behind `slack:`."""
+    role: Literal[Role.VIEWER, Role.OPERATOR, Role.ADMIN]
+    """`viewer`, `operator` or `admin`."""
+    scopes: list[AccessScope] = Field(default_factory=list)
+    """What this person may decide, and where; empty: whatever the role may."""
+
+
+class SlackSettings(Section):
+    """Buttons in Slack (`POST /v1/slack/interactive`)."""
+
+    signing_secret: SecretStr = SecretStr("")
+    """Signing secret of the Slack app whose webhook a channel with `buttons` posts to; empty: no buttons."""
+    team: str = Field(default="", pattern=r"^([TE][A-Z0-9]{2,30})?$")
+    """Id of the workspace that presses may come from, such as `T01ABCDEF`; empty: whichever has the app."""
+    people: list[SlackPerson] = Field(default_factory=list)
+    """Who may press them. Whoever is not named here changes nothing, and is told so."""
+    acknowledge_seconds: float = Field(default=3600.0, ge=60, le=86_400)
+    """How long a card is acknowledged by a press."""
+    timeout_seconds: float = Field(default=5.0, gt=0, le=30)
+    """How long each step of an answer to Slack may take."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        secret = self.signing_secret.get_secret_value()
+        if 0 < len(secret) < MIN_HOST_KEY:
+            raise ValueError(
+                f"signing_secret has less than {MIN_HOST_KEY} characters: copy it from *Basic Information*"
+            )
+        if bool(secret) != bool(self.people):
+            raise ValueError("signing_secret and people go together: nobody could press a button")
+        users = [person.user for person in self.people]
+        if len(set(users)) < len(users):
+            raise ValueError("two people have the same user")
+        return self
+
+    @property
+    def key(self) -> str:
+        return self.signing_secret.get_secret_value()
 
 
 class RequestLimits(Section):
@@ -193,8 +272,9 @@ class RequestLimits(Section):
     login_lock_max_seconds: float = Field(default=900.0, gt=0)
     """The longest wait."""
     concurrent_requests: int = Field(default=256, ge=1)
-    """Requests in work at once: half for agents, half for people who read, an eighth each for probes, for log-ins and
-    for what people change. One caller gets a quarter of a part; more are answered 503."""
+    """Requests in work at once: half for agents, half for people who read, an eighth each for probes, for log-ins, for
+    what ticket systems and Slack send back and for what people change. One caller gets a quarter of a part; more are
+    answered 503."""
     connections: int = Field(default=4000, ge=1)
     """Open connections; more are answered 503 and closed."""
     gpus_per_host: int = Field(default=256, ge=1)
@@ -238,6 +318,10 @@ class ApiSettings(Section):
     """Log-in by an OpenID Connect provider."""
     ldap: LdapSettings = Field(default_factory=LdapSettings)
     """Log-in by a directory."""
+    desks: list[DeskSettings] = Field(default_factory=list, max_length=16)
+    """Ticket systems that may send back what becomes of their tickets."""
+    slack: SlackSettings = Field(default_factory=SlackSettings)
+    """Buttons in Slack."""
     limits: RequestLimits = Field(default_factory=RequestLimits)
     """How much may be asked."""
 
@@ -253,6 +337,16 @@ class ApiSettings(Section):
             raise ValueError("tls_certificate and tls_key go together")
         if self.client_ca is not None and self.tls_certificate is None:
             raise ValueError("client_ca needs tls_certificate and tls_key")
+        return self
+
+    @model_validator(mode="after")
+    def _desks_are_told_apart(self) -> Self:
+        names = [desk.name for desk in self.desks]
+        keys = [key for desk in self.desks for key in desk.keys]
+        if len(set(names)) < len(names):
+            raise ValueError("two desks have the same name")
+        if len(set(keys)) < len(keys):
+            raise ValueError("two secrets of desks are the same: whose a call is shows by the secret alone")
         return self
 
     @property

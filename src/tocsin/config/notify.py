@@ -83,6 +83,9 @@ class ChannelSettings(Section):
     """Whether to notify when a fault ends; default: yes for `alertmanager`, `pagerduty` and `cloudevents`."""
     per_minute: int = Field(default=12, ge=1)
     """Most messages in a minute; what is more goes together as one. DingTalk takes 20."""
+    buttons: bool = False
+    """Whether messages of a channel of kind `slack` have buttons to approve, decline and acknowledge; `api.slack` says
+    who may press them."""
     refresh_seconds: float = Field(default=60.0, gt=0)
     """Interval at which active alerts are sent to `alertmanager` again; each expires after five times as long."""
     timeout_seconds: float = Field(default=5.0, gt=0)
@@ -100,6 +103,8 @@ class ChannelSettings(Section):
             raise ValueError(f"{self.name} is the name of something else")
         if (self.mail is not None) != (self.kind == "email"):
             raise ValueError("a table `mail` belongs to kind email, and to no other")
+        if self.buttons and self.kind != "slack":
+            raise ValueError("buttons belong to kind slack")
         if self.labels and self.kind != "alertmanager":
             raise ValueError("labels belong to kind alertmanager")
         if self.kind == "alertmanager" and self.resolved is False:

@@ -529,6 +529,13 @@ class Settings(Section):
     dashboard: DashboardSettings = Field(default_factory=DashboardSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
+    @model_validator(mode="after")
+    def _buttons_lead_somewhere(self) -> Self:
+        for channel in self.notify.channels:
+            if channel.buttons and not self.api.slack.key:
+                raise ValueError(f"channel {channel.name} has buttons, which need api.slack.signing_secret")
+        return self
+
     @property
     def names_brain(self) -> bool:
         """Whether these settings are about a brain, by its address or by who may speak with it; where they say no

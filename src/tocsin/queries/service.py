@@ -540,6 +540,9 @@ class BrainService:
     def refused(self, reason: str) -> None:
         self._brain.metrics.count("tocsin_api_refused_total", reason=reason)
 
+    def came_back(self, desk: str, outcome: str) -> None:
+        self._brain.metrics.count("tocsin_desk_calls_total", desk=desk, outcome=outcome)
+
     # ------------------------------------------------------------------ writing
 
     def orders(self, host: str) -> list[Order]:

@@ -29,11 +29,38 @@ class SilenceService:
         self._made = made
         self._find = find
 
-    def acknowledge(self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool) -> SilenceOut:
+    def acknowledge(
+        self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool, request_id: str = ""
+    ) -> SilenceOut:
         """A person takes a card on."""
         found, for_ms = self._open_card(card_id), _milliseconds(request.for_seconds)
         acknowledge, ids = self._brain.actions.silences.acknowledge, list(_levels_of(found))
-        return self._out(acknowledge(found.card.id, ids, actor, for_ms, request.reason, personal=personal))
+        return self._out(
+            acknowledge(found.card.id, ids, actor, for_ms, request.reason, personal=personal, request=request_id)
+        )
+
+    def resolve(self, card_id: str, for_seconds: float, reason: str, actor: str, request_id: str) -> SilenceOut:
+        """Hide a card that another system takes for over, and end what it acknowledged of it."""
+        found, for_ms = self._open_card(card_id), _milliseconds(for_seconds)
+        hide, levels = self._brain.actions.silences.hide_once, _levels_of(found)
+        try:
+            return self._out(hide(found.card.id, levels, actor, for_ms, reason, request=request_id))
+        finally:
+            # Nobody works on it there any more, whether or not it may be hidden.
+            self._withdraw(found, actor, SilenceKind.ACKNOWLEDGEMENT)
+
+    def withdraw(self, card_id: str, actor: str) -> list[SilenceOut]:
+        """End what `actor` said of a card."""
+        found = self._open_card(card_id)
+        kinds = (SilenceKind.ACKNOWLEDGEMENT, SilenceKind.SNOOZE)
+        return [self._out(one) for kind in kinds for one in self._withdraw(found, actor, kind)]
+
+    def _withdraw(self, found: MadeCard, actor: str, kind: SilenceKind) -> list[Silence]:
+        ids, now_ms = _levels_of(found).keys(), self._brain.clock.now_ms()
+        silences = self._brain.actions.controls().silences
+        mine = [one for one in silences if one.kind is kind and one.actor == actor and now_ms < one.until_ms]
+        names = [one.id for one in mine if one.causes & ids]
+        return self._brain.actions.silences.end(kind, names, actor) if names else []
 
     def end_acknowledgement(self, card_id: str, actor: str) -> list[SilenceOut]:
         """The card is open again."""

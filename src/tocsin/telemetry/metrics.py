@@ -373,6 +373,12 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_api_refused_total": OwnMetric(
         "counter", ("reason",), "Requests refused by the API, by error code (docs/access.md)."
     ),
+    "tocsin_desk_calls_total": OwnMetric(
+        "counter",
+        ("desk", "outcome"),
+        "Signed calls of ticket systems, by name, and presses of Slack's buttons: done, over (nothing was left to do), "
+        "repeated, refused, ignored (no button of Tocsin), or unanswered (the person in Slack was not told).",
+    ),
 }
 """Name to definition. The exporter emits ``tocsin_missing_readings`` and ``tocsin_gpus`` out of what it holds."""
 

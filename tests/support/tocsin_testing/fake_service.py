@@ -109,6 +109,7 @@ class FakeService(FakeDecisions):
         self.precisions: list[str] = []
         self.pushed_fleet = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000)
         self.refusals: Counter[str] = Counter()
+        self.calls_back: Counter[tuple[str, str]] = Counter()
         self.order_service = OrderService(OrderQueue(ManualClock(fleet.NOW_MS)), OwnMetrics())
         self._lock = threading.Lock()
         self._decisions = {decision.id: decision for decision in fleet.decisions()}
@@ -650,6 +651,9 @@ class FakeService(FakeDecisions):
 
     def refused(self, reason: str) -> None:
         self.refusals[reason] += 1
+
+    def came_back(self, desk: str, outcome: str) -> None:
+        self.calls_back[desk, outcome] += 1
 
     def metrics(self) -> bytes:
         return b"# HELP tocsin_gpus GPUs known.\n# TYPE tocsin_gpus gauge\ntocsin_gpus 64.0\n"

@@ -34,8 +34,13 @@ class FakeSilences:
                 card = card.model_copy(update={"hidden": one})
         return card
 
-    def acknowledge(self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool) -> SilenceOut:
+    def acknowledge(
+        self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool, request_id: str = ""
+    ) -> SilenceOut:
         card = self._service.card(card_id)
+        mine = self._of(card.id, actor, SilenceKind.ACKNOWLEDGEMENT)
+        if request_id and mine:
+            return mine[0]
         made = self._made(
             SilenceKind.ACKNOWLEDGEMENT, MatcherKind.CARD, card.id, actor, request.for_seconds, request.reason
         )
@@ -49,6 +54,24 @@ class FakeSilences:
             raise Conflict("no acknowledgement of that id stands")
         self.stand = [one for one in self.stand if one not in ended]
         return ended
+
+    def resolve(self, card_id: str, for_seconds: float, reason: str, actor: str, request_id: str) -> SilenceOut:
+        card = self._service.card(card_id)
+        mine = self._of(card.id, actor, SilenceKind.SNOOZE)
+        if not mine:
+            mine = [self._made(SilenceKind.SNOOZE, MatcherKind.CARD, card.id, actor, for_seconds, reason)]
+        acknowledged = self._of(card.id, actor, SilenceKind.ACKNOWLEDGEMENT)
+        self.stand = [one for one in self.stand if one not in acknowledged]
+        return mine[0]
+
+    def withdraw(self, card_id: str, actor: str) -> list[SilenceOut]:
+        card = self._service.card(card_id)
+        ended = [one for one in self.stand if one.name == card.id and one.by == actor]
+        self.stand = [one for one in self.stand if one not in ended]
+        return ended
+
+    def _of(self, card_id: str, actor: str, kind: SilenceKind) -> list[SilenceOut]:
+        return [one for one in self.stand if (one.name, one.by, one.silence) == (card_id, actor, kind)]
 
     def snooze(self, request: SnoozeRequest, actor: str) -> SilenceOut:
         self.pools(request.kind, request.name)

@@ -297,6 +297,62 @@ def test_what_is_undone_waits_as_well_and_the_host_beside_it_does_not() -> None:
     assert any(v.guard == "planned_maintenance" and v.ruling is Ruling.HOLD for s in held for v in s.verdicts)
 
 
+# ---------------------------------------------------------------------- on the word of another system
+
+
+def test_a_request_begins_one_silence_for_good() -> None:
+    """Also where a person has ended it, and over a restart: who sends it again changes nothing."""
+    world = World()
+    first = world.loop.silences.acknowledge(CARD, ["f1"], "ticket:ops", HOUR, request="r1")
+    world.loop.silences.end(SilenceKind.ACKNOWLEDGEMENT, [first.id], "ann")
+    for _ in range(2):
+        again = world.loop.silences.acknowledge(CARD, ["f1"], "ticket:ops", HOUR, request="r1")
+        assert (again.id, again.ended_by) == (first.id, "ann")
+        world.restart()
+    assert stand(world) == []
+    assert world.loop.silences.acknowledge(CARD, ["f1"], "ticket:ops", HOUR, request="r2").id != first.id
+
+
+def test_a_request_for_what_stands_already_adds_nothing_and_stretches_nothing() -> None:
+    world = World()
+    calls = world.loop.silences
+    first = calls.acknowledge(CARD, ["f1", "f2"], "ticket:ops", HOUR, request="r1")
+    world.clock.advance(HOUR // 2)
+    assert calls.acknowledge(CARD, ["f1"], "ticket:ops", HOUR, request="r2") == first
+    other = calls.acknowledge(CARD, ["f1"], "ticket:it", HOUR, request="r3")
+    wider = calls.acknowledge(CARD, ["f1", "f3"], "ticket:ops", HOUR, request="r4")
+    assert [one.id for one in stand(world)] == [first.id, other.id, wider.id]
+
+
+LEVELS = {"f1": AlertLevel.WARNING, "f2": AlertLevel.WARNING}
+
+
+def test_what_is_taken_for_over_is_hidden_once_however_often_that_is_said() -> None:
+    world = World()
+
+    def hide(request: str, **more: AlertLevel) -> Silence:
+        return world.loop.silences.hide_once(CARD, LEVELS | more, "ticket:ops", 2 * HOUR, "", request=request)
+
+    first = hide("r1")
+    assert (first.kind, first.causes, first.until_ms) == (SilenceKind.SNOOZE, {"f1", "f2"}, T0 + 2 * HOUR)
+    assert hide("r2") == first
+    world.clock.advance(HOUR)
+    world.loop.silences.end(SilenceKind.SNOOZE, [first.id], "ann")
+    assert hide("r3").until_ms == T0 + 2 * HOUR, "counted from the first time"
+    world.clock.advance(HOUR)
+    world.restart()
+    with pytest.raises(
+        Conflict, match=r"ticket:ops has hidden card c1 for as long as it may since 2026-.* still there"
+    ):
+        hide("r4")
+    with pytest.raises(Conflict):
+        hide("r5", f3=AlertLevel.WARNING)
+    assert stand(world) == []
+    fresh = world.loop.silences.hide_once("c9", {"f9": AlertLevel.NOTE}, "ticket:ops", HOUR, "", request="r6")
+    other = world.loop.silences.hide_once(CARD, LEVELS, "ticket:it", HOUR, "", request="r7")
+    assert [one.id for one in stand(world)] == [fresh.id, other.id]
+
+
 # ---------------------------------------------------------------------- the breaker
 
 

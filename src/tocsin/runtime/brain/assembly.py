@@ -20,6 +20,7 @@ from tocsin.actions.notifications.fanout import FanOut, build_notifier
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.api.app import create_app
+from tocsin.api.routes_slack import SlackPresses
 from tocsin.api.server import ApiServer
 from tocsin.api.starting import Starting
 from tocsin.config.address import is_loopback, split_address
@@ -401,7 +402,9 @@ class ServedBrain:
         self.running = open_brain(settings, clock, place=place)
         service = BrainService(self.running.brain)
         starting.refused = service.refused
-        starting.app = create_app(service, settings.api, clock)
+        app = create_app(service, settings.api, clock)
+        self._slack: SlackPresses = app.state.slack
+        starting.app = app
         self._starting = starting
 
     def evaluations(self) -> int:
@@ -415,6 +418,7 @@ class ServedBrain:
     def stop(self) -> None:
         """Answer no more, and end it."""
         self._starting.app = None
+        self._slack.replies.close()
         self.running.stop()
 
 
