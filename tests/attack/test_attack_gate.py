@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,8 +11,12 @@ from contextlib import ExitStack
 import httpx2
 import pytest
 
+from tocsin.actions.notifications.delivery import SIGNATURE_HEADER, sign
+from tocsin.api.gate import SIGNED_PATHS
 from tocsin_testing.attacked import HOSTILE, Victim, secret
+from tocsin_testing.signed import press_headers
 
+FORM = "HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 HEAD = "HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 TOKEN = f"Authorization: Bearer {secret(HOSTILE)}\r\n"
 
@@ -23,6 +28,8 @@ TOKEN = f"Authorization: Bearer {secret(HOSTILE)}\r\n"
         pytest.param(300, "GET /v1/fleet HTTP/1.1\r\nX-Slow: ", id="headers that never end"),
         pytest.param(300, f"POST /v1/login {HEAD}Content-Length: 100\r\n\r\n", id="log-ins without a body"),
         pytest.param(300, f"POST /v1/login {HEAD}Transfer-Encoding: chunked\r\n\r\n", id="log-ins without an end"),
+        pytest.param(300, f"POST /v1/desk {HEAD}Content-Length: 100\r\n\r\n", id="calls of desks without a body"),
+        pytest.param(300, f"POST /v1/slack/interactive {FORM}Content-Length: 9999\r\n\r\np", id="presses that stop"),
         pytest.param(300, f"POST /v1/pause {HEAD}{TOKEN}Content-Length: 100\r\n\r\n", id="pauses by an agent"),
         pytest.param(300, f"POST /api/v2/write {HEAD}{TOKEN}Content-Length: 1000000\r\n\r\ngpu", id="writes that stop"),
     ],
@@ -31,6 +38,31 @@ def test_connections_that_are_held(victim: Victim, count: int, head: str) -> Non
     with ExitStack() as stack:
         victim.hold(stack, count, head)
         victim.serves()
+
+
+@pytest.mark.parametrize("path", ["/v1/desk", "/v1/slack/interactive"])
+def test_wrong_signatures_by_the_thousand(victim: Victim, path: str) -> None:
+    size = SIGNED_PATHS[path]
+    desk, slack = (sign("no-key-that-anybody-has", b"", 0), press_headers(b"", victim.clock.now_ms(), "none"))
+    headers = slack if path.endswith("interactive") else {SIGNATURE_HEADER: desk, "Content-Type": "application/json"}
+    statuses: Counter[int] = Counter()
+
+    def send(_number: int) -> None:
+        with httpx2.Client(trust_env=False, timeout=5) as client:
+            for _ in range(25):
+                try:
+                    answer = client.post(f"{victim.url}{path}", content=b"x" * size, headers=headers)
+                except httpx2.TransportError:
+                    continue
+                statuses[answer.status_code] += 1
+
+    with ThreadPoolExecutor(40) as pool:
+        sent = [pool.submit(send, number) for number in range(40)]
+        victim.serves()
+        for one in sent:
+            one.result()
+    assert statuses[401]
+    assert statuses.keys() <= {401, 429, 503}
 
 
 def quadratic(size: int) -> bytes:

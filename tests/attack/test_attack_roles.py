@@ -12,10 +12,11 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.python.asgi import ASGIClient, get_client
 
 from tocsin.api.app import create_app
+from tocsin.api.gate import SIGNED_PATHS
 from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
 from tocsin_testing.fake_service import FakeService
 
-OPEN = {"/healthz", "/readyz", "/ping", "/api/v2/ping", "/v1/login", "/v1/login/methods"}
+OPEN = {"/healthz", "/readyz", "/ping", "/api/v2/ping", "/v1/login", "/v1/login/methods", *SIGNED_PATHS}
 PUSHED = {"/api/v2/write", "/api/v1/write", "/v1/metrics", "/v1/alertmanager"}
 AGENT = {*PUSHED, "/v1/orders", "/v1/me", "/v1/logout"}
 LIMITS = RequestLimits(requests_per_second=1e6, request_burst=10**6, refused_per_second=1e6, refused_burst=10**6)

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from tocsin.api.app import create_app
+from tocsin.api.gate import SIGNED_PATHS
 from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
 from tocsin_testing.fake_service import FakeService
 
@@ -61,7 +62,7 @@ def test_the_document_says_what_each_endpoint_does_and_how_it_fails() -> None:
         assert body["description"], f"{method} {path}"
         assert {"500"} <= set(body["responses"]), f"{method} {path}"  # type: ignore[call-overload]
     secured = {path for _, path, body in operations() if "security" in body}
-    open_paths = {"/healthz", "/readyz", "/ping", "/api/v2/ping", "/v1/login", "/v1/login/methods"}
+    open_paths = {"/healthz", "/readyz", "/ping", "/api/v2/ping", "/v1/login", "/v1/login/methods", *SIGNED_PATHS}
     assert {path for _, path, _ in operations()} - secured == open_paths
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import structlog
 from fastapi import FastAPI
@@ -16,19 +17,30 @@ from fastapi.testclient import TestClient
 from tocsin.actions.executors.journal_only import JournalOnly
 from tocsin.actions.model.controls import Breaker
 from tocsin.actions.model.executor import ExecutionResult
+from tocsin.actions.notifications.slack_buttons import Button, Deed
 from tocsin.api.app import create_app
 from tocsin.api.directory import Directory
 from tocsin.api.principal import Principal, simple
 from tocsin.config.access import Role
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE, ManualClock
+from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.journal.files import read_entries
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.telemetry.log import configure_logging
 from tocsin_testing.builders import T0, gpu, reading
+from tocsin_testing.signed import (
+    DESK_KEY,
+    OLD_DESK_KEY,
+    SLACK_KEY,
+    call_headers,
+    desks_and_slack,
+    press_body,
+    press_headers,
+    pressed,
+)
 
 TOKEN = "an-operator-s-token-0123456789"
 PASSWORD = "anna's-password-0123456789"
@@ -71,6 +83,7 @@ class World:
                     "managed_pools": ["default"],
                 },
                 "api": {
+                    **desks_and_slack(),
                     "tokens": [{"name": "otto", "role": "admin", "secret": TOKEN}],
                     "ldap": {
                         "url": "ldaps://ldap.example",
@@ -90,7 +103,9 @@ class World:
         monkeypatch.setattr(Directory, "login", lambda _self, user, password: self._login(user, password))
         self.clock = ManualClock(T0)
         self.running: RunningBrain = open_brain(self.settings, self.clock, propose=True)
+        self.told: list[object] = []
         self.app: FastAPI = create_app(BrainService(self.running.brain, Injector()), self.settings.api, self.clock)
+        self.app.state.slack.replies.post = lambda _url, answer: self.told.append(answer)
         self.http = TestClient(
             self.app, base_url="http://127.0.0.1", client=("127.0.0.1", 1), raise_server_exceptions=False
         )
@@ -127,8 +142,7 @@ class World:
 
     def acknowledge(self) -> None:
         """The first card, the path of which is kept."""
-        found = self.http.get("/v1/cards", headers={"Authorization": f"Bearer {TOKEN}"}).json()
-        self.made.append(f"/v1/cards/{found['items'][0]['id']}/acknowledge")
+        self.made.append(f"/v1/cards/{self.first_card()}/acknowledge")
         self.post(self.made[-1], {})
 
     def silence(self, path: str) -> None:
@@ -136,6 +150,24 @@ class World:
         made = self.post(path, {"kind": "host", "name": "node-3", "for_seconds": 3600})
         assert isinstance(made, dict)
         self.made.append(f"{path}/{made['id']}")
+
+    def call(self, action: str, card: str = "") -> httpx2.Response:
+        """A ticket system sends back what became of the ticket of a card, the first by default."""
+        body = json.dumps({"action": action, "card": card or self.first_card()}).encode()
+        headers = call_headers(body, self.clock.now_ms())
+        return self.http.post("/v1/desk", content=body, headers=headers)
+
+    def press(self, deed: Deed) -> None:
+        """Anna presses a button in Slack."""
+        target = self.first_card() if deed is Deed.ACKNOWLEDGE else self.decision()
+        body = press_body(pressed(Button(deed, target)))
+        headers = press_headers(body, self.clock.now_ms())
+        answer = self.http.post("/v1/slack/interactive", content=body, headers=headers)
+        assert answer.is_success, answer.text
+
+    def first_card(self) -> str:
+        found = self.http.get("/v1/cards", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        return str(found["items"][0]["id"])
 
     def decision(self) -> str:
         found = self.http.get("/v1/decisions", headers={"Authorization": f"Bearer {TOKEN}"}).json()
@@ -202,6 +234,8 @@ WRITES: dict[str, tuple[Step | None, Step, str]] = {
     "DELETE /v1/maintenance/{silence_id}": (
         lambda w: w.silence("/v1/maintenance"), lambda w: w.delete(w.made[-1]), "otto"
     ),
+    "POST /v1/desk": (lambda w: w.call("acknowledge"), lambda w: w.call("resolve"), "ticket:ops"),
+    "POST /v1/slack/interactive": (None, lambda w: w.press(Deed.APPROVE), "slack:anna"),
     "POST /v1/logout": (lambda w: w.log_in(), lambda w: w.post("/v1/logout", {}), "ldap:anna"),
 }  # fmt: skip
 """For each changing route what has to be before, the request, and under whose name it is to be found."""
@@ -227,6 +261,43 @@ def test_a_write_leaves_its_actor_in_the_journal(world: World, route: str) -> No
     written = world.entries(head)
     assert written
     assert {entry.actor for entry in written} == {actor}
+
+
+@pytest.mark.parametrize("deed", list(Deed))
+def test_every_button_leaves_the_person_in_the_journal(world: World, deed: Deed) -> None:
+    head = world.running.brain.journal.head
+    world.press(deed)
+    written = world.entries(head)
+    assert {entry.actor for entry in written} == {"slack:anna"}
+    assert [isinstance(answer, dict) and answer["replace_original"] for answer in world.told] == [True]
+
+
+def test_a_ticket_system_is_no_person_and_hides_for_a_while_alone(world: World) -> None:
+    card = world.first_card()
+    assert [world.call(action, card).status_code for action in ("acknowledge", "resolve")] == [200, 200]
+    (taken,) = read_entries(world.path, kinds=["cause_acknowledged"])
+    (hidden,) = read_entries(world.path, kinds=["snoozed"])
+    (ended,) = read_entries(world.path, kinds=["silence_ended"])
+    assert {one.actor for one in (taken, hidden, ended)} == {"ticket:ops"}
+    assert "breaker_until_ms" not in taken.payload
+    assert hidden.payload["until_ms"] - hidden.payload["starts_ms"] == 4 * HOUR
+    world.clock.advance(4 * HOUR)
+    again = world.call("resolve", card)
+    assert again.status_code == 409
+    assert "for as long as it may" in again.json()["error"]["message"]
+
+
+def test_a_call_that_is_sent_again_after_a_restart_undoes_no_persons_word(world: World) -> None:
+    card = world.first_card()
+    body = json.dumps({"action": "acknowledge", "card": card}).encode()
+    headers = call_headers(body, world.clock.now_ms())
+    assert world.http.post("/v1/desk", content=body, headers=headers).is_success
+    world.delete(f"/v1/cards/{card}/acknowledge")
+    app = create_app(BrainService(world.running.brain, Injector()), world.settings.api, world.clock)
+    head = world.running.brain.journal.head
+    answer = TestClient(app, base_url="http://127.0.0.1").post("/v1/desk", content=body, headers=headers)
+    assert answer.is_success
+    assert world.entries(head) == []
 
 
 def test_a_refused_write_leaves_nothing(world: World) -> None:
@@ -282,5 +353,6 @@ def test_no_secret_is_in_answers_metrics_log_or_journal(world: World, capfd: pyt
     seen += [json.dumps(world.app.openapi()), world.settings.model_dump_json(), repr(world.settings)]
     seen += [repr(entry) for entry in read_entries(world.path)]
     everything = "\n".join([*seen, log.getvalue(), *capfd.readouterr()])
-    found = [secret for secret in (TOKEN, PASSWORD, BIND_PASSWORD, WEBHOOK, session) if secret in everything]
+    secrets = (TOKEN, PASSWORD, BIND_PASSWORD, WEBHOOK, DESK_KEY, OLD_DESK_KEY, SLACK_KEY, session)
+    found = [secret for secret in secrets if secret in everything]
     assert found == []

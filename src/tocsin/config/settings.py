@@ -28,6 +28,7 @@ from tocsin.config.section import Section
 from tocsin.config.slurm import SlurmSettings
 from tocsin.config.usage import UsageSettings
 from tocsin.domain.decision import Mode
+from tocsin.domain.errors import InputError
 from tocsin.domain.usage import Prices
 from tocsin.plugins import Kind, known
 
@@ -533,7 +534,8 @@ class Settings(Section):
     def _buttons_lead_somewhere(self) -> Self:
         for channel in self.notify.channels:
             if channel.buttons and not self.api.slack.key:
-                raise ValueError(f"channel {channel.name} has buttons, which need api.slack.signing_secret")
+                field, remedy = f"notify.channels.{channel.name}.buttons", "set it, with the people who may press them"
+                raise InputError(field, True, "needs api.slack.signing_secret", remedy)
         return self
 
     @property

@@ -17,6 +17,7 @@ from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.brain_child import start_brain
 from tocsin_testing.process_cost import cost
+from tocsin_testing.signed import desks_and_slack
 
 HOSTS, PER_HOST = 125, 8
 HOSTILE, HONEST = "node-0", "node-1"
@@ -38,7 +39,7 @@ def settings_in(folder: str) -> Settings:
         {
             "store": {"path": f"{folder}/store.db"},
             "journal": {"path": f"{folder}/journal.db"},
-            "api": {"listen": "127.0.0.1:0", "tokens": [*tokens, fleet, person]},
+            "api": {"listen": "127.0.0.1:0", "tokens": [*tokens, fleet, person], **desks_and_slack()},
             "forecast": {"worker": False},
         }
     )

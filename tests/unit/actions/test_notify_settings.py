@@ -68,6 +68,8 @@ HTTP = {"url": "https://example.com/hook"}
         ({"name": "a", "kind": "slack", "per_minute": 0, **HTTP}, "greater than or equal"),
         ({"name": "a", "kind": "email"}, "table `mail`"),
         ({"name": "a", "kind": "slack", "labels": {"x": "y"}, **HTTP}, "labels belong"),
+        ({"name": "a", "kind": "feishu", "buttons": True, **HTTP}, "buttons belong to kind slack"),
+        ({"name": "a", "kind": "slack", "buttons": True, **HTTP}, "a.buttons = True: needs api.slack.signing_secret"),
         ({"name": "a", "kind": "alertmanager", "labels": {"x-y": "z"}, **HTTP}, "no label name"),
         ({"name": "a", "kind": "alertmanager", "resolved": False, **HTTP}, "needs to know when a fault ends"),
     ],

@@ -341,9 +341,7 @@ def test_what_is_taken_for_over_is_hidden_once_however_often_that_is_said() -> N
     assert hide("r3").until_ms == T0 + 2 * HOUR, "counted from the first time"
     world.clock.advance(HOUR)
     world.restart()
-    with pytest.raises(
-        Conflict, match=r"ticket:ops has hidden card c1 for as long as it may since 2026-.* still there"
-    ):
+    with pytest.raises(Conflict, match=r"ticket:ops has hidden card c1 for as long as it may since 2026-"):
         hide("r4")
     with pytest.raises(Conflict):
         hide("r5", f3=AlertLevel.WARNING)

@@ -1,0 +1,81 @@
+"""The examples of docs/desk_calls.md, as they stand there: a shell with OpenSSL and curl, and ServiceNow's script."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tocsin.actions.notifications.delivery import sign
+from tocsin.config.access import ApiSettings
+from tocsin.domain.clock import SystemClock
+from tocsin_testing import needs
+from tocsin_testing.browsing import launch
+from tocsin_testing.fake_service import FakeService, serving
+from tocsin_testing.signed import DESK_KEY, desks_and_slack
+
+PAGE = (Path(__file__).parents[2] / "docs" / "desk_calls.md").read_text()
+
+
+def example(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_shell_signs_what_the_brain_takes() -> None:
+    service = FakeService()
+    for name in ("curl", "openssl"):
+        needs.program(name, name)
+    script = example("sh").replace("0123456789abcdef", service.cards(1).items[0].id)
+    with serving(service, ApiSettings.model_validate(desks_and_slack())) as url:
+        environ = {"PATH": "/usr/bin:/bin", "BRAIN": url, "SECRET": DESK_KEY}
+        done = subprocess.run(["sh", "-ec", script], env=environ, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["outcome"] == "done", done.stdout
+    (made,) = service.silences.stand
+    assert (made.by, made.reason) == ("ticket:ops", "OPS-123 taken on")
+
+
+GLIDE = """([now, key, mac]) => {
+    const sent = {headers: {}, told: []};
+    const gs = {getUserName: () => "anna", getProperty: name => ({'tocsin.desk.secret': key, 'tocsin.url': 'https://brain'})[name]};
+    const GlideStringUtil = {base64Encode: text => btoa(text)};
+    function GlideDateTime() { this.getNumericValue = () => now; }
+    function GlideCertificateEncryption() {
+        this.generateMac = (given, kind, text) => { sent.told.push(given, kind, text); return mac; };
+    }
+    const sn_ws = {RESTMessageV2: function () {
+        this.setEndpoint = url => { sent.url = url; };
+        this.setHttpMethod = method => { sent.method = method; };
+        this.setRequestHeader = (name, value) => { sent.headers[name] = value; };
+        this.setRequestBody = body => { sent.body = body; };
+        this.executeAsync = () => { sent.done = true; };
+    }};
+    const current = {state: STATE, correlation_id: 'c0ffee', number: 'INC001'}, previous = {};
+    SCRIPT
+    return sent;
+}"""
+"""What ServiceNow gives a script, as far as the example uses it; `mac` is what its HMAC would give."""
+
+
+@pytest.mark.parametrize(("state", "action"), [("2", "acknowledge"), ("6", "resolve"), ("1", "reopen"), ("3", "")])
+def test_the_script_for_servicenow_signs_as_the_brain_checks(state: str, action: str) -> None:
+    now_ms = SystemClock().now_ms()
+    body = json.dumps({"action": action, "card": "c0ffee", "ticket": "INC001", "by": "anna"}, separators=(",", ":"))
+    signed = sign(DESK_KEY, body.encode(), now_ms)
+    mac = base64.b64encode(bytes.fromhex(signed.partition("v1=")[2])).decode()
+    script = GLIDE.replace("STATE", json.dumps(state)).replace("SCRIPT", example("js"))
+    with sync_playwright() as playwright, launch(playwright) as browser:
+        sent = browser.new_page().evaluate(script, [now_ms, DESK_KEY, mac])
+    if not action:
+        assert "done" not in sent
+        return
+    assert (sent["url"], sent["method"], sent["body"], sent["done"]) == ("https://brain/v1/desk", "post", body, True)
+    assert sent["headers"] == {"Content-Type": "application/json", "Tocsin-Signature": signed}
+    key = base64.b64encode(DESK_KEY.encode()).decode()
+    assert sent["told"] == [key, "HmacSHA256", f"{now_ms // 1000}.{body}"]
