@@ -108,6 +108,7 @@ class SlackPresses:
             one.user: simple(f"slack:{one.name}", one.role, one.scopes, personal=True)
             for one in settings.people
         }
+        self._acting: set[asyncio.Future[None]] = set()
         self.replies = SlackReplies(settings.timeout_seconds, lambda: service.came_back(NAME, "unanswered"))
 
     async def take(self, timestamp: str, signature: str, body: bytes) -> None:
@@ -126,6 +127,9 @@ class SlackPresses:
                 self._service.came_back(NAME, "repeated")
                 return
             acting = asyncio.ensure_future(run_in_threadpool(self._act, press))
+            # The event loop itself holds on to no task that goes on after the answer.
+            self._acting.add(acting)
+            acting.add_done_callback(self._acting.discard)
             await asyncio.wait({acting}, timeout=ANSWER_SECONDS)
 
     def _act(self, press: _Press) -> None:
