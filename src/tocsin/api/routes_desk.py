@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from tocsin.actions.notifications.channel import clean, clip
 from tocsin.actions.notifications.delivery import SIGNATURE_HEADER
 from tocsin.api.dependencies import ServiceDep, of_app, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters, unfit
@@ -29,6 +28,7 @@ from tocsin.config.access import DeskSettings, Role
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import Conflict, TocsinError
 from tocsin.domain.silence import SilenceKind
+from tocsin.domain.words import clean, clip
 
 MOST_REASON = 500
 

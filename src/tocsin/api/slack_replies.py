@@ -15,10 +15,11 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from tocsin.actions.notifications.channel import clean, clip, no_mention
+from tocsin.actions.notifications.channel import no_mention
 from tocsin.actions.notifications.delivery import HttpRequest, Receiver, by_status, to_json
 from tocsin.actions.notifications.slack import escape
 from tocsin.actions.notifications.slack_buttons import BLOCK, Deed
+from tocsin.domain.words import clean, clip
 from tocsin.telemetry.log import logger
 
 HOST = "hooks.slack.com"
