@@ -132,7 +132,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.setup: pyproject.toml benchmarks/pyproject.toml constraints.txt .ci/kubectl.sh | $(VENV)/bin/python
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
-	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,kubernetes,mcp,postgres,ray,terminal]" --group dev --group bench --group docs
+	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,encryption,kubernetes,mcp,postgres,ray,terminal]" --group dev --group bench --group docs
 	$(PIP) install --quiet -c constraints.txt -e benchmarks
 	@# The log-in by LDAP is built from source; where its headers lack, its tests say so.
 	@[ ! -e /usr/include/ldap.h ] || $(PIP) install --quiet -c constraints.txt -e ".[ldap]"

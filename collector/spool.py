@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tocsin.at_rest.database import connect
 from tocsin.domain.atomic_file import make_private
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
@@ -243,7 +244,7 @@ class Spool:
 
     def _connect(self) -> sqlite3.Connection:
         make_private(self.path)
-        db = sqlite3.connect(self.path, timeout=LOCK_SECONDS, check_same_thread=False)
+        db = connect(self.path, timeout=LOCK_SECONDS, isolation_level="")
         try:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if version > SCHEMA:

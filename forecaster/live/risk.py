@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tocsin.at_rest import blob
 from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
@@ -314,11 +316,11 @@ class RiskWatch:
         if path is None or not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with np.load(io.BytesIO(blob.opened(path.read_bytes(), path)), allow_pickle=False) as file:
                 state = dict(file)
             fed_ms = int(state.pop(_FED))
             builder = restore(self._plan, state)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, InputError):
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, InputError, blob.Unreadable):
             return None  # the past is in the store: a state that cannot be used costs only the time to read it
         return (builder, fed_ms) if builder.newest_ms <= now_ms else None
 
@@ -331,4 +333,6 @@ class RiskWatch:
             contextlib.suppress(OSError),
             atomic_file(path, 0o600) as file,
         ):  # a full disk costs a slower start, no prediction
-            np.savez(file, allow_pickle=False, **{**save(builder), _FED: np.array(feed.fed_ms)})
+            made = io.BytesIO()
+            np.savez(made, allow_pickle=False, **{**save(builder), _FED: np.array(feed.fed_ms)})
+            file.write(blob.closed(made.getvalue()))

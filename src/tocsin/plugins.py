@@ -172,6 +172,8 @@ EXTRAS = {
     "skops": "brain",
     "statsmodels": "brain",
     "joserfc": "access",
+    "cryptography": "encryption",
+    "sqlcipher3": "encryption",
     "ldap": "ldap",
     "torch": "deep",
     "ray": "ray",

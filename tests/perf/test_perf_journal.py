@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tocsin.domain.clock import ManualClock
+from tocsin.at_rest.database import is_encrypted
+from tocsin.domain.clock import ManualClock, SystemClock
+from tocsin.domain.entry import EntryKind
 from tocsin.journal.archive import FILE_ENTRIES, archive_next
 from tocsin.journal.file_past import FilePast
 from tocsin.journal.journal import Journal
@@ -28,6 +30,7 @@ from tocsin.journal.postgres.copy import restore
 from tocsin.journal.postgres.past import PostgresPast
 from tocsin.journal.verify import SLICE_ENTRIES, verify_slice
 from tocsin_testing import servers
+from tocsin_testing.at_rest import KEY, holding
 from tocsin_testing.grown_journal import grown
 
 ENTRIES = 1_000_000
@@ -96,6 +99,35 @@ def started(folder: Path, now_ms: int, url: str = "") -> dict[str, float]:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1_800)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+APPENDS = 300
+MOST_TIMES_PLAIN = 2.5
+"""Wall time of an append to an encrypted journal over that of a plain one: most of either is the flush to disk."""
+
+
+def appended(path: Path) -> float:
+    """Seconds of an append, the mean of many."""
+    with closing(Journal.open(path, SystemClock())) as journal:
+        begun = time.perf_counter()
+        for n in range(APPENDS):
+            journal.append(EntryKind.PAUSE, {"reason": f"power works in row {n}"})
+        return (time.perf_counter() - begun) / APPENDS
+
+
+def test_an_encrypted_append_against_a_plain_one(
+    tmp_path: Path, benchmark: BenchmarkFixture, say: Callable[[str], None]
+) -> None:
+    if benchmark.disabled:
+        pytest.skip("times of the disk are for where something is measured")
+    plain = appended(tmp_path / "plain.db")
+    with holding(KEY):
+        encrypted = appended(tmp_path / "encrypted.db")
+    assert is_encrypted(tmp_path / "encrypted.db")
+    took = f"{encrypted * 1e6:.0f} us encrypted, {plain * 1e6:.0f} us plain"
+    say(f"an append to the journal: {took}: {encrypted / plain:.2f} times")
+    assert encrypted < MOST_TIMES_PLAIN * plain
+    benchmark.pedantic(lambda: None)
 
 
 def test_a_start_over_a_million_entries(

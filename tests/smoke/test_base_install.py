@@ -14,7 +14,7 @@ pytestmark = pytest.mark.smoke
 
 EXTRAS = {
     "boto3", "fastapi", "influxdb_client", "kubernetes", "pandas", "plotly", "polars", "pyarrow", "ray", "safetensors",
-    "scipy", "sklearn", "skops", "statsmodels", "streamlit", "torch", "uvicorn",
+    "scipy", "sklearn", "skops", "sqlcipher3", "statsmodels", "streamlit", "torch", "uvicorn",
 }  # fmt: skip
 """Modules of the optional dependencies in pyproject.toml, and those that come along with them."""
 

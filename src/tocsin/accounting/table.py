@@ -19,6 +19,7 @@ from typing import Any
 from tocsin.accounting.holders import NOBODY, OTHER, Holder
 from tocsin.accounting.meter import Row, RowKey, Use
 from tocsin.accounting.profile import Profile
+from tocsin.at_rest.database import connect
 from tocsin.domain.atomic_file import make_folder, make_private
 from tocsin.domain.errors import InputError
 
@@ -390,7 +391,10 @@ def _opened(path: Path | None) -> sqlite3.Connection:
     """A connection to a file with the tables. Raises InputError, and sqlite3.DatabaseError."""
     if path is not None:
         make_private(path)
-    db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None, check_same_thread=False)
+    if path is None:
+        db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    else:
+        db = connect(path)
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")

@@ -174,7 +174,8 @@ class ManualRecord:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             for attempt in patience:
                 with attempt:
-                    journal = Journal.open(path, self._clock)
+                    # A person's own file: the key of the brain's state is not theirs to read.
+                    journal = Journal.open(path, self._clock, sealed=False)
         except OSError as error:
             raise _unusable(path, error) from None
         with closing(journal):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tocsin.at_rest.keys import hold_configured
 from tocsin.config.load import load_settings, overridden
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
@@ -42,6 +43,7 @@ class CliContext:
         settings = load_settings(self.config, secrets=self.secrets)
         for said in overridden(self.config):
             click.echo(f"tocsin: {said}", err=True)
+        hold_configured(settings.at_rest.key_file, settings.at_rest.credential)
         return settings
 
 

@@ -27,7 +27,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         "approve", "reject", "ack", "snooze", "snoozes", "maintenance", "pause", "resume", "breaker", "release", "act",
         "notify", "login", "logout", "inject",
     ),
-    "Records": ("journal", "evidence", "store", "import", "replay"),
+    "Records": ("journal", "at-rest", "evidence", "store", "import", "replay"),
     "Forecasts": ("models", "train", "backtest", "rehearse"),
     "Set up": ("config", "rules", "token", "plugins", "size", "completion", "reference"),
 }  # fmt: skip
@@ -36,6 +36,7 @@ TASKS: dict[str, tuple[str, ...]] = {
 
 MODULES: dict[str, tuple[str, ...]] = {
     "act": ("act",),
+    "at_rest": ("at-rest",),
     "backtest": ("backtest",),
     "cards": ("card", "cards"),
     "changes": ("changes",),

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from tocsin.config.access import ApiSettings
 from tocsin.config.address import split_address
 from tocsin.config.alertmanager import AlertmanagerSettings
+from tocsin.config.at_rest import AtRestSettings
 from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.kubernetes import KubernetesSettings
@@ -509,6 +510,7 @@ class Settings(Section):
     alertmanager: AlertmanagerSettings = Field(default_factory=AlertmanagerSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)
+    at_rest: AtRestSettings = Field(default_factory=AtRestSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
     rules: RulesSettings = Field(default_factory=RulesSettings)
     topology: TopologySettings = Field(default_factory=TopologySettings)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from tocsin.at_rest.database import connect_copy
 from tocsin.domain.atomic_file import make_folder, make_private, sync_folder
 from tocsin.journal.archive_files import ArchiveFile, file_of, folder_of
 from tocsin.journal.files import COLUMNS, JournalBroken, migrate, read_rows
@@ -44,7 +44,8 @@ def archive_next(journal: Journal, keep: int, entries: int = FILE_ENTRIES) -> Ar
 def _copy(journal: Path, first: int, last: int, part: Path) -> str:
     """Put the entries `first` to `last` into the new file `part`, durable on return; the hash of the last one."""
     make_private(part)
-    with closing(sqlite3.connect(part, isolation_level=None)) as db:
+    # As the journal itself: entries that were encrypted are never written in the clear.
+    with closing(connect_copy(part, journal)) as db:
         # Without a log beside it: a file that is never written again can be read where nothing can be written.
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute("PRAGMA synchronous = FULL")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from tocsin.at_rest.database import connect_copy
 from tocsin.domain.atomic_file import make_folder, make_private
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.archive_files import archive_of, file_of, folder_of
@@ -24,7 +24,7 @@ def backup(source: Path, target: Path, key: bytes = b"") -> None:
             raise InputError("target", str(path), "exists", "name a new file")
     with closing(connect(source, write=False)) as old:
         make_private(target)
-        with closing(sqlite3.connect(target)) as new:
+        with closing(connect_copy(target, source)) as new:
             # The anchor before the copy: one that a writer moved meanwhile would name entries that the copy lacks.
             sealed = _sealed_anchor(source, key) if key else None
             old.backup(new)

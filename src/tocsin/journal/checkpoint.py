@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin import __version__
+from tocsin.at_rest import blob
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.entry import EntryKind
 
@@ -55,7 +56,7 @@ def digest_of(data: bytes) -> str:
 def save(journal: Path, found: Checkpoint) -> dict[str, object]:
     """Write the file; durable on return. The result is the payload of the entry that makes it count."""
     text, payload = as_text(found)
-    write_atomically(path_of(journal), text.encode(), 0o600)
+    write_atomically(path_of(journal), blob.closed(text.encode()), 0o600)
     return payload
 
 
@@ -70,6 +71,10 @@ def load(journal: Path, db: sqlite3.Connection) -> Checkpoint | None:
     except OSError:
         return None
     if len(data) > MOST_BYTES:
+        return None
+    try:
+        data = blob.opened(data, path_of(journal))
+    except blob.Unreadable:
         return None
     query = "SELECT seq, payload FROM entry WHERE kind = ? ORDER BY seq DESC LIMIT ?"
     return named_by(db.execute(query, (EntryKind.CHECKPOINT, LOOKED_AT)), data)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tocsin.at_rest import database
 from tocsin.domain.atomic_file import make_private, write_atomically
 from tocsin.domain.entry import Entry
 from tocsin.domain.errors import Conflict, InputError, TocsinError
@@ -47,18 +48,19 @@ class JournalBroken(TocsinError):
     """The journal was edited or cut short; nothing is appended to it."""
 
 
-def connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    """Open the database. Raises InputError where it is no journal, or one of a newer version."""
+def connect(path: Path, *, write: bool, sealed: bool | None = None) -> sqlite3.Connection:
+    """Open the database; a new one is encrypted as `tocsin.at_rest.database.connect` says of `sealed`.
+
+    Raises InputError where it is no journal, or one of a newer version.
+    """
     try:
         if write:
             make_private(path)
-            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            db = database.connect(path, sealed=sealed)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
         else:
-            db = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
-            )
+            db = database.connect(path, read_only=True)
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
     except sqlite3.DatabaseError as error:
         raise InputError("journal", str(path), f"cannot be opened: {error}", "restore it from a backup") from None

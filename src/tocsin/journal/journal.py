@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
+from tocsin.at_rest import blob
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, Verification, canonical, digest
@@ -74,17 +75,18 @@ class Journal(FilePast):
             Anchor(0, GENESIS).write(path, key)
 
     @classmethod
-    def open(cls, path: Path, clock: Clock, key_file: Path | None = None) -> Journal:
+    def open(cls, path: Path, clock: Clock, key_file: Path | None = None, *, sealed: bool | None = None) -> Journal:
         """Open or create the journal at `path` for writing, in a new epoch.
 
         Its anchor is sealed with the key in `key_file`, which is made where there is none: then a journal that was not
         sealed before is taken as it is. Raises Conflict where another process writes to it, JournalBroken where its
-        chain or its seal does not hold, and InputError where the key cannot be had.
+        chain or its seal does not hold, and InputError where the key cannot be had. A new one is encrypted as
+        `tocsin.at_rest.database.connect` says of `sealed`.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         held = lock(path)
         try:
-            db = connect(path, write=True)
+            db = connect(path, write=True, sealed=sealed)
             first = key_file is not None and not key_file.exists()
             key = b"" if key_file is None or first else load_key(key_file)
             known = db.execute("SELECT count(*) FROM (SELECT 1 FROM entry LIMIT 1)").fetchone()[0]
@@ -166,10 +168,10 @@ class Journal(FilePast):
 
     def read_note(self, name: str) -> str:
         path = self.path.with_name(f"{self.path.name}.{name}")
-        return path.read_text(encoding="utf-8") if path.exists() else ""
+        return blob.opened(path.read_bytes(), path).decode() if path.exists() else ""
 
     def keep_note(self, name: str, text: str) -> None:
-        write_atomically(self.path.with_name(f"{self.path.name}.{name}"), text)
+        write_atomically(self.path.with_name(f"{self.path.name}.{name}"), blob.closed(text.encode()))
 
     def archive(self, keep: int) -> str:
         # Archiving is itself a reader and a writer of the journal, so it lies above it.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from tocsin.at_rest.keys import KeyLacks
 from tocsin.domain.entry import GENESIS, Verification, digest
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import track
@@ -85,7 +86,8 @@ class _File:
 def check(journal: Checked, key: bytes, after: int, previous: str, entries: int | None) -> Verification:
     """Check what follows entry `after`, with `entries` a slice of it; what `verify` and `verify_slice` say holds.
 
-    Raises Unavailable where a database does not answer: that says nothing of the journal.
+    Raises Unavailable where a database does not answer, and KeyLacks where the file cannot be decrypted here: neither
+    says anything of the journal.
     """
     try:
         end = journal.end_of(key)
@@ -103,6 +105,8 @@ def check(journal: Checked, key: bytes, after: int, previous: str, entries: int 
         if found.ok and not found.done and (entries is None or found.events == after):
             return Verification(False, found.events, f"entry {found.events + 1} is missing")
         return found
+    except KeyLacks:
+        raise
     except (JournalBroken, ArchiveMissing, InputError, sqlite3.DatabaseError, UnicodeDecodeError) as error:
         return Verification(False, 0, str(error))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 import psycopg
 
+from tocsin.at_rest.database import connect
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.journal import backup as file_backup
 from tocsin.journal.file_past import FilePast
@@ -74,7 +74,7 @@ class FileHarness:
         return FilePast(self.path)
 
     def damage(self, statement: str, *values: object) -> None:
-        with closing(sqlite3.connect(self.path)) as db, db:
+        with closing(connect(self.path)) as db, db:
             for name in ("entry_no_update", "entry_no_delete"):
                 db.execute(f"DROP TRIGGER IF EXISTS {name}")
             db.execute(statement, values)

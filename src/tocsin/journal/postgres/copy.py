@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
+from tocsin.at_rest.database import connect
 from tocsin.domain.atomic_file import make_private
 from tocsin.domain.clock import DAY
 from tocsin.domain.entry import GENESIS, Verification
@@ -37,7 +37,7 @@ def backup(past: PostgresPast, target: Path, key: bytes = b"") -> None:
     with past.database.steady() as ask:
         anchor, seal = head_of(ask)
     make_private(target)
-    with closing(sqlite3.connect(target, isolation_level=None)) as db:
+    with closing(connect(target)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         migrate(db, 0)
         db.execute("BEGIN")

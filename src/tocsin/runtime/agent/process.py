@@ -26,6 +26,7 @@ from tocsin.http_client import ClientTls
 from tocsin.runtime.agent.companions import Companions, Context, Opener, find_companion
 from tocsin.runtime.agent.sources import open_settled, open_source
 from tocsin.runtime.service_manager import ServiceManager, Stop, Watched
+from tocsin.runtime.state_files import agent_files, require_encryption
 from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
@@ -316,6 +317,7 @@ def serve(settings: Settings, name: str, clock: Clock, stop: Stop, announce: Cal
     wait neither for a source nor for a receiver. What was changed on the node is given back first, which has its own
     bounds. Raises what ended the agent.
     """
+    require_encryption(settings, agent_files(settings))
     failures: list[BaseException] = []
     give_back: list[Callable[[], None]] = []
 

@@ -60,6 +60,13 @@ from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_ot
 from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageParts
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
+from tocsin.runtime.state_files import (
+    brain_files,
+    features_path,
+    plain_despite_key,
+    require_encryption,
+    usage_path,
+)
 from tocsin.store.annotations import KeepsAnnotations
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
@@ -129,8 +136,9 @@ def _risk_place(settings: Settings) -> RiskInputs | None:
     forecast = settings.forecast
     if settings.store.kind is StoreKind.MEMORY and forecast.worker:
         return None
-    state = settings.store.path.with_name(f"{settings.store.path.name}.features.npz")
-    return RiskInputs(settings.store, forecast.models, state, forecast.warm_days, forecast.alarm_share)
+    return RiskInputs(
+        settings.store, forecast.models, features_path(settings), forecast.warm_days, forecast.alarm_share
+    )
 
 
 def _opened_store(settings: Settings) -> Store:
@@ -140,9 +148,7 @@ def _opened_store(settings: Settings) -> Store:
 
 
 def _usage_table(settings: Settings) -> UsageTable:
-    path = settings.usage.file
-    if path is None and settings.store.kind != StoreKind.MEMORY:
-        path = settings.store.path.with_name(f"{settings.store.path.name}.usage.db")
+    path = usage_path(settings)
     table = UsageTable(path)
     if table.kept_elsewhere:
         log.warning("another brain keeps the file of usage; this one counts in memory", path=str(path))
@@ -364,6 +370,7 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
 
     The port is open before the store and the journal are read, which may take a minute: until then it says so.
     """
+    require_encryption(settings, brain_files(settings))
     host, port = split_address(settings.api.listen, "api.listen")
     starting = Starting()
     server = ApiServer(starting, host, port, settings.api, starting.refuse)
@@ -429,5 +436,7 @@ def _warn(running: RunningBrain, host: str, announce: Callable[[str], None]) -> 
         announce("no api.tokens are set: requests from other hosts are refused, agents on other nodes among them")
     elif settings.api.tls_certificate is None and not is_loopback(host):
         announce("no api.tls_certificate is set: tokens and passwords travel in the clear")
+    if plain := plain_despite_key(brain_files(settings)):
+        announce(f"{len(plain)} files are plain though there is a key, {plain[0]} among them: tocsin at-rest encrypt")
     if not running.brain.witnesses and settings.actions.mode is not Mode.OBSERVE:
         announce(NO_WITNESS)

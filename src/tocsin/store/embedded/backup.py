@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from tocsin.at_rest.database import connect, connect_copy
 from tocsin.domain.atomic_file import atomic_file, make_folder, make_private, sync_folder
 from tocsin.domain.errors import InputError
 from tocsin.store.embedded import segments
@@ -35,7 +36,7 @@ def backup(database: Database, target: Path) -> None:
     for _ in range(_TRIES):
         try:
             make_private(target)
-            with closing(sqlite3.connect(target)) as fresh:
+            with closing(connect_copy(target, database.path)) as fresh:
                 with database.reading() as db:
                     db.backup(fresh)
                 _copy_segments(fresh, folder_of(database.path), folder_of(target))
@@ -81,14 +82,14 @@ def restore(source: Path, target: Path) -> None:
     fresh = target.with_name(target.name + ".restored")
     _discard(fresh)
     try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        with closing(connect(source, read_only=True)) as db:
             whole = db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if not whole or not 0 < version <= len(MIGRATIONS):
                 raise InputError("source", str(source), "is no whole store of this version", "use another backup")
             make_folder(target.absolute().parent)
             make_private(fresh)
-            with closing(sqlite3.connect(fresh)) as made:
+            with closing(connect_copy(fresh, source)) as made:
                 db.backup(made)
             _copy_segments(db, folder_of(source), folder_of(fresh))
     except sqlite3.DatabaseError as error:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from tocsin.at_rest.database import connect
 from tocsin.domain.atomic_file import make_folder, make_private
 from tocsin.domain.errors import Conflict, InputError, TocsinError
 from tocsin.store.embedded import chunks
@@ -114,7 +115,7 @@ def seal(db: sqlite3.Connection) -> None:
 
 # ---------------------------------------------------------------------- connections
 
-_PAGE_BYTES = 16_384
+PAGE_BYTES = 16_384
 """Page size of a new file: chunks are large, and a page of 4 KiB would cut them into many."""
 
 
@@ -203,9 +204,9 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         try:
             make_private(self.path)
-            db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            db = connect(self.path, page_bytes=PAGE_BYTES)
             db.text_factory = as_text
-            db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             prepare(db, str(self.path))
@@ -222,8 +223,7 @@ class Database:
             db = self._idle.pop() if self._idle else None
         try:
             if db is None:
-                uri = f"{self.path.absolute().as_uri()}?mode=ro"
-                db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+                db = connect(self.path, read_only=True)
                 db.text_factory = as_text
             db.execute("BEGIN")
             try:

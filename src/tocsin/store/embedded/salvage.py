@@ -20,9 +20,11 @@ from pathlib import Path
 
 import structlog
 
+from tocsin.at_rest.database import connect
+from tocsin.at_rest.keys import HEADER_BYTES, RING, is_header
 from tocsin.domain.atomic_file import make_private, sync_folder
 from tocsin.store.embedded.chunks import BODY, Ask, Chunks, DamagedChunk, is_height
-from tocsin.store.embedded.database import MIGRATIONS, as_text, is_damage, prepare, seal
+from tocsin.store.embedded.database import MIGRATIONS, PAGE_BYTES, as_text, is_damage, prepare, seal
 from tocsin.store.embedded.gpus import GPU_COLUMNS, LOST
 from tocsin.store.embedded.segments import SUFFIX, variants_of
 from tocsin.store.embedded.sums import ROWS, row_sum
@@ -66,9 +68,8 @@ def mend(path: Path) -> None:
     """
     if not path.exists() or path.stat().st_size == 0:
         return
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
-    if not _may_be_ours(header):
+    header = _header_again(path)
+    if not is_header(header) and not _may_be_ours(header):
         return
     commits = _commits(_beside(path, "-wal"))
     problem, taken = _problem(path, header)
@@ -79,7 +80,8 @@ def mend(path: Path) -> None:
         taken = loss.frames
     lost = sum(1 for number in commits if number > taken)
     if lost and taken >= 0:
-        with closing(sqlite3.connect(path)) as db:
+        with closing(connect(path)) as db:
+            db.execute("BEGIN")
             _record(db, "wal", lost, f"{lost} transactions of the write-ahead log could not be read")
             db.commit()
 
@@ -91,7 +93,9 @@ def remember(path: Path) -> None:
     """
     with path.open("rb") as file:
         header = file.read(_HEADER)
-        page = header + file.read(max(_page_size(header) - _HEADER, 0))
+        # Of an encrypted file its first bytes alone are in the clear, and are what nothing else holds.
+        sealed = is_header(header)
+        page = header[:HEADER_BYTES] if sealed else header + file.read(max(_page_size(header) - _HEADER, 0))
     kept = _beside(path, ".head")
     if _first_page(path) != page:
         make_private(kept)
@@ -105,6 +109,24 @@ def _first_page(path: Path) -> bytes:
     except OSError:
         return b""
     return kept[:-4] if zlib.crc32(kept[:-4]).to_bytes(4, "big") == kept[-4:] else b""
+
+
+def _header_again(path: Path) -> bytes:
+    """The first bytes of a file; those of an encrypted one are put back where they were damaged."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    kept = _first_page(path)
+    if header.startswith((_MAGIC, kept)) or not is_header(kept) or _is_ours(header) or not _is_ours(kept):
+        return header
+    log.error("the first bytes of an encrypted store were damaged", store=str(path))
+    with path.open("r+b") as file:
+        file.write(kept)
+    return kept + header[HEADER_BYTES:]
+
+
+def _is_ours(header: bytes) -> bool:
+    """Whether a key of this process made these first bytes."""
+    return any(key.made(header) for key in RING.held())
 
 
 def _page_size(header: bytes) -> int:
@@ -126,6 +148,11 @@ def _may_be_ours(header: bytes) -> bool:
     return alike == len(_MAGIC) or whole or (alike >= len(_MAGIC) // 2 and _fixed(header) > 0) or not any(header)
 
 
+def _is_wrong(header: bytes) -> bool:
+    """Whether the header of a plain file is not one of ours."""
+    return _fixed(header) < len(_FIXED) or not header.startswith(_MAGIC) or header[18:20] not in _MODES
+
+
 def _fixed(header: bytes) -> int:
     return sum(header[at : at + 4] in texts for at, texts in _FIXED.items())
 
@@ -135,10 +162,10 @@ def _problem(path: Path, header: bytes) -> tuple[str, int]:
 
     -1 frames where nothing was lost whatever the log holds: the file is of another version, and stays as it is.
     """
-    if _fixed(header) < len(_FIXED) or not header.startswith(_MAGIC) or header[18:20] not in _MODES:
+    if not is_header(header) and _is_wrong(header):
         return "its header is not as written", 0
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(connect(path)) as db:
             db.text_factory = as_text
             (version,) = db.execute("PRAGMA user_version").fetchone()
             shape = _shape(db)
@@ -245,14 +272,15 @@ def _remake(path: Path, header: bytes, loss: Loss) -> None:
             make_private(_beside(aside, suffix))
             shutil.copyfile(_beside(path, suffix), _beside(aside, suffix))
     make_private(fresh)
-    _mend_first_page(aside, header, _first_page(path))
-    with closing(sqlite3.connect(fresh, isolation_level=None)) as new:
-        new.execute("PRAGMA page_size = 16384")
+    if not is_header(header):
+        _mend_first_page(aside, header, _first_page(path))
+    with closing(connect(fresh, sealed=is_header(header), page_bytes=PAGE_BYTES)) as new:
+        new.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         new.execute("PRAGMA synchronous = OFF")
         prepare(new, str(fresh))
         new.execute("BEGIN")
         try:
-            with closing(sqlite3.connect(aside, isolation_level=None)) as old_db:
+            with closing(connect(aside)) as old_db:
                 old_db.text_factory = as_text
                 loss.frames = max(loss.frames, _frames(old_db))
                 _copy(old_db, new, loss)

@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.parquet import encryption
 
+from tocsin.at_rest.keys import RING, KeyLacks, StateKey
 from tocsin.domain.atomic_file import atomic_file
 from tocsin.store.embedded.chunks import Block, Extra, Flags, Floats, empty, held
 from tocsin.store.embedded.notes import Notes, no_notes
@@ -133,6 +135,12 @@ _KEYS = ("gpu", "at_ms")
 _REASONS, _OWNERS = "reasons", "owners"
 
 
+# Where this process holds a key, files are encrypted as Parquet defines it ("Parquet Modular Encryption": AES-256-GCM
+# over each page, its head and the footer), with a key of the file's own that is derived from its name.
+
+PLAIN_END, SEALED_END = b"PAR1", b"PARE"
+
+
 class BadSegment(Exception):
     """A file whose content is not what this module writes."""
 
@@ -195,6 +203,7 @@ def _write(path: Path, columns: Mapping[str, Encoded]) -> tuple[int, bytes]:
     scales = {name: column.scale for name, column in columns.items() if column.scale}
     table = pa.table({name: column.array for name, column in columns.items()})
     table = table.replace_schema_metadata({_SCALES: json.dumps(scales).encode()})
+    key = _key_of(path, RING.first())
     with atomic_file(path) as file:
         pq.write_table(
             table,
@@ -207,13 +216,43 @@ def _write(path: Path, columns: Mapping[str, Encoded]) -> tuple[int, bytes]:
             write_statistics=[name for name in ("gpu", "at_ms", "name") if name in columns],
             write_page_checksum=True,
             store_schema=True,
+            encryption_properties=None if key is None else encryption.create_encryption_properties(key),
         )
-    return path.stat().st_size, _sums_of(path)
+    return path.stat().st_size, _sums_of(path, key)
 
 
-def _sums_of(path: Path) -> bytes:
+def _key_of(path: Path, key: StateKey | None) -> bytes | None:
+    """The key of the file at `path`: its name goes with it into backups, and no name is given twice in one store."""
+    return None if key is None else key.derived(b"segment " + path.name.encode())
+
+
+def _opens(key: bytes | None) -> Any:
+    """What Arrow takes to decrypt a file; None for a plain one."""
+    return None if key is None else encryption.create_decryption_properties(key)
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a file is encrypted. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(len(SEALED_END)) == SEALED_END
+
+
+def is_sealed_by(path: Path, key: StateKey | None) -> bool:
+    """Whether a file is as it would be written with `key`: encrypted by it, or plain without. Raises OSError."""
+    if key is None or not is_sealed(path):
+        return key is None and not is_sealed(path)
+    try:
+        pq.read_metadata(str(path), decryption_properties=_opens(_key_of(path, key)))
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        return False
+    return True
+
+
+def _sums_of(path: Path, key: bytes | None) -> bytes:
     """Of a file that was just written: CRC of its footer, then of each column of each row group."""
-    metadata = pq.read_metadata(str(path))
+    metadata = pq.read_metadata(str(path), decryption_properties=_opens(key))
     with path.open("rb") as file:
         data = file.read()
     spans = [span for group in range(metadata.num_row_groups) for span in _spans(metadata, group)]
@@ -235,7 +274,7 @@ def _spans(metadata: pq.FileMetaData, group: int) -> list[tuple[int, int]]:
 def _footer_start(tail: bytes, size: int) -> int:
     """Where the footer of a file of `size` bytes begins that ends in `tail`, 8 bytes. Raises BadSegment."""
     start = size - 8 - int.from_bytes(tail[:4], "little")
-    if len(tail) != 8 or tail[4:] != b"PAR1" or start < 4:
+    if len(tail) != 8 or tail[4:] not in (PLAIN_END, SEALED_END) or start < 4:
         raise BadSegment("it does not end as a Parquet file")
     return start
 
@@ -260,6 +299,7 @@ class _Footer:
     last_gpu: npt.NDArray[np.int64]
     first_ms: npt.NDArray[np.int64]
     last_ms: npt.NDArray[np.int64]
+    key: bytes | None = field(repr=False)
     spans: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def spans_of(self, group: int) -> list[tuple[int, int]]:
@@ -319,9 +359,24 @@ def _footer_once(path: Path, same: tuple[int, int, int], wanted: int | None) -> 
             raw.seek(start)
             if zlib.crc32(raw.read()) != wanted:
                 raise BadSegment("its footer is not as written")
-    with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle) as file:
+    if not is_sealed(path):
+        return _read_footer(path, None)
+    for key in RING.held():
         try:
-            return _footer_of(file)
+            return _read_footer(path, _key_of(path, key))
+        except OSError as error:
+            # Arrow tells a wrong key by a text alone; what else is wrong has a number.
+            if error.errno is not None:
+                raise
+    # No damage: who sets the file aside would lose it.
+    remedy = "set the key that encrypted it; the file was not touched"
+    raise KeyLacks("at_rest.key_file", "...", f"is not the key of {path}, or its footer is damaged", remedy)
+
+
+def _read_footer(path: Path, key: bytes | None) -> _Footer:
+    with pa.OSFile(str(path)) as handle, pq.ParquetFile(handle, decryption_properties=_opens(key)) as file:
+        try:
+            return _footer_of(file, key)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadSegment(f"its footer is none of ours: {type(error).__name__}: {error}") from None
 
@@ -350,7 +405,7 @@ def _check_columns(
                 raise BadSegment(f"a column of row group {group} is not as written")
 
 
-def _footer_of(file: pq.ParquetFile) -> _Footer:
+def _footer_of(file: pq.ParquetFile, own: bytes | None) -> _Footer:
     metadata, names = file.metadata, tuple(file.schema_arrow.names)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     bounds: list[npt.NDArray[np.int64]] = []
@@ -358,7 +413,7 @@ def _footer_of(file: pq.ParquetFile) -> _Footer:
         found = [group.column(names.index(key)).statistics for group in groups]
         bounds += [np.array([f.min for f in found], np.int64), np.array([f.max for f in found], np.int64)]
     scales = json.loads(file.schema_arrow.metadata[_SCALES])
-    return _Footer(metadata, names, scales, bounds[0], bounds[1], bounds[2], bounds[3])
+    return _Footer(metadata, names, scales, bounds[0], bounds[1], bounds[2], bounds[3], own)
 
 
 def _table(path: Path, footer: _Footer, groups: Sequence[int], columns: Sequence[str] | None, sums: Sums) -> pa.Table:
@@ -369,7 +424,11 @@ def _table(path: Path, footer: _Footer, groups: Sequence[int], columns: Sequence
     with (
         pa.OSFile(str(path)) as handle,
         pq.ParquetFile(
-            handle, metadata=footer.metadata, read_dictionary=texts, page_checksum_verification=not sums
+            handle,
+            metadata=footer.metadata,
+            read_dictionary=texts,
+            page_checksum_verification=not sums,
+            decryption_properties=_opens(footer.key),
         ) as file,
     ):
         return file.read_row_groups(groups, columns=columns)

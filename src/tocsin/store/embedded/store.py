@@ -466,6 +466,11 @@ class SqliteStore:
         self.init()
         return self._upkeep.run(now_ms, retention)
 
+    def reseal(self) -> int:
+        """Write segments anew that are not encrypted as this process would; the store must not be in use elsewhere."""
+        self.init()
+        return self._upkeep.reseal()
+
     def interrupt(self) -> None:
         """End the round of upkeep that is under way soon; what it had not finished is as it was."""
         self._upkeep.interrupt()

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 import structlog
 
+from tocsin.at_rest.keys import RING, StateKey
 from tocsin.domain.atomic_file import make_folder
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict, Unavailable
@@ -356,6 +357,26 @@ class EmbeddedUpkeep:
                 self._cut_chunks(db, before_ms)
                 db.execute("UPDATE gpu SET last_ms = NULL WHERE last_ms < ?", (before_ms,))
         return removed
+
+    def reseal(self) -> int:
+        """Write every segment anew that this process would write otherwise: plain, or with another key. Nobody else may
+        have the store open. Returns how many. Raises Conflict, StoreUnavailable and InputError."""
+        with self.alone():
+            with self._database.reading() as db:
+                parts = self._segments.of_span(db, -(2**62), 2**62)
+            key = RING.first()
+            stale = [part for part in parts if not self._is_by(part, key)]
+            for part in stale:
+                self._rewriter.run(Job(part.start_ms, part.end_ms, part.step_ms, [part]), 0)
+            self._segments.sweep(1)
+        return len(stale)
+
+    def _is_by(self, part: Segment, key: StateKey | None) -> bool:
+        path = self._segments.path(part)
+        try:
+            return all(files.is_sealed_by(one, key) for one in (path, files.variants_of(path)) if one.exists())
+        except OSError as error:
+            raise StoreUnavailable(f"segment {path}: {error}") from None
 
     def _cut_chunks(self, db: sqlite3.Connection, before_ms: int) -> None:
         db.execute("DELETE FROM chunk WHERE last_ms < ?", (before_ms,))

@@ -1,0 +1,1 @@
+"""State on disk, encrypted: keys, databases, single files, and what the disk below does by itself."""
