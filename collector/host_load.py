@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tocsin.collector.sysfs import text_of, whole
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import Clock
 from tocsin.domain.reading import Missing
@@ -23,8 +24,6 @@ PRESSURES = {
 }
 MICROSECONDS = 1e6
 
-_DIGITS = 20
-"""Of the largest 64-bit number."""
 _IDLE, _IOWAIT, _GUEST = 3, 4, 8
 """Places in the line ``cpu`` of ``/proc/stat`` (proc_stat(5)); time of guests is in user time already."""
 
@@ -48,7 +47,8 @@ class HostLoad:
     name = "host_load"
 
     def __init__(self, proc: Path, clock: Clock) -> None:
-        self._proc = proc
+        self._stat, self._meminfo = proc / "stat", proc / "meminfo"
+        self._pressures = {what: proc / "pressure" / what for what in PRESSURES}
         self._clock = clock
         self._before: Counts | None = None
 
@@ -74,18 +74,17 @@ class HostLoad:
         """Nothing is held."""
 
     def _read(self) -> Counts:
-        stat = self._text("stat").split("\n", 1)[0].split()
-        cpu = tuple(int(word) for word in stat[1:] if _is_count(word)) if stat[:1] == ["cpu"] else ()
-        found = {what: total for what in PRESSURES if (total := _waited(self._text(f"pressure/{what}"))) is not None}
-        return Counts(
-            self._clock.monotonic(), cpu if len(cpu) > _IOWAIT else None, found, _memory_used(self._text("meminfo"))
-        )
+        stat = _text(self._stat).split("\n", 1)[0].split()
+        cpu = tuple(count for word in stat[1:] if (count := whole(word)) is not None) if stat[:1] == ["cpu"] else ()
+        waits = {what: _waited(_text(path)) for what, path in self._pressures.items()}
+        found = {what: total for what, total in waits.items() if total is not None}
+        memory = _memory_used(_text(self._meminfo))
+        return Counts(self._clock.monotonic(), cpu if len(cpu) > _IOWAIT else None, found, memory)
 
-    def _text(self, name: str) -> str:
-        try:
-            return (self._proc / name).read_text(encoding="ascii", errors="replace")
-        except OSError:  # PSI that is compiled in and switched off answers EOPNOTSUPP
-            return ""
+
+def _text(path: Path) -> str:
+    # PSI that is compiled in and switched off answers EOPNOTSUPP.
+    return text_of(path) or ""
 
 
 _ALL = (CPU, IOWAIT, MEMORY, *PRESSURES.values())
@@ -109,10 +108,6 @@ def shares(before: Counts | None, now: Counts) -> dict[str, float]:
     return found
 
 
-def _is_count(word: str) -> bool:
-    return word.isascii() and word.isdigit() and len(word) <= _DIGITS
-
-
 def _ratio(part: float, whole: float) -> float:
     # The kernel's iowait may fall a little, and its clocks are not ours.
     return min(max(part / whole, 0.0), 1.0)
@@ -122,18 +117,18 @@ def _waited(text: str) -> int | None:
     """The total of line ``some`` of a pressure file."""
     for word in text.split("\n", 1)[0].split():
         name, _, value = word.partition("=")
-        if name == "total" and _is_count(value):
-            return int(value)
+        if name == "total":
+            return whole(value)
     return None
 
 
 def _memory_used(text: str) -> float | None:
-    sizes: dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if name in ("MemTotal", "MemAvailable") and words and _is_count(words[0]):
-            sizes[name] = int(words[0])
-    if len(sizes) < 2 or not sizes["MemTotal"]:
-        return None
-    return _ratio(sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"])
+    total, free = _size(text, "MemTotal:"), _size(text, "MemAvailable:")
+    return None if not total or free is None else _ratio(total - free, total)
+
+
+def _size(text: str, name: str) -> int | None:
+    """The number of the line that begins with `name`."""
+    _, found, rest = ("\n" + text).partition(f"\n{name}")
+    words = rest.split(None, 1)
+    return whole(words[0]) if found and words else None

@@ -29,6 +29,7 @@ from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.reading import Reading, sanitise
 from tocsin.runtime.agent.process import Agent
 from tocsin.store.line_protocol.encode import encode
+from tocsin.telemetry.log import configure_logging
 from tocsin_testing.builders import T0
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet
@@ -58,6 +59,8 @@ class Node:
         return source
 
     def agent(self, **more: str) -> Agent:
+        """As it ships: at level info it says nothing of a cycle."""
+        configure_logging("info")
         alone = {"kernel_log": "off", "hook_socket": ""}
         agent = Agent(Settings.model_validate({"agent": {**alone, **more}}), self.source(), self.clock)
         self.stack.callback(agent.close)
