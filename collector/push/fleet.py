@@ -93,7 +93,7 @@ class PushedFleet:
         newest: Callable[[str], tuple[Reading | None, bool]],
         fresh_ms: int,
     ) -> None:
-        self._heads = SeriesHeads(settings, ("otel_hardware",))
+        self._heads = SeriesHeads(settings, ("otel_hardware", "otel_sensors"))
         self._own = own
         self._newest = newest
         self._fresh_ms = fresh_ms

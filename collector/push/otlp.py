@@ -7,7 +7,7 @@ opentelemetry-proto and its specification.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -47,7 +47,7 @@ _ALIASES = {
 """Attributes of resources, and the labels of Prometheus that say the same."""
 
 
-class _Bound:
+class Bound:
     """Counts the parts of a body."""
 
     def __init__(self) -> None:
@@ -62,14 +62,14 @@ class _Bound:
 
 def read(body: bytes, tally: Tally) -> Iterator[PushedSeries]:
     """A `tocsin.collector.push.samples.Reader` of OTLP."""
-    bound = _Bound()
+    bound = Bound()
     for number, start, end in fields(body, 0, len(body)):
         if number == _RESOURCE_METRICS:
             bound.count()
             yield from _resource_metrics(body, start, end, tally, bound)
 
 
-def _resource_metrics(body: bytes, start: int, end: int, tally: Tally, bound: _Bound) -> Iterator[PushedSeries]:
+def _resource_metrics(body: bytes, start: int, end: int, tally: Tally, bound: Bound) -> Iterator[PushedSeries]:
     labels: dict[str, str] = {}
     parts = []
     for number, first, last in fields(body, start, end):
@@ -90,19 +90,29 @@ def _resource(data: bytes) -> dict[str, str]:
     if len(data) > MAX_SERIES_BYTES:
         return {}
     try:
-        labels = _labels(Resource.FromString(data).attributes)
+        return resource_labels(Resource.FromString(data).attributes)
     except (DecodeError, Broken):
         return {}
+
+
+def resource_labels(attributes: Iterable[Any]) -> dict[str, str]:
+    """Attributes of a resource, under Prometheus' names too. Raises Broken beyond the bounds."""
+    labels = _labels(attributes)
     return {_ALIASES[name]: value for name, value in labels.items() if name in _ALIASES} | labels
 
 
+def underscored(name: str) -> str:
+    """A name of OpenTelemetry's as Prometheus has it."""
+    return name.replace(".", "_")
+
+
 def _metric(
-    body: bytes, start: int, end: int, labels: dict[str, str], tally: Tally, bound: _Bound
+    body: bytes, start: int, end: int, labels: dict[str, str], tally: Tally, bound: Bound
 ) -> Iterator[PushedSeries]:
     name, points, delta = "", [], False
     for number, first, last in fields(body, start, end):
         if number == _NAME:
-            name = body[first : min(last, first + MAX_LABEL_CHARS)].decode("utf-8", "replace").replace(".", "_")
+            name = underscored(body[first : min(last, first + MAX_LABEL_CHARS)].decode("utf-8", "replace"))
         elif number in (_GAUGE, _SUM):
             temporality = whole_number(body, first, last, _TEMPORALITY) if number == _SUM else 0
             delta = temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
@@ -127,11 +137,15 @@ def _point(data: bytes, name: str, labels: dict[str, str], tally: Tally) -> Push
     try:
         if len(data) > MAX_SERIES_BYTES:
             raise Broken(f"a data point of {name[:100]} is longer than {MAX_SERIES_BYTES} bytes")
-        point = NumberDataPoint.FromString(data)
-        own = _labels(point.attributes)
+        return series_of(NumberDataPoint.FromString(data), name, labels)
     except (DecodeError, Broken) as error:
         tally.reject(1, str(error) if isinstance(error, Broken) else f"a data point of {name[:100]} is broken")
         return None
+
+
+def series_of(point: NumberDataPoint, name: str, labels: Mapping[str, str]) -> PushedSeries | None:
+    """The sample of a data point; None where it says that it has no value. Raises Broken beyond the bounds."""
+    own = _labels(point.attributes)
     value = point.WhichOneof("value")
     if value is None or point.flags & DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK:
         return None
@@ -152,14 +166,19 @@ def _labels(attributes: Iterable[Any]) -> dict[str, str]:
             continue
         if len(text) > MAX_LABEL_CHARS or len(one.key) > MAX_LABEL_CHARS or len(labels) >= MAX_LABELS:
             raise Broken(f"more than {MAX_LABELS} attributes, or one longer than {MAX_LABEL_CHARS} characters")
-        labels[one.key.replace(".", "_")] = text
+        labels[underscored(one.key)] = text
     return labels
 
 
-def answer(tally: Tally) -> bytes:
-    """The body of the answer: empty where all was taken."""
+def answered(tally: Tally) -> ExportMetricsServiceResponse:
+    """What is answered: without `partial_success` where all was taken."""
     made = ExportMetricsServiceResponse()
     if tally.rejected:
         made.partial_success.rejected_data_points = tally.rejected
         made.partial_success.error_message = tally.problem
-    return bytes(made.SerializeToString())
+    return made
+
+
+def answer(tally: Tally) -> bytes:
+    """The body of the answer: empty where all was taken."""
+    return bytes(answered(tally).SerializeToString())

@@ -1,8 +1,9 @@
 """The newest readings, sent by OTLP/HTTP.
 
 A metric has OpenTelemetry's name for hardware where there is one, else DCGM's, else Tocsin's own; MIG instances have
-Tocsin's alone, for only these name the instance. What must hold: a receiver that is slow or away delays no reading and
-fills no memory, so that of a GPU the newest reading alone waits; those that it replaces unsent are counted.
+Tocsin's alone, for only these name the instance. The state of a GPU (`hw.status`) is told besides. What must hold: a
+receiver that is slow or away delays no reading and fills no memory, so that of a GPU the newest reading alone waits;
+those that it replaces unsent are counted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from tocsin import __version__
 from tocsin.collector.dcgm.fields import XID_NAMES, field_named
 from tocsin.collector.exporter import gpu_labels
+from tocsin.collector.push.hardware_names import HARDWARE, STATUS, UP_DOWN, states
 from tocsin.config.otlp import OtlpSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.metrics import METRICS, MetricKind, split_variant
@@ -32,18 +34,6 @@ from tocsin.telemetry.metrics import OwnMetrics
 
 _log = logger("otlp")
 
-_HARDWARE: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
-    "gpu_memory_total_bytes": ("hw.gpu.memory.limit", "By", {}),
-    "gpu_memory_used_bytes": ("hw.gpu.memory.usage", "By", {}),
-    "gpu_memory_used_ratio": ("hw.gpu.memory.utilization", "1", {}),
-    "gpu_utilization_ratio": ("hw.gpu.utilization", "1", {"hw.gpu.task": "general"}),
-    "gpu_encoder_utilization_ratio": ("hw.gpu.utilization", "1", {"hw.gpu.task": "encoder"}),
-    "gpu_decoder_utilization_ratio": ("hw.gpu.utilization", "1", {"hw.gpu.task": "decoder"}),
-    "gpu_power_watts": ("hw.power", "W", {}),
-    "gpu_energy_joules_total": ("hw.energy", "J", {}),
-}
-"""OpenTelemetry's name, unit and attributes of a row (semantic conventions for hardware)."""
-_UP_DOWN = frozenset({"hw.gpu.memory.limit", "hw.gpu.memory.usage"})
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_PAUSE_SECONDS = 300.0
 _AGAIN = frozenset({429, 502, 503, 504})
@@ -63,8 +53,6 @@ def _dcgm_name(metric: str) -> tuple[str, float] | None:
 def _attributes(gpu: Gpu, more: Mapping[str, str]) -> dict[str, str]:
     """Attributes of a GPU's points for both readers: OpenTelemetry's, and those of dcgm-exporter."""
     return {
-        "hw.id": gpu.uuid,
-        "hw.type": "gpu",
         "hw.model": gpu.model,
         "UUID": gpu.uuid,
         "gpu": "" if gpu.index is None else str(gpu.index),
@@ -77,11 +65,10 @@ def _attributes(gpu: Gpu, more: Mapping[str, str]) -> dict[str, str]:
 def _named(gpu: Gpu, key: str, value: float) -> tuple[str, str, dict[str, str], float]:
     """Name, unit, attributes and value of one metric of `gpu`."""
     if not gpu.is_mig:
-        if key in _HARDWARE:
-            name, unit, more = _HARDWARE[key]
-            return name, unit, _attributes(gpu, more), value
+        if (known := HARDWARE.get(key)) is not None:
+            return known.name, known.unit, _attributes(gpu, known.attributes_of(gpu)), value
         if key in METRICS and (found := _dcgm_name(key)) is not None:
-            return found[0], "", _attributes(gpu, {}), value / found[1]
+            return found[0], "", _attributes(gpu, STATUS.attributes_of(gpu)), value / found[1]
     name, label, text = split_variant(key)
     return name, "", gpu_labels(gpu) | ({label: text} if label else {}), value
 
@@ -94,7 +81,7 @@ def _metric(into: ExportMetricsServiceRequest, host: str, name: str, unit: str, 
             made.resource.attributes.add(key=key).value.string_value = text
         made.scope_metrics.add().scope.name = "tocsin"
     metric: Metric = into.resource_metrics[-1].scope_metrics[0].metrics.add(name=name, unit=unit)
-    if counter or name in _UP_DOWN:
+    if counter or name in UP_DOWN:
         metric.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
         metric.sum.is_monotonic = counter
     return metric
@@ -124,11 +111,15 @@ def _grouped(readings: Iterable[Reading]) -> Iterator[tuple[str, str, str, bool,
     """The points of each host and name together."""
     groups: dict[tuple[str, str, str, bool], list[_Row]] = {}
     for reading in readings:
+        gpu = reading.gpu
         for key, value in reading.values.items():
-            name, unit, attributes, number = _named(reading.gpu, key, value)
+            name, unit, attributes, number = _named(gpu, key, value)
             spec = METRICS.get(split_variant(key)[0])
             counter = spec is not None and spec.kind is MetricKind.COUNTER and name not in XID_NAMES
-            groups.setdefault((reading.gpu.host, name, unit, counter), []).append((reading, attributes, number))
+            groups.setdefault((gpu.host, name, unit, counter), []).append((reading, attributes, number))
+        for state, number in states(reading).items():
+            attributes = _attributes(gpu, STATUS.attributes_of(gpu) | {"hw.state": state})
+            groups.setdefault((gpu.host, STATUS.name, STATUS.unit, False), []).append((reading, attributes, number))
     for (host, name, unit, counter), rows in sorted(groups.items(), key=lambda item: item[0]):
         yield host, name, unit, counter, rows
 
@@ -159,10 +150,11 @@ class OtlpExporter:
         """Take the newest readings; of a GPU one waits."""
         with self._lock:
             for reading in readings:
-                if reading.values:
+                if reading.values or states(reading):
                     before = self._waiting.get(reading.gpu.uuid)
                     if before is not None and self._failures:
-                        self._own.count("tocsin_otlp_points_total", len(before.values), outcome="lost")
+                        points = len(before.values) + len(states(before))
+                        self._own.count("tocsin_otlp_points_total", points, outcome="lost")
                     self._waiting[reading.gpu.uuid] = reading
 
     def send(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import struct
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from tocsin.api.app import create_app
-from tocsin.collector.push import remote_write
+from tocsin.collector.push import otlp_json, remote_write
+from tocsin.collector.push.otlp_json import MAX_VALUES
 from tocsin.collector.push.samples import MAX_SERIES, MAX_UNPACKED_BYTES
 from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
 from tocsin.config.settings import Settings
@@ -28,13 +30,18 @@ from tocsin_testing.process_cost import cost
 from tocsin_testing.pushes import (
     METRICS,
     OTLP,
+    OTLP_JSON,
     RW1,
     RW2,
     WRITE,
     Series,
     field,
+    json_metric,
+    json_point,
+    json_request,
     metric,
     number,
+    otlp_json_of,
     otlp_of,
     point,
     request_1,
@@ -110,9 +117,13 @@ def test_every_form_is_taken(site: Site) -> None:
     assert second.headers["X-Prometheus-Remote-Write-Samples-Written"] == "1"
     third = site.post(METRICS, OTLP | {"Content-Encoding": "gzip"}, gzip.compress(otlp_of([series("GPU-c")])))
     assert (third.status_code, third.content, site.temperature("GPU-c")) == (200, b"", 50)
+    for uuid, more, pack in (("GPU-d", {}, bytes), ("GPU-e", {"Content-Encoding": "gzip"}, gzip.compress)):
+        fourth = site.post(METRICS, OTLP_JSON | more, pack(otlp_json_of([series(uuid)])))
+        assert (fourth.status_code, fourth.json(), site.temperature(uuid)) == (200, {}, 50)
+        assert fourth.headers["Content-Type"] == "application/json"
 
 
-@pytest.mark.parametrize(("path", "kind"), [(WRITE, RW1), (WRITE, RW2), (METRICS, OTLP)])
+@pytest.mark.parametrize(("path", "kind"), [(WRITE, RW1), (WRITE, RW2), (METRICS, OTLP), (METRICS, OTLP_JSON)])
 def test_nobody_writes_without_a_token_of_an_agent(site: Site, path: str, kind: dict[str, str]) -> None:
     assert site.post(path, kind, b"", who="").status_code == 401
     assert site.post(path, kind, b"", who="anna").status_code == 403
@@ -129,6 +140,9 @@ def test_a_node_writes_for_itself_alone(site: Site) -> None:
     answer = site.post(METRICS, OTLP, otlp_of(mixed), who="node-a")
     assert answer.status_code == 200
     assert b"may not write for" in answer.content
+    answer = site.post(METRICS, OTLP_JSON, otlp_json_of(mixed), who="node-a")
+    assert answer.json()["partialSuccess"]["rejectedDataPoints"] == "2"
+    assert "may not write for" in answer.json()["partialSuccess"]["errorMessage"]
     assert [site.temperature(uuid) for uuid in ("GPU-a", "GPU-x", "GPU-b")] == [50, None, 50]
 
 
@@ -138,7 +152,7 @@ def test_types_and_encodings_that_are_not_read(site: Site) -> None:
         assert site.post(WRITE, RW1 | kind, body).status_code == 415
     other = {"Content-Type": "application/x-protobuf;proto=io.prometheus.write.v3.Request"}
     assert site.post(WRITE, RW1 | other, body).status_code == 415
-    assert site.post(METRICS, OTLP | {"Content-Type": "application/json"}, b"{}").status_code == 415
+    assert site.post(METRICS, OTLP | {"Content-Type": "text/json"}, b"{}").status_code == 415
     assert site.post(METRICS, OTLP | {"Content-Encoding": "zstd"}, b"").status_code == 415
 
 
@@ -162,6 +176,8 @@ def test_what_is_too_many_is_refused_and_what_came_before_is_kept(site: Site) ->
     assert site.post(WRITE, RW2, snappy(symbols)).status_code == 400
     empty = request_otlp(metric("m", b"\x0a\x00" * (MAX_SERIES + 1)))
     assert b"more than" in site.post(METRICS, OTLP, empty).content
+    points = json_request(json_metric("m", *[{}] * (MAX_SERIES + 1)))
+    assert "more than" in site.post(METRICS, OTLP_JSON, points).json()["partialSuccess"]["errorMessage"]
 
 
 BAD = {
@@ -225,12 +241,15 @@ def test_an_agent_outranks_what_is_pushed(site: Site) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_body_gives_a_500(site: Site, data: st.DataObject) -> None:
-    good = bytearray(data.draw(st.sampled_from([request_1, request_2, otlp_of]))([series(), series("GPU-b")]))
+    good = bytearray(
+        data.draw(st.sampled_from([request_1, request_2, otlp_of, otlp_json_of]))([series(), series("GPU-b")])
+    )
     for place, byte in data.draw(st.lists(st.tuples(st.integers(0, len(good) - 1), st.integers(0, 255)), max_size=4)):
         good[place] = byte
     body = bytes(good[: data.draw(st.integers(0, len(good)))]) if data.draw(st.booleans()) else bytes(good)
     body = data.draw(st.sampled_from([body, data.draw(st.binary(max_size=60))]))
-    for path, kind, sent in ((WRITE, RW1, snappy(body)), (WRITE, RW2, snappy(body)), (METRICS, OTLP, body)):
+    forms = ((WRITE, RW1, snappy(body)), (WRITE, RW2, snappy(body)), (METRICS, OTLP, body), (METRICS, OTLP_JSON, body))
+    for path, kind, sent in forms:
         assert site.post(path, kind, sent).status_code in {200, 204, 400}
     assert site.post(WRITE, RW1, body).status_code in {204, 400, 413}
 
@@ -240,3 +259,95 @@ def test_the_mark_of_a_series_that_has_ended_is_no_value(site: Site) -> None:
     for make, kind in ((request_1, RW1), (request_2, RW2)):
         assert site.post(WRITE, kind, snappy(make([series(temperature=stale)]))).status_code == 204
         assert site.running.brain.memory.reading("GPU-a") is None
+
+
+JSON_BOMBS = {
+    "lists": b"[" + b"[]," * 2_000_000 + b"[]]",
+    "objects": b'{"a":[' + b'{"a":1},' * 900_000 + b"{}]}",
+    "texts": b'{"a":[' + b'"\\u4e00a",' * 800_000 + b"0]}",
+    "numbers": b'{"a":[' + b"1.25," * 1_500_000 + b"0]}",
+}
+
+
+@pytest.mark.parametrize("name", JSON_BOMBS)
+def test_json_of_more_values_than_memory_is_for_is_refused_before_it_is_read(site: Site, name: str) -> None:
+    held = cost(os.getpid()).bytes
+    assert len(JSON_BOMBS[name]) <= MAX_UNPACKED_BYTES
+    assert site.post(METRICS, OTLP_JSON, JSON_BOMBS[name]).status_code == 413
+    assert cost(os.getpid()).bytes - held < 30_000_000
+
+
+def test_json_within_the_bound_takes_bounded_memory() -> None:
+    body = b'{"a":[' + b'{"abcdefg":"hijk"},' * (MAX_VALUES // 2 - 2) + b"{}]}"
+    held = cost(os.getpid()).bytes
+    found = otlp_json.parsed(body)
+    assert len(found["a"]) == MAX_VALUES // 2 - 1
+    assert cost(os.getpid()).bytes - held < 100_000_000
+
+
+NO_OBJECT = [
+    b"",
+    b"[]",
+    b"5",
+    b"{",
+    b'{"a":}',
+    b"\xff\xfe",
+    b"[" * 200_000,
+    b'{"a":' * 200_000,
+    b'{"a":' + b"9" * 5_000,
+]
+
+
+@pytest.mark.parametrize("body", NO_OBJECT, ids=range(len(NO_OBJECT)))
+def test_what_is_no_json_object_is_refused_as_a_whole(site: Site, body: bytes) -> None:
+    assert site.post(METRICS, OTLP_JSON, body).status_code == 400
+
+
+def _deep(levels: int) -> dict[str, object]:
+    value: dict[str, object] = {"stringValue": "x"}
+    for _ in range(levels):
+        value = {"arrayValue": {"values": [value]}}
+    return value
+
+
+BAD_JSON_POINTS = {
+    "no object": 5,
+    "null": None,
+    "deep": {"attributes": [{"key": "a", "value": _deep(200)}], "asDouble": 1},
+    "labels": json_point(T0, 1, {f"l{n}": "v" for n in range(200)}),
+    "long label": json_point(T0, 1, {"l": "v" * 2_000}),
+    "attributes": {"attributes": "x", "asDouble": 1},
+    "attribute": {"attributes": [7], "asDouble": 1},
+    "half a character": json_point(T0, 1, {"l": "\ud800"}),
+    "two values": {"asDouble": 1, "asInt": "1"},
+    "number": {"asDouble": "warm"},
+    "huge": {"asInt": "1e999999999"},
+    "huge number": {"asDouble": 10**400},
+    "range": {"asInt": str(2**70)},
+    "time": {"asDouble": 1, "timeUnixNano": "-1"},
+    "text as time": {"asDouble": 1, "timeUnixNano": "soon"},
+}
+
+
+@pytest.mark.parametrize("name", BAD_JSON_POINTS)
+def test_a_bad_point_in_json_costs_no_good_one(site: Site, name: str) -> None:
+    labels, ((at_ms, value),) = series()
+    good = json_point(at_ms, value, {label: text for label, text in labels.items() if label != "__name__"})
+    body = json_request(json_metric(labels["__name__"], BAD_JSON_POINTS[name], good))
+    answer = site.post(METRICS, OTLP_JSON, body)
+    assert (answer.status_code, site.temperature("GPU-a")) == (200, 50)
+    assert answer.json()["partialSuccess"]["rejectedDataPoints"] == "1"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"resourceMetrics": 5},
+        {"resourceMetrics": [None, {"scopeMetrics": {}}, {"scopeMetrics": [[]]}, {"scopeMetrics": [{"metrics": "x"}]}]},
+        {"resourceMetrics": [{"resource": 7, "scopeMetrics": [{"metrics": [{"name": 5, "gauge": []}]}]}]},
+        {"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "m", "sum": {"dataPoints": {}}}]}]}]},
+        {"unknown": {"x": [1]}, "resourceMetrics": None},
+    ],
+)
+def test_json_of_another_shape_is_no_error_of_the_server(site: Site, broken: object) -> None:
+    assert site.post(METRICS, OTLP_JSON, json.dumps(broken).encode()).status_code == 200

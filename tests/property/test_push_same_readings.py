@@ -1,15 +1,18 @@
-"""The same values by line protocol, remote write 1.0 and 2.0, and OTLP are the same readings."""
+"""The same values by line protocol, remote write 1.0 and 2.0, and OTLP in both of its forms are the same readings."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
+from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from tocsin.collector.dcgm.fields import field_named
 from tocsin.collector.exporter import gpu_labels
-from tocsin.collector.push import otlp, remote_write
+from tocsin.collector.push import otlp, otlp_json, remote_write
 from tocsin.collector.push.fleet import PushedFleet
 from tocsin.collector.push.samples import Reader, Tally
 from tocsin.config.promql import PromqlSettings
@@ -20,7 +23,7 @@ from tocsin.store.line_protocol.decode import decode
 from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
-from tocsin_testing.pushes import Series, otlp_of, request_1, request_2
+from tocsin_testing.pushes import Series, otlp_json_of, otlp_of, request_1, request_2
 
 DCGM = {
     "DCGM_FI_DEV_GPU_TEMP": (0, 120),
@@ -35,6 +38,7 @@ FORMS: dict[str, tuple[object, Reader]] = {
     "1.0": (request_1, remote_write.read_1),
     "2.0": (request_2, remote_write.read_2),
     "otlp": (otlp_of, otlp.read),
+    "otlp json": (otlp_json_of, lambda body, tally: otlp_json.read(otlp_json.parsed(body), tally)),
 }
 OWN = sorted(
     name
@@ -94,3 +98,40 @@ def test_series_of_the_agent(chosen: dict[str, float], mig: bool) -> None:
     line = by_key(encode(Batch([Reading(gpu, T0 - 5, chosen)])))
     labels = {name: text for name, text in gpu_labels(gpu).items() if text}
     same(line, [({"__name__": split_variant(name)[0], **labels}, [(T0 - 5, raw)]) for name, raw in chosen.items()])
+
+
+attribute_values = st.one_of(
+    st.text(max_size=5).map(lambda text: {"stringValue": text}),
+    st.integers(-(2**63), 2**63 - 1).map(lambda number: {"intValue": str(number)}),
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda number: {"doubleValue": number}),
+    st.booleans().map(lambda yes: {"boolValue": yes}),
+    st.just({"bytesValue": "3q2+7w=="}),
+    st.just({"arrayValue": {"values": [{"stringValue": "x"}]}}),
+)
+attributes = st.lists(st.builds(lambda key, value: {"key": key, "value": value}, st.text(max_size=5), attribute_values))
+numbers = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda number: {"asDouble": number}),
+    st.integers(-(2**63), 2**63 - 1).flatmap(lambda n: st.sampled_from([{"asInt": str(n)}, {"asInt": n}])),
+    st.just({}),
+)
+points = st.builds(
+    lambda number, found, at, flags: {**number, "attributes": found, "timeUnixNano": str(at), "flags": flags},
+    numbers, attributes, st.integers(0, 2**64 - 1), st.integers(0, 3),
+)  # fmt: skip
+metrics = st.builds(
+    lambda name, kind, found, temporality: {
+        "name": name,
+        kind: {"dataPoints": found} | ({"aggregationTemporality": temporality} if kind == "sum" else {}),
+    },
+    st.text(max_size=8), st.sampled_from(["gauge", "sum"]), st.lists(points, max_size=3), st.integers(0, 2),
+)  # fmt: skip
+
+
+@given(st.lists(metrics, max_size=3), attributes)
+def test_otlp_reads_alike_in_both_forms(found: list[dict[str, object]], resource: list[dict[str, object]]) -> None:
+    document = {"resourceMetrics": [{"scopeMetrics": [{"metrics": found}], "resource": {"attributes": resource}}]}
+    message = ParseDict(document, ExportMetricsServiceRequest())
+    one, other = Tally(), Tally()
+    expected = list(otlp.read(message.SerializeToString(), one))
+    assert list(otlp_json.read(otlp_json.parsed(json.dumps(document).encode()), other)) == expected
+    assert (one.samples, one.rejected, one.problem) == (other.samples, other.rejected, other.problem)

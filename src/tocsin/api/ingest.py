@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
@@ -18,7 +19,7 @@ from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
 from tocsin.client.control import IngestResult, RejectedLine
-from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeries, Reader, Tally, TooLarge
+from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeries, Tally, TooLarge
 from tocsin.config.access import Role
 from tocsin.store.line_protocol.decode import MAX_REJECTED, LineError, cut_head, parse_head
 from tocsin.store.line_protocol.encode import encode
@@ -197,19 +198,22 @@ class Upload:
     precision: str
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A form of pushed bodies: how one is unpacked within a number of bytes, and how its series are read."""
+T = TypeVar("T")
 
-    unpack: Callable[[bytes, int], bytes]
-    read: Reader
+
+@dataclass(frozen=True)
+class Form(Generic[T]):
+    """A form of pushed bodies: how one is unpacked within a number of bytes, and how its series are read of that."""
+
+    unpack: Callable[[bytes, int], T]
+    read: Callable[[T, Tally], Iterator[PushedSeries]]
 
 
 PUSH_STEP = 2_000
 """Series that are made into lines at a time."""
 
 
-def pushed_lines(upload: Upload, body: bytes, form: Form, tally: Tally, limit: int) -> Iterator[bytes]:
+def pushed_lines(upload: Upload, body: bytes, form: Form[T], tally: Tally, limit: int) -> Iterator[bytes]:
     """Line protocol of the series in `body`, step by step; nothing of what the sender may not say. Raises ApiError."""
     service, who = upload.service, upload.who
 
@@ -259,7 +263,7 @@ class Ingest:
         """
         return await self._kept(upload, slices(unpacked(body, encoding, self._limit)))
 
-    async def push(self, upload: Upload, body: bytes, form: Form, tally: Tally) -> IngestResult:
+    async def push(self, upload: Upload, body: bytes, form: Form[T], tally: Tally) -> IngestResult:
         """Keep the series of `body`, counted in `tally`; of all such bodies two are unpacked at a time.
 
         Raises ApiError 400 or 413 for a body that cannot be unpacked. One that is broken from some byte on counts as a

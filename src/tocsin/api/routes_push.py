@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -13,10 +13,10 @@ from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.ingest import Form, Ingest, Upload, foreign, unpacked
 from tocsin.client.control import IngestResult
 from tocsin.client.models_alerts import AlertmanagerWebhook
-from tocsin.collector.push import otlp, remote_write
+from tocsin.collector.push import otlp, otlp_json, remote_write
 from tocsin.collector.push.samples import Tally
 
-PROTOBUF = "application/x-protobuf"
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
 VERSION_1, VERSION_2 = "prometheus.WriteRequest", "io.prometheus.write.v2.Request"
 
 push_router = APIRouter(
@@ -36,7 +36,7 @@ _FORMS_RW = {
     VERSION_1: Form(remote_write.unsnapped, remote_write.read_1),
     VERSION_2: Form(remote_write.unsnapped, remote_write.read_2),
 }
-_FORMS_OTLP = {"gzip": Form(_gunzipped, otlp.read), "identity": Form(_as_is, otlp.read)}
+_ENCODINGS: dict[str, Callable[[bytes, int], bytes]] = {"gzip": _gunzipped, "identity": _as_is}
 
 
 def _content_type(request: Request) -> tuple[str, str]:
@@ -58,12 +58,13 @@ def _problem(tally: Tally, result: IngestResult) -> str:
     return tally.problem
 
 
-def _body(kind: str, what: str) -> dict[str, Any]:
-    content = {kind: {"schema": {"type": "string", "format": "binary"}}}
+def _body(what: str, *more: str) -> dict[str, Any]:
+    content: dict[str, Any] = {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}}
+    content |= {kind: {"schema": {"type": "object"}} for kind in more}
     return {"requestBody": {"description": what, "content": content}}
 
 
-async def _push(request: Request, service: ServiceDep, who: Writer, form: Form, tally: Tally) -> IngestResult:
+async def _push(request: Request, service: ServiceDep, who: Writer, form: Form[Any], tally: Tally) -> IngestResult:
     body = await request.body()
     client = request.client.host if request.client is not None else ""
     ingest: Ingest = request.app.state.ingest
@@ -73,7 +74,7 @@ async def _push(request: Request, service: ServiceDep, who: Writer, form: Form, 
 @push_router.post(
     "/api/v1/write",
     status_code=204,
-    openapi_extra=_body(PROTOBUF, "Remote write 1.0 or 2.0 of Prometheus, in Snappy's block format."),
+    openapi_extra=_body("Remote write 1.0 or 2.0 of Prometheus, in Snappy's block format."),
     responses=documented(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
 )
 async def write_series(request: Request, service: ServiceDep, who: Writer) -> Response:
@@ -112,22 +113,29 @@ def _written(tally: Tally) -> dict[str, str]:
 @push_router.post(
     "/v1/metrics",
     response_class=Response,
-    openapi_extra=_body(PROTOBUF, "OTLP's ExportMetricsServiceRequest, plain or with `Content-Encoding: gzip`."),
+    openapi_extra=_body("OTLP's ExportMetricsServiceRequest, plain or with `Content-Encoding: gzip`.", JSON),
     responses={
-        200: {"content": {PROTOBUF: {"schema": {"type": "string"}}}, "description": "ExportMetricsServiceResponse."},
+        200: {
+            "content": {PROTOBUF: {"schema": {"type": "string"}}, JSON: {"schema": {"type": "object"}}},
+            "description": "ExportMetricsServiceResponse, in the form of the request.",
+        },
         **documented(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
     },
 )
 async def otlp_metrics(request: Request, service: ServiceDep, who: Writer) -> Response:
     """Keep metrics of OpenTelemetry's collectors and SDKs; `partial_success` says what was refused of them."""
-    if _content_type(request)[0] != PROTOBUF:
-        raise _unsupported(f"send Content-Type: {PROTOBUF}; JSON is not read here")
+    media = _content_type(request)[0]
+    if media not in (PROTOBUF, JSON):
+        raise _unsupported(f"send Content-Type: {PROTOBUF} or {JSON}")
     encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
-    if (form := _FORMS_OTLP.get(encoding)) is None:
+    if (unpack := _ENCODINGS.get(encoding)) is None:
         raise ApiError(415, "unsupported_encoding", "use Content-Encoding gzip or identity")
+    form: Form[Any] = Form(unpack, otlp.read)
+    if media == JSON:
+        form = Form(lambda body, limit: otlp_json.parsed(unpack(body, limit)), otlp_json.read)
     tally = Tally()
     _problem(tally, await _push(request, service, who, form, tally))
-    return Response(otlp.answer(tally), media_type=PROTOBUF)
+    return Response((otlp_json if media == JSON else otlp).answer(tally), media_type=media)
 
 
 @push_router.post(

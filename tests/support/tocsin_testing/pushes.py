@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import cramjam
 
@@ -15,6 +17,7 @@ RW2 = {
     "X-Prometheus-Remote-Write-Version": "2.0.0",
 }
 OTLP = {"Content-Type": PROTOBUF}
+OTLP_JSON = {"Content-Type": "application/json"}
 WRITE, METRICS = "/api/v1/write", "/v1/metrics"
 
 Series = tuple[Mapping[str, str], Sequence[tuple[int, float]]]
@@ -105,3 +108,29 @@ def otlp_of(series: Iterable[Series]) -> bytes:
         rest = {name: text for name, text in labels.items() if name != "__name__"}
         made += metric(labels["__name__"], b"".join(point(at_ms, value, rest) for at_ms, value in samples))
     return request_otlp(made)
+
+
+def json_point(at_ms: int, value: float, labels: Mapping[str, str]) -> dict[str, Any]:
+    """A data point as OTLP's JSON has it: 64-bit numbers as text."""
+    attributes = [{"key": name, "value": {"stringValue": text}} for name, text in labels.items()]
+    return {"timeUnixNano": str(at_ms * 1_000_000), "asDouble": value, "attributes": attributes}
+
+
+def json_metric(name: str, *points: object, kind: str = "gauge") -> dict[str, Any]:
+    return {"name": name, kind: {"dataPoints": list(points)}}
+
+
+def json_request(*metrics: object, resource: Mapping[str, str] | None = None) -> bytes:
+    """`ExportMetricsServiceRequest` of one resource and scope."""
+    attributes = [{"key": name, "value": {"stringValue": text}} for name, text in (resource or {}).items()]
+    scopes = [{"scope": {"name": "x"}, "metrics": list(metrics)}]
+    return json.dumps({"resourceMetrics": [{"scopeMetrics": scopes, "resource": {"attributes": attributes}}]}).encode()
+
+
+def otlp_json_of(series: Iterable[Series]) -> bytes:
+    """The same series as gauges."""
+    made = []
+    for labels, samples in series:
+        rest = {name: text for name, text in labels.items() if name != "__name__"}
+        made.append(json_metric(labels["__name__"], *(json_point(at_ms, value, rest) for at_ms, value in samples)))
+    return json_request(*made)

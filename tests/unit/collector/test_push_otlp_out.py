@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from tocsin.collector.push import otlp
 from tocsin.collector.push.fleet import PushedFleet
+from tocsin.collector.push.hardware_names import HARDWARE
 from tocsin.collector.push.otlp_out import OtlpExporter, encode
 from tocsin.collector.push.samples import Tally
 from tocsin.config.otlp import OtlpSettings
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.metrics import METRICS
-from tocsin.domain.reading import Gpu, Reading
+from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 
@@ -37,7 +38,7 @@ def names(reading: Reading) -> set[str]:
 
 def test_the_name_is_opentelemetrys_then_dcgms_then_our_own() -> None:
     values = {"gpu_power_watts": 300.0, "gpu_temperature_celsius": 50.0, "gpu_fan_speed_ratio": 0.5}
-    assert names(Reading(H100, T0, values)) >= {"hw_power", "DCGM_FI_DEV_GPU_TEMP"}
+    assert names(Reading(H100, T0, values | {"gpu_sm_clock_hertz": 1e9})) >= {"hw_power", "DCGM_FI_DEV_SM_CLOCK"}
     assert names(Reading(MIG, T0, values)) == set(values)
     own = next(name for name in NAMES if not METRICS[name].dcgm_names and not name.startswith(("gpu_mem", "gpu_util")))
     assert names(Reading(H100, T0, {own: 1.0})) == {own}
@@ -49,10 +50,69 @@ def test_what_is_sent_reads_back_as_it_was(values: dict[str, float]) -> None:
         tally = Tally()
         body, points = encode([Reading(gpu, T0, values)])
         taken = FLEET.take(otlp.read(body, tally), lambda _host, _gpus: "", T0)
-        assert (points, tally.rejected, taken.rejected) == (len(values), 0, 0)
+        states = taken.outcomes["other"]
+        assert (points, tally.rejected, taken.rejected) == (len(values) + states, 0, 0)
+        assert states in (0, 4), "hw.status alone is not read"
         (found,) = taken.batch.readings
         assert (found.gpu.uuid, found.gpu.host, found.gpu.parent, found.at_ms) == (gpu.uuid, "n1", gpu.parent, T0)
         assert found.values == pytest.approx(values)
+
+
+def points(reading: Reading, name: str) -> list[tuple[dict[str, str], float]]:
+    """Attributes and value of each point of one metric."""
+    found = [one for one in otlp.read(encode([reading])[0], Tally()) if one.name == name]
+    return [(dict(one.labels), one.samples[0][1]) for one in found]
+
+
+def test_a_temperature_is_that_of_a_sensor_whose_parent_is_the_gpu() -> None:
+    ((labels, value),) = points(Reading(H100, T0, {"gpu_temperature_celsius": 50.0}), "hw_temperature")
+    assert value == 50
+    wanted = {"hw_id": "GPU-0/temperature/gpu", "hw_parent": "GPU-0", "hw_type": "temperature"}
+    assert labels.items() >= (wanted | {"hw_sensor_location": "gpu", "host_name": "n1"}).items()
+
+
+def test_errors_are_told_apart_by_their_type() -> None:
+    values = {"gpu_ecc_corrected_volatile_total": 5.0, "gpu_ecc_uncorrected_volatile_total": 1.0}
+    found = points(Reading(H100, T0, values), "hw_errors")
+    assert {labels["error_type"]: value for labels, value in found} == {"corrected": 5, "uncorrected": 1}
+    assert {(labels["hw_id"], labels["hw_type"]) for labels, _ in found} == {("GPU-0", "gpu")}
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ({"gpu_row_remap_pending": 0.0}, "ok"),
+        ({"gpu_row_remap_pending": 1.0, "gpu_row_remap_failure": 0.0}, "degraded"),
+        ({"gpu_ecc_sram_threshold_exceeded": 1.0, "gpu_clocks_hw_power_brake": 1.0}, "predicted_failure"),
+        ({"gpu_row_remap_failure": 1.0, "gpu_row_remap_pending": 1.0}, "failed"),
+        ({"gpu_temperature_celsius": 50.0}, None),
+        ({}, None),
+    ],
+)
+def test_the_state_is_the_gravest_that_was_read_and_none_where_nothing_tells(
+    values: dict[str, float], state: str | None
+) -> None:
+    found = points(Reading(H100, T0, values), "hw_status")
+    assert [labels["hw_state"] for labels, value in found if value] == ([] if state is None else [state])
+    assert len(found) == (0 if state is None else 4)
+    assert points(Reading(MIG, T0, values), "hw_status") == []
+
+
+def test_a_gpu_that_answers_nothing_has_failed_and_is_told_of() -> None:
+    lost = Reading(H100, T0, {}, {"gpu_temperature_celsius": Missing.LOST})
+    assert [labels["hw_state"] for labels, value in points(lost, "hw_status") if value] == ["failed"]
+    made = Sender()
+    made.exporter.put([lost])
+    assert made.exporter.send()
+    assert made.points("sent") == 4
+    made.exporter.close()
+
+
+def test_every_name_of_the_table_is_read_back_under_its_own_row() -> None:
+    values = dict.fromkeys(HARDWARE, 1.0)
+    taken = FLEET.take(otlp.read(encode([Reading(H100, T0, values)])[0], Tally()), lambda _host, _gpus: "", T0)
+    (found,) = taken.batch.readings
+    assert (found.gpu.uuid, found.gpu.model, dict(found.values)) == ("GPU-0", "NVIDIA H100", values)
 
 
 class Receiver:

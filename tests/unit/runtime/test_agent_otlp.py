@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from tocsin.collector.push import otlp
+from tocsin.collector.push.hardware_names import states
 from tocsin.collector.push.samples import Tally
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import ManualClock, SystemClock
@@ -41,9 +42,9 @@ def test_a_reading_is_sent() -> None:
     assert agent.otlp is not None
     assert agent.otlp.send()
     tally = Tally()
-    seen = {series.labels.get("hw_id") or series.labels["gpu_uuid"] for series in otlp.read(bodies[0], tally)}
+    seen = {series.labels.get("UUID") or series.labels["gpu_uuid"] for series in otlp.read(bodies[0], tally)}
     assert seen == {reading.gpu.uuid for reading in batch.readings}
-    assert tally.samples == sum(len(reading.values) for reading in batch.readings)
+    assert tally.samples == sum(len(reading.values) + len(states(reading)) for reading in batch.readings)
     agent.close()
 
 
