@@ -1,4 +1,4 @@
-"""The examples of docs/desk_calls.md, as they stand there: a shell with OpenSSL and curl, and ServiceNow's script."""
+"""The examples of docs/desk_calls.md as they stand there: a shell with OpenSSL and curl, a script, an Ingress."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from playwright.sync_api import sync_playwright
 
 from tocsin.actions.notifications.delivery import sign
+from tocsin.api.gate import SIGNED_PATHS
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import SystemClock
 from tocsin_testing import needs
@@ -19,7 +21,8 @@ from tocsin_testing.browsing import launch
 from tocsin_testing.fake_service import FakeService, serving
 from tocsin_testing.signed import DESK_KEY, desks_and_slack
 
-PAGE = (Path(__file__).parents[2] / "docs" / "desk_calls.md").read_text()
+PAGES = Path(__file__).parents[2] / "docs"
+PAGE = (PAGES / "desk_calls.md").read_text()
 
 
 def example(language: str) -> str:
@@ -39,6 +42,18 @@ def test_the_shell_signs_what_the_brain_takes() -> None:
     assert json.loads(done.stdout)["outcome"] == "done", done.stdout
     (made,) = service.silences.stand
     assert (made.by, made.reason) == ("ticket:ops", "OPS-123 taken on")
+
+
+def test_the_ingress_passes_the_two_paths_and_leads_to_the_brain() -> None:
+    (rule,) = yaml.safe_load(example("yaml"))["spec"]["rules"]
+    paths = rule["http"]["paths"]
+    assert {one["path"] for one in paths} == set(SIGNED_PATHS)
+    assert {one["pathType"] for one in paths} == {"Exact"}
+    brain = (PAGES.parent / "deploy/kubernetes/base/brain.yaml").read_text()
+    services = {one["metadata"]["name"]: one for one in yaml.safe_load_all(brain) if one["kind"] == "Service"}
+    for one in paths:
+        service = one["backend"]["service"]
+        assert service["port"]["name"] in {port["name"] for port in services[service["name"]]["spec"]["ports"]}
 
 
 GLIDE = """([now, key, mac]) => {

@@ -23,14 +23,12 @@ from tocsin.api.service import Service
 from tocsin.api.signatures import Replays, own_mac, own_signature, signer
 from tocsin.client.models_cards import CardState
 from tocsin.client.models_desk import DeskCall, DeskOut
-from tocsin.client.models_silences import AcknowledgeRequest
+from tocsin.client.models_silences import AcknowledgeRequest, SilenceOut
 from tocsin.config.access import DeskSettings, Role
-from tocsin.domain.clock import Clock
+from tocsin.domain.clock import Clock, from_iso
 from tocsin.domain.errors import Conflict, TocsinError
 from tocsin.domain.silence import SilenceKind
-from tocsin.domain.words import clean, clip
-
-MOST_REASON = 500
+from tocsin.domain.words import clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,7 @@ def _done(service: Service, desk: _Desk, call: DeskCall, request_id: str) -> Des
     if call.action == "acknowledge":
         asked = AcknowledgeRequest(for_seconds=settings.acknowledge_seconds, reason=_reason(call))
         taken = acknowledge_by(service, who, call.card, asked, request_id)
-        sentence = f"card {card.id} is acknowledged until {taken.until}"
-        return DeskOut(outcome="done", card=card.id, until=taken.until, sentence=sentence)
+        return _stands(service, call, taken, f"card {card.id} is acknowledged until {taken.until}")
     for kind in (SilenceKind.ACKNOWLEDGEMENT, SilenceKind.SNOOZE):
         require_for_card(service, who, kind, call.card)
     if call.action == "reopen":
@@ -95,7 +92,14 @@ def _done(service: Service, desk: _Desk, call: DeskCall, request_id: str) -> Des
         return DeskOut(outcome="done", card=card.id, sentence=f"nothing that {who.name} said of card {card.id} holds")
     hidden = service.silences.resolve(call.card, settings.resolve_seconds, _reason(call), who.name, request_id)
     sentence = f"the fault of card {card.id} is still there: it is hidden until {hidden.until}, then shown again"
-    return DeskOut(outcome="done", card=card.id, until=hidden.until, sentence=sentence)
+    return _stands(service, call, hidden, sentence)
+
+
+def _stands(service: Service, call: DeskCall, made: SilenceOut, sentence: str) -> DeskOut:
+    """The answer about a silence; one that has ended was begun by the same request before a restart."""
+    if from_iso(made.until) <= service.now_ms():
+        return _repeated(call)
+    return DeskOut(outcome="done", card=made.name, until=made.until, sentence=sentence)
 
 
 def _repeated(call: DeskCall) -> DeskOut:
@@ -106,7 +110,7 @@ def _reason(call: DeskCall) -> str:
     who = f" by {clean(call.by)}" if call.by.strip() else ""
     verb = {"acknowledge": "taken on", "resolve": "resolved"}.get(call.action, call.action)
     note = f": {clean(call.note)}" if call.note.strip() else ""
-    return clip(f"{clean(call.ticket) or 'ticket'} {verb}{who}{note}", MOST_REASON)
+    return f"{clean(call.ticket) or 'ticket'} {verb}{who}{note}"
 
 
 def _as_json() -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Signature:
 
 def own_signature(header: str) -> Signature:
     """The parts of a `Tocsin-Signature`, ``t=SECONDS,v1=HEX``. Raises ApiError 401 where it is none."""
-    parts = [part.strip().partition("=") for part in header[:_LONGEST_HEADER].split(",")]
+    parts = [part.partition("=") for part in header[:_LONGEST_HEADER].split(",")]
     named = {name: value for name, _, value in parts}
     if len(header) > _LONGEST_HEADER or sorted(name for name, *_ in parts) != ["t", "v1"]:
         raise _lacking(f"{SIGNATURE_HEADER}: t=SECONDS,v1=HEX")

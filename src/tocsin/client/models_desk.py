@@ -23,6 +23,7 @@ class DeskCall(RequestBody):
     by: _Word = ""
     """Who did it there, as the ticket system says: a part of the reason, proof of nothing."""
     note: Annotated[str, Field(max_length=250)] = ""
+    """With the two above no longer than a reason may be."""
 
 
 class DeskOut(Wire):
