@@ -72,18 +72,23 @@ class Notifications:
 
     def _job(self, queue: ChannelQueue, now_ms: int, live: Collection[str] | None) -> DeliveryJob:
         deliveries = self._decision_log.ledger.deliveries
-        job = DeliveryJob()
+        job = DeliveryJob(reference=partial(self._reference, queue.name))
         with self._decision_log.lock:
             for record in self._due():
                 decision = record.decision
                 if queue.wants(decision) and queue.name not in deliveries.done(decision.key):
                     job.firing.append(decision)
-            self._keep_to_budget(queue, job, now_ms)
-            self._sum_up(job)
+            if queue.desk is None:
+                self._keep_to_budget(queue, job, now_ms)
+                self._sum_up(job)
             if queue.reports_end:
                 opened = {key: tuple(about.values()) for key, about in deliveries.open.get(queue.name, {}).items()}
                 self._follow(queue, opened, job, now_ms, live)
         return job
+
+    def _reference(self, channel: str, message: str) -> str:
+        with self._decision_log.lock:
+            return self._decision_log.ledger.deliveries.reference(channel, message)
 
     def _keep_to_budget(self, queue: ChannelQueue, job: DeliveryJob, now_ms: int) -> None:
         """Gather what would page beyond the receiver's budget; hard faults page always, and use it up first."""
@@ -136,6 +141,7 @@ class Notifications:
             key=key,
             gathered=deliveries.is_gathered(queue.name, key),
             lowered=deliveries.is_lowered(queue.name, key),
+            reference=deliveries.reference(queue.name, key),
         )
 
     def _over(self, decision: Decision, live: Collection[str], now_ms: int) -> bool:
@@ -174,6 +180,8 @@ class Notifications:
             elif not item.again:
                 several = "summarised" if item.message.summary else "delivered"
                 self._count_item(queue, item, several if delivery.ok else "failed")
+                if delivery.partial:
+                    self._count_item(queue, item, "partial")
                 for decision in item.message.decisions:
                     self._note(queue, decision, item.message, delivery)
 
@@ -221,11 +229,15 @@ class Notifications:
         with self._decision_log.lock:
             attempts = queue.tries.pop(decision.key, delivery.attempts)
             payload: dict[str, Any] = {"channel": queue.name, "ok": delivery.ok, "level": message.level}
-            if delivery.ok and message.level is AlertLevel.PAGE:
+            if queue.desk is not None:
+                payload["ticket"] = True
+            elif delivery.ok and message.level is AlertLevel.PAGE:
                 payload["page"] = "summary" if message.gathered else "own"
                 payload["page_key"] = message.key
             if delivery.ok and queue.reports_end and not is_report(decision):
                 payload["message"] = message.key
+                if delivery.reference:
+                    payload["reference"] = delivery.reference
                 if message.gathered:
                     payload["gathered"] = True
             done = {**self._decision_log.ledger.deliveries.done(decision.key)}

@@ -107,6 +107,7 @@ class _PlainState:
     summaries: dict[str, dict[str, int]] = field(default_factory=dict)
     gathered: dict[str, set[str]] = field(default_factory=dict)
     lowered: dict[str, set[str]] = field(default_factory=dict)
+    references: dict[str, dict[str, str]] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     silences: list[Any] = field(default_factory=list)
 
@@ -460,6 +461,7 @@ class Ledger:
             summaries=self.deliveries.summaries,
             gathered=self.deliveries.gathered,
             lowered=self.deliveries.lowered,
+            references=self.deliveries.references,
             repaired=self._repaired,
             silences=self.silences.state(),
         )
@@ -495,6 +497,7 @@ class Ledger:
         found.deliveries.told = plain.done
         found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
         found.deliveries.gathered, found.deliveries.lowered = plain.gathered, plain.lowered
+        found.deliveries.references = plain.references
         found.deliveries.open = {
             channel: {
                 message: {key: load_decision(raw) for key, raw in decisions.items()}

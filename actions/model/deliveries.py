@@ -40,7 +40,8 @@ class Delivered:
     An entry says which channel was told; the last one about a notification has its outcome as well. `open` is by
     channel and by key of the message what must be told when it ends: the notifications of that message by their keys.
     `pages` and `summaries` are by channel and key of the message when it paged; `gathered` are open messages of what
-    was beyond a budget of pages, `lowered` those of them that were no page any more.
+    was beyond a budget of pages, `lowered` those of them that were no page any more. `references` are by channel and
+    key of an open message the names that the receiver gave them.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class Delivered:
         self.summaries: dict[str, dict[str, int]] = {}
         self.gathered: dict[str, set[str]] = {}
         self.lowered: dict[str, set[str]] = {}
+        self.references: dict[str, dict[str, str]] = {}
 
     def paged(self, channel: str, now_ms: int) -> Paged:
         """The pages to `channel` that count at `now_ms`."""
@@ -64,6 +66,10 @@ class Delivered:
 
     def is_lowered(self, channel: str, message: str) -> bool:
         return message in self.lowered.get(channel, ())
+
+    def reference(self, channel: str, message: str) -> str:
+        """The receiver's own name for an open message; empty where it gave none."""
+        return self.references.get(channel, {}).get(message, "")
 
     def _count_page(self, channel: str, kind: str, message: str, at_ms: int) -> None:
         told = self.summaries if kind == "summary" else self.pages
@@ -80,6 +86,7 @@ class Delivered:
                 self.open.get(channel, {}).pop(message, None)
                 self.gathered.get(channel, set()).discard(message)
                 self.lowered.get(channel, set()).discard(message)
+                self.references.get(channel, {}).pop(message, None)
             return False
         key = payload["key"]
         if "page" in payload:
@@ -94,6 +101,8 @@ class Delivered:
             self.told.setdefault(key, {})[channel] = Done(payload["ok"], payload["detail"], payload["attempts"])
         if "message" in payload and decision is not None:
             self.open.setdefault(channel, {}).setdefault(payload["message"], {})[key] = decision
+            if payload.get("reference"):
+                self.references.setdefault(channel, {})[payload["message"]] = payload["reference"]
         return "outcome" in payload
 
     def open_as_json(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from tocsin.actions.model.sentences import named
 from tocsin.config.notify import ChannelSettings
@@ -87,6 +87,8 @@ class Delivery:
 
     `certain` is False where it failed but the receiver may have taken it. `again` is False where the same message would
     be refused again. `rest_seconds` is how long the receiver asks to be left alone, 0 where it does not say.
+    `reference` is the name that the receiver gave to what it took, such as a ticket's; empty where it gives none.
+    `partial` says that it was taken but for a part, which `detail` names and which is not tried again.
     """
 
     ok: bool
@@ -95,6 +97,8 @@ class Delivery:
     certain: bool = True
     again: bool = True
     rest_seconds: float = 0.0
+    reference: str = ""
+    partial: bool = False
 
 
 class Phase(StrEnum):
@@ -111,6 +115,7 @@ class Message:
     `key` names it for good: the same message sent again, and the one about its end, have the same. `decisions` are the
     notifications, the gravest first. `at_ms` is when the first was decided, or when the last ended. `gathered` says
     that it tells of pages beyond the budget of its receiver, `lowered` that the one page for these was sent before.
+    `reference` is the name that the receiver gave to an earlier message of this key; empty where none is known.
     """
 
     key: str
@@ -120,6 +125,7 @@ class Message:
     test: bool = False
     gathered: bool = False
     lowered: bool = False
+    reference: str = ""
 
     @property
     def level(self) -> AlertLevel:
@@ -294,6 +300,18 @@ class Channel(Protocol):
         """Let go of connections; safe to repeat, also while another thread sends."""
 
 
+@runtime_checkable
+class TicketDesk(Protocol):
+    """A channel whose receiver keeps tickets: work for the day, and no calls to people.
+
+    It gets each notification by itself, none in a summary, and its messages count as no pages. All those of one ticket
+    are one message to it, which ends once all of them are over.
+    """
+
+    def ticket_of(self, decision: Decision) -> str:
+        """The key of the ticket that `decision` belongs to."""
+
+
 class Notifier(Protocol):
     """Tells people; expected failures come back as a delivery, they are not raised."""
 
@@ -303,14 +321,21 @@ class Notifier(Protocol):
         """One try to deliver `decision`; the loop tries again at a later step."""
 
 
+EvidenceMaker = Callable[[str, int, bool], bytes]
+"""The evidence bundle of a GPU by its UUID, over the last so many milliseconds, with owners named or not. Raises
+TocsinError where it cannot be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelDependencies:
-    """What a channel is built from; `press_key` seals what comes back by a message's buttons, empty: none may."""
+    """What a channel is built from; `press_key` seals what comes back by a message's buttons, empty: none may.
+    `evidence` is None where there is no brain that has any."""
 
     settings: ChannelSettings
     links: Links = field(default_factory=Links)
     clock: Clock = field(default_factory=SystemClock)
     press_key: str = field(default="", repr=False)
+    evidence: EvidenceMaker | None = None
 
 
 Factory = Callable[[ChannelDependencies], Channel]

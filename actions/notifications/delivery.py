@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,13 @@ _SHORTEST_TOKEN = 16
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is posted; `query` is added to that of the URL."""
+    """What is posted; `query` is added to that of the URL, `path` to its path."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json; charset=utf-8"})
     query: Mapping[str, str] = field(default_factory=dict)
+    method: str = "POST"
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,16 @@ class HttpAnswer:
     text: str
     retry_after: str = ""
 
+    def json(self) -> object:
+        """The JSON of the body; None where it is none."""
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
+
     def field(self, name: str) -> object:
         """A field of the JSON object in the body; None where there is none."""
-        try:
-            value = json.loads(self.text)
-        except ValueError:
-            return None
+        value = self.json()
         return value.get(name) if isinstance(value, dict) else None
 
 
@@ -80,7 +86,8 @@ def pause_seconds(failures: int) -> float:
 
 
 class Receiver:
-    """One URL that messages are posted to. The URL may be a secret: no text that comes back holds it.
+    """One URL that messages are posted to. The URL may be a secret: no text that comes back holds it, nor one of
+    `secrets`. No redirect is followed: what is sent along is for this server alone.
 
     `name` is what error texts call the URL. `rest` waits for some seconds between two tries of `deliver`; without it,
     `close` from another thread ends the wait, which is why no library of retries does the waiting.
@@ -94,10 +101,11 @@ class Receiver:
         *,
         name: str = "the url",
         rest: Callable[[float], object] | None = None,
+        secrets: Collection[str] = (),
     ) -> None:
         self._url = url
         self._name = name
-        self._secrets = _secrets_of(url)
+        self._secrets = sorted({*_secrets_of(url), *secrets}, key=len, reverse=True)
         self._closed = threading.Event()
         self._rest = rest or self._closed.wait
         self._client = http_client(timeout_seconds, ca=ca_file, proxies=True)
@@ -122,11 +130,16 @@ class Receiver:
 
     def post(self, request: HttpRequest, judge: Judge) -> Delivery:
         """One try."""
+        answer = self.ask(request)
+        return answer if isinstance(answer, Delivery) else judge(answer)
+
+    def ask(self, request: HttpRequest) -> HttpAnswer | Delivery:
+        """What is answered, whatever the status; a delivery that failed where there is no answer."""
         try:
             url, headers = self._address(request), dict(request.headers)
-            with self._client.stream("POST", url, content=request.body, headers=headers) as response:
+            with self._client.stream(request.method, url, content=request.body, headers=headers) as response:
                 said = self._blanked(_read(response))
-                answer = HttpAnswer(response.status_code, said, response.headers.get("retry-after", ""))
+                return HttpAnswer(response.status_code, said, response.headers.get("retry-after", ""))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             return Delivery(False, f"cannot connect: {self._words(error)}", 1)
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
@@ -138,7 +151,6 @@ class Receiver:
             if not self._closed.is_set():
                 raise
             return Delivery(False, "closed while sending", 1, certain=False)
-        return judge(answer)
 
     def rehearse(self, request: HttpRequest) -> Delivery:
         """Address the request as `post` does, and keep it here."""
@@ -159,6 +171,8 @@ class Receiver:
         url = httpx2.URL(self._url)
         if url.scheme not in ("http", "https") or not url.host:
             raise httpx2.UnsupportedProtocol("no address of a web server")
+        if request.path:
+            url = url.copy_with(path=url.path.rstrip("/") + request.path)
         return url.copy_merge_params(dict(request.query)) if request.query else url
 
     def _unusable(self, error: Exception) -> Delivery:

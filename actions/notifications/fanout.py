@@ -13,10 +13,12 @@ from tocsin.actions.notifications.channel import (
     Channel,
     ChannelDependencies,
     Delivery,
+    EvidenceMaker,
     Links,
     Message,
     Notifier,
     Phase,
+    TicketDesk,
     build_channel,
     message_of,
     urgency,
@@ -52,9 +54,15 @@ class Item:
     """Whether the receiver knows it and is only reminded."""
 
 
+def _none_known(_key: str) -> str:
+    return ""
+
+
 @dataclass
 class DeliveryJob:
-    """What a channel is to send in a step: new notifications, ends, and reminders of what still holds."""
+    """What a channel is to send in a step: new notifications, ends, and reminders of what still holds.
+
+    `reference` gives the receiver's name for an open message by its key, as it is known when that is asked for."""
 
     firing: list[Decision] = field(default_factory=list)
     resolved: list[Message] = field(default_factory=list)
@@ -63,6 +71,7 @@ class DeliveryJob:
     """What is beyond the receiver's budget of pages, as one."""
     late: list[Decision] = field(default_factory=list)
     """What silences have held back, to be told in one."""
+    reference: Callable[[str], str] = _none_known
 
     def __bool__(self) -> bool:
         return bool(self.firing or self.resolved or self.reminders or self.gathered or self.late)
@@ -126,6 +135,8 @@ def wants(settings: ChannelSettings, decision: Decision) -> bool:
         return False
     if decision.alert_level.rank < settings.min_level.rank:
         return False
+    if settings.ticket is not None and not settings.ticket.takes(decision.category):
+        return False
     subject = decision.subject
     pool = subject.name if subject.kind is SubjectKind.POOL else subject.pool or decision.parameters.context.pool
     if settings.pools and pool and pool not in settings.pools and subject.kind is not SubjectKind.FLEET:
@@ -142,12 +153,14 @@ class ChannelQueue:
 
     After a failure the rest waits for a later step, and the receiver is left alone for a growing while, or for as long
     as it asks: a dead one costs one try a step. Of what goes beyond the minute's bound the gravest go by themselves and
-    the others as one message. Without `settings` everything goes, unbounded.
+    the others as one message; tickets beyond it wait. Without `settings` everything goes, unbounded. `desk` is the
+    channel where its receiver keeps tickets.
     """
 
     def __init__(self, channel: Channel, clock: Clock, settings: ChannelSettings | None = None) -> None:
         self.channel = channel
         self.name = channel.name
+        self.desk = channel if isinstance(channel, TicketDesk) else None
         self._clock = clock
         self._settings = settings
         resolved = settings.resolved if settings is not None else None
@@ -211,6 +224,9 @@ class ChannelQueue:
         return max(0, self._settings.per_minute - len(self._sent))
 
     def _requests(self, job: DeliveryJob) -> Iterator[list[Item]]:
+        if self.desk is not None:
+            yield from self._about_tickets(self.desk, job)
+            return
         if self.channel.batch > 1:
             ends = [Item(message, (message.key,)) for message in job.resolved]
             fires = [Item(message_of([decision], Phase.FIRING)) for decision in (*job.firing, *job.late)]
@@ -234,6 +250,16 @@ class ChannelQueue:
             at_ms = max(each.at_ms for each in some)
             message = some[0] if len(some) == 1 else message_of(every, Phase.RESOLVED, at_ms)
             yield [Item(message, tuple(each.key for each in some))]
+
+    def _about_tickets(self, desk: TicketDesk, job: DeliveryJob) -> Iterator[list[Item]]:
+        for decision in sorted((*job.firing, *job.late), key=urgency):
+            if self._left() == 0:
+                return
+            key = f"ticket|{desk.ticket_of(decision)}"
+            # Asked for only now: the message before may have opened the same ticket.
+            message = replace(message_of([decision], Phase.FIRING), key=key, reference=job.reference(key))
+            yield [Item(message)]
+        yield from ([Item(message, (message.key,))] for message in job.resolved[: self._left()])
 
 
 def portions(things: Sequence[T], left: int | None) -> Iterator[Sequence[T]]:
@@ -318,13 +344,17 @@ def fan_out_of(notifier: Notifier | FanOut, clock: Clock) -> FanOut:
 
 
 def build_notifier(
-    settings: Settings, sender: WebhookSender | None, clock: Clock, metrics: OwnMetrics | None = None
+    settings: Settings,
+    sender: WebhookSender | None,
+    clock: Clock,
+    metrics: OwnMetrics | None = None,
+    evidence: EvidenceMaker | None = None,
 ) -> FanOut:
     """The webhook, where `sender` is one, and the channels of the settings; with neither, the journal alone."""
     links = Links(settings.notify.runbooks_url, settings.notify.console_url)
     queues = [ChannelQueue(NotifierChannel(WebhookNotifier(sender)), clock)] if sender is not None else []
     for channel in settings.notify.channels:
-        made = build_channel(ChannelDependencies(channel, links, clock, settings.api.slack.key))
+        made = build_channel(ChannelDependencies(channel, links, clock, settings.api.slack.key, evidence))
         queues.append(ChannelQueue(made, clock, channel))
     if not queues:
         journal = [ChannelQueue(NotifierChannel(JournalNotifier()), clock)]

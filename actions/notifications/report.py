@@ -14,8 +14,8 @@ REPORT = "morning_report"
 """Rule of the notification, by which channels ask for it."""
 LATE_MS = 3 * HOUR
 """How late it may be sent, and for how long sending is tried (own choice: by noon it is no morning report)."""
-_CALLS_PEOPLE = frozenset({"alertmanager", "pagerduty"})
-"""Kinds of channel whose receiver calls somebody, or keeps an alert open."""
+_CALLS_PEOPLE = frozenset({"alertmanager", "pagerduty", "ticket"})
+"""Kinds of channel whose receiver calls somebody, or keeps an alert or a ticket open."""
 
 
 def due_day(now_ms: int, at: time, zone: tzinfo) -> date | None:

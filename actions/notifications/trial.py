@@ -78,5 +78,5 @@ def _try(queue: ChannelQueue, kind: str, clock: Clock) -> ChannelTrial:
     sent = queue.channel.send([message])
     ended = None
     if sent.ok and queue.reports_end and not isinstance(queue.channel, NotifierChannel):
-        ended = queue.channel.send([replace(message, phase=Phase.RESOLVED)])
+        ended = queue.channel.send([replace(message, phase=Phase.RESOLVED, reference=sent.reference)])
     return ChannelTrial(queue.name, kind, sent, ended)

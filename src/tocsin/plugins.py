@@ -151,6 +151,8 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "feishu": f"{_NOTIFICATIONS}.feishu:Feishu",
         "pagerduty": f"{_NOTIFICATIONS}.pagerduty:PagerDuty",
         "slack": f"{_NOTIFICATIONS}.slack:Slack",
+        "teams": f"{_NOTIFICATIONS}.teams:Teams",
+        "ticket": f"{_NOTIFICATIONS}.ticket:build",
     },
     Kind.STORE: {
         "memory": "tocsin.store.factory:open_memory",

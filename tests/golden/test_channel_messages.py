@@ -21,7 +21,7 @@ from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means
 from tocsin_testing.signed import SLACK_KEY
 
 GOLDEN = Path(__file__).parent / "channels"
-KINDS = ("alertmanager", "cloudevents", "dingtalk", "email", "feishu", "pagerduty", "slack")
+KINDS = ("alertmanager", "cloudevents", "dingtalk", "email", "feishu", "pagerduty", "slack", "teams")
 SILENT = [
     replace(
         DECISION,

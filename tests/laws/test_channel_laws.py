@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tocsin.plugins import OWN_PACKAGE, Kind, plugins
 from tocsin_testing.builders import T0
 from tocsin_testing.notify_world import DECISION, means
 from tocsin_testing.servers import free_port
+from tocsin_testing.ticket_doubles import JiraCloud
 
 KINDS = list(plugins(Kind.CHANNEL))
 OTHERS = [one.name for one in plugins(Kind.CHANNEL).values() if one.package != OWN_PACKAGE]
@@ -60,6 +62,10 @@ def taken(request: pytest.FixtureRequest, httpserver: HTTPServer, tmp_path: Path
     kind = request.param
     if kind in OTHERS:
         made = build_channel(means(kind, url=f"http://127.0.0.1:1{tmp_path}/told"))
+    elif kind == "ticket":
+        # A status alone names no ticket.
+        httpserver.expect_request(re.compile("/rest/.*")).respond_with_handler(JiraCloud())
+        made = build_channel(means(kind, url=httpserver.url_for("")))
     else:
         answer = json.dumps(TAKEN.get(kind, {}))
         httpserver.expect_request("/hook").respond_with_data(answer)

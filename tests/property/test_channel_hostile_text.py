@@ -8,7 +8,7 @@ from email import message_from_bytes, policy
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.actions.notifications.channel import Message, Phase, build_channel, clip_bytes, message_of, text_of
@@ -16,9 +16,10 @@ from tocsin.actions.notifications.delivery import HttpChannel, HttpRequest
 from tocsin.actions.notifications.mail import compose
 from tocsin.actions.notifications.pagerduty import SUMMARY_LIMIT
 from tocsin.actions.notifications.slack import HEADER_LIMIT, SECTION_LIMIT
-from tocsin.domain.decision import Decision, parameters_of
-from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.actions.notifications.teams import MOST_BYTES
+from tocsin.domain.decision import Decision
 from tocsin.domain.words import clean, clip
+from tocsin_testing.hostile_messages import FEW, MESSAGES, TEXTS, decisions
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, means
 
 FEISHU_BYTES = 20 * 1024
@@ -26,51 +27,7 @@ DINGTALK_BYTES = 20_000
 PAGERDUTY_BYTES = 512 * 1024
 SLACK_TEXT = 40_000
 
-_BAD = [
-    "<!everyone> <!here> <@U123> <https://evil.example|click>",
-    "@all @everyone @channel @here @13800000000",
-    '<at user_id="all">everyone</at> <at id=all></at>',
-    "![x](https://evil.example/pixel.png) [a](javascript:alert(1)) **b** `c` ```d```",
-    "\r\nBcc: crowd@example.com\r\n\r\nbody",
-    "\x00\x07\x1b[31m\u202e\u200b\ufeff\ud800",
-    '"}],"at":{"isAtAll":true},"x":[{"',
-    "{{ .Labels }} {% raw %} ${jndi:ldap://x}",
-    "\u2028\u2029\x85",
-]
-TEXTS = st.one_of(
-    st.text(st.characters(), max_size=60),
-    st.sampled_from(_BAD),
-    st.sampled_from([word * 10_000 for word in ("a", "@", "\u4e2d", "\U0001f600", "<at ", '"', "\n", "\\")]),
-    st.lists(st.sampled_from(_BAD), max_size=4).map("".join),
-)
-
-
-NAMES = st.sampled_from(["pool", "forecast_zh", "intended", "proposes"])
-
-
-@st.composite
-def decisions(draw: st.DrawFn) -> Decision:
-    """A notification in which every text is hostile."""
-    kind = draw(st.sampled_from(SubjectKind))
-    return replace(
-        DECISION,
-        rule=draw(TEXTS),
-        subject=Subject(kind, draw(TEXTS), draw(TEXTS), draw(TEXTS), draw(TEXTS)),
-        sentence=draw(TEXTS),
-        # The journal takes no half of a surrogate pair, and a decision is there first.
-        key=draw(st.text(max_size=600)),
-        parameters=parameters_of(ActionKind.NOTIFY, draw(st.dictionaries(NAMES, TEXTS))),
-    )
-
-
-MESSAGES = st.builds(
-    lambda found, phase, at_ms: message_of(found, phase, at_ms),
-    st.lists(decisions(), min_size=1, max_size=3),
-    st.sampled_from(Phase),
-    st.just(DECISION.at_ms),
-)
-FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-KINDS = ("slack", "feishu", "dingtalk", "pagerduty", "cloudevents", "alertmanager")
+KINDS = ("slack", "teams", "feishu", "dingtalk", "pagerduty", "cloudevents", "alertmanager")
 CHANNELS = {
     (kind, language): build_channel(means(kind, language=language)) for kind in KINDS for language in ("en", "zh")
 }
@@ -109,6 +66,21 @@ def test_slack(message: Message, language: str) -> None:
         assert block["text"]["type"] == "plain_text"
         assert 0 < len(block["text"]["text"]) <= (HEADER_LIMIT if block["type"] == "header" else SECTION_LIMIT)
     assert not any("@" in leaf for leaf in _leaves(body))
+
+
+@FEW
+@given(MESSAGES, st.sampled_from(["en", "zh"]))
+def test_teams(message: Message, language: str) -> None:
+    raw = _request("teams", message, language).body
+    assert len(raw) <= len(json.dumps(json.loads(raw), separators=(",", ":"))) <= MOST_BYTES
+    (attached,) = json.loads(raw)["attachments"]
+    card = attached["content"]
+    assert {block["type"] for block in card["body"]} == {"RichTextBlock"}
+    runs = [run for block in card["body"] for run in block["inlines"]]
+    assert {key for run in runs for key in run} <= {"type", "text", "size", "weight", "isSubtle"}
+    assert all(run["type"] == "TextRun" and run["text"] and "@" not in run["text"] for run in runs)
+    assert card["msteams"] == {"width": "Full"}
+    assert {action["url"] for action in card["actions"]} <= {LINKS.console, LINKS.runbook(message.first)}
 
 
 @FEW

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 
 from tocsin.config.section import Section
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.finding import Severity
+from tocsin.domain.finding import Category, Severity
 from tocsin.plugins import Kind, known
 
 ChannelKind = Annotated[str, AfterValidator(partial(known, Kind.CHANNEL))]
@@ -54,19 +54,43 @@ class MailSettings(Section):
         return self
 
 
+class TicketSettings(Section):
+    """The tickets of a channel of kind `ticket`."""
+
+    file: Path
+    """TOML file of the ticket system's requests; `deploy/tickets` has those of Jira Cloud, Jira Data Center and
+    ServiceNow."""
+    values: dict[str, str] = Field(default_factory=dict)
+    """The site's own words of that file, such as `{ project = "GPU" }`."""
+    categories: list[Category] = Field(default=[Category.HARDWARE])
+    """Categories of findings that open a ticket; empty: all."""
+    evidence: bool = True
+    """Whether the evidence bundle of the GPU is attached to its ticket."""
+    evidence_days: float = Field(default=7.0, gt=0, le=35)
+    """Days that it goes back."""
+    evidence_owners: bool = False
+    """Whether it names owners, processes and people."""
+    evidence_bytes: int = Field(default=8 * 1024 * 1024, ge=1)
+    """Most bytes of a bundle; a bigger one is not attached, which the ticket says. Jira takes 10 MB unless set."""
+
+    def takes(self, category: Category) -> bool:
+        """Whether findings of `category` open a ticket."""
+        return not self.categories or category in self.categories
+
+
 class ChannelSettings(Section):
     """One notification channel, and what is sent through it."""
 
     name: str = Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")
     """Name in the journal, in metrics and in `tocsin notify test --channel`: lower case, digits, single underscores."""
     kind: ChannelKind
-    """`cloudevents`, `slack`, `alertmanager`, `pagerduty`, `feishu`, `dingtalk` or `email`."""
+    """`cloudevents`, `slack`, `teams`, `alertmanager`, `pagerduty`, `ticket`, `feishu`, `dingtalk` or `email`."""
     url: SecretStr = SecretStr("")
-    """Where messages are posted; for `alertmanager` its base URL, for `pagerduty` its events API by default. A chat
-    room's URL is a secret: better in `notify.urls`."""
+    """Where messages are posted; for `alertmanager` and `ticket` its base URL, for `pagerduty` its events API by
+    default. A chat room's URL is a secret: better in `notify.urls`."""
     secret: SecretStr = SecretStr("")
     """Routing key (`pagerduty`), key of the signature (`cloudevents`, `feishu`, `dingtalk`), bearer token
-    (`alertmanager`) or password (`email`); better in `notify.secrets`."""
+    (`alertmanager`), `${secret}` of the templates (`ticket`) or password (`email`); better in `notify.secrets`."""
     min_severity: Severity = Severity.WARNING
     """Lowest severity to send: `info`, `warning` or `critical`. A page comes whatever its severity."""
     min_level: AlertLevel = AlertLevel.WARNING
@@ -80,9 +104,9 @@ class ChannelSettings(Section):
     language: Literal["en", "zh"] = "en"
     """Language of the fixed words, and of sentences that there are in Chinese."""
     resolved: bool | None = None
-    """Whether to notify when a fault ends; default: yes for `alertmanager`, `pagerduty` and `cloudevents`."""
+    """Whether to notify when a fault ends; default: yes for `alertmanager`, `pagerduty`, `cloudevents` and `ticket`."""
     per_minute: int = Field(default=12, ge=1)
-    """Most messages in a minute; what is more goes together as one. DingTalk takes 20."""
+    """Most messages in a minute; what is more goes together as one, tickets wait. DingTalk takes 20."""
     buttons: bool = False
     """Whether messages of a channel of kind `slack` have buttons to approve, decline and acknowledge; `api.slack` says
     who may press them."""
@@ -96,6 +120,8 @@ class ChannelSettings(Section):
     """File of certificate authorities in place of the usual ones."""
     mail: MailSettings | None = None
     """The mail server (`email`)."""
+    ticket: TicketSettings | None = None
+    """The tickets (`ticket`)."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -105,6 +131,8 @@ class ChannelSettings(Section):
             raise ValueError("a table `mail` belongs to kind email, and to no other")
         if self.buttons and self.kind != "slack":
             raise ValueError("buttons belong to kind slack")
+        if (self.ticket is not None) != (self.kind == "ticket"):
+            raise ValueError("a table `ticket` belongs to kind ticket, and to no other")
         if self.labels and self.kind != "alertmanager":
             raise ValueError("labels belong to kind alertmanager")
         if self.kind == "alertmanager" and self.resolved is False:
@@ -145,7 +173,7 @@ class NotifySettings(Section):
     in one summary page, and as warnings after that."""
     report_at: str = Field(default="", pattern=r"^(([01]\d|2[0-3]):[0-5]\d)?$")
     """When the morning report is sent each day, such as `07:00`; empty: never. It goes to every channel but
-    `alertmanager` and `pagerduty`, whatever its `min_level`."""
+    `alertmanager`, `pagerduty` and `ticket`, whatever its `min_level`."""
     report_zone: str = "UTC"
     """Time zone of `report_at`, such as `Europe/Berlin`."""
     urls: dict[str, SecretStr] = Field(default_factory=dict)

@@ -115,10 +115,10 @@ def _alerts(told: JournalSpan) -> list[PagerAlert]:
 
 def _is_message(payload: Mapping[str, object]) -> bool:
     """Whether the entry says that a receiver got a message; one about an end, that nobody asked for, or that a silence
-    held back until its cause was over, is none."""
+    held back until its cause was over, is none, and neither is a ticket, which calls nobody."""
     outcome = payload.get("outcome")
     unwanted = isinstance(outcome, dict) and outcome.get("detail") in (UNWANTED, OVER_WHILE_WITHHELD)
-    return bool(payload.get("ok")) and "ended" not in payload and not unwanted
+    return bool(payload.get("ok")) and not unwanted and payload.keys().isdisjoint(("ended", "ticket"))
 
 
 def _notes(entries: Iterable[Entry]) -> list[PagerAlert]:

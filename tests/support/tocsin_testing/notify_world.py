@@ -15,6 +15,7 @@ from tocsin.domain.finding import ActionKind, Category, Severity, Subject, Subje
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.action_world import World, settings
 from tocsin_testing.builders import T0
+from tocsin_testing.ticket_doubles import JiraCloud
 
 DECISION = Decision(
     rule="temperature_high",
@@ -54,6 +55,8 @@ def channel_settings(kind: str, **more: Any) -> ChannelSettings:
         base["url"] = "http://127.0.0.1:1/hook"
     if kind == "pagerduty":
         base["secret"] = "R0UT1NG"
+    if kind == "ticket":
+        base |= JiraCloud().channel()
     return NotifySettings.model_validate({"channels": [base | more]}).channels[0]
 
 

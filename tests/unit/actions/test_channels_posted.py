@@ -18,7 +18,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tocsin.actions.model.alert_labels import alertname, labels_of
-from tocsin.actions.notifications import dingtalk, feishu
+from tocsin.actions.notifications import dingtalk, feishu, teams
 from tocsin.actions.notifications.alertmanager import PATH
 from tocsin.actions.notifications.channel import (
     ChannelDependencies,
@@ -27,6 +27,7 @@ from tocsin.actions.notifications.channel import (
     Phase,
     build_channel,
     message_of,
+    text_of,
 )
 from tocsin.actions.notifications.cloudevents import RESOLVED, SUMMARISED
 from tocsin.actions.notifications.delivery import LONGEST_REST_SECONDS, SIGNATURE_HEADER
@@ -41,7 +42,7 @@ from tocsin_testing.servers import free_port
 from tocsin_testing.signed import is_valid
 
 CLOCK = ManualClock(T0)
-POSTED = ("alertmanager", "cloudevents", "dingtalk", "feishu", "pagerduty", "slack")
+POSTED = ("alertmanager", "cloudevents", "dingtalk", "feishu", "pagerduty", "slack", "teams")
 TAKEN = {"dingtalk": {"errcode": 0, "errmsg": "ok"}, "feishu": {"code": 0, "msg": "success"}}
 
 
@@ -66,8 +67,42 @@ def _body(httpserver: HTTPServer) -> Any:
     return json.loads(_last(httpserver).get_data())
 
 
+def test_teams_is_posted_a_card_by_the_flow_that_is_named_by_a_secret(httpserver: HTTPServer) -> None:
+    _answer(httpserver, status=202)
+    delivery = _send(httpserver, "teams")
+    assert (delivery.ok, delivery.detail) == (True, "answered 202")
+    sent = _last(httpserver)
+    assert sent.headers["Content-Type"] == "application/json; charset=utf-8"
+    (attached,) = json.loads(sent.get_data())["attachments"]
+    assert (attached["contentType"], attached["contentUrl"]) == ("application/vnd.microsoft.card.adaptive", None)
+
+
+def test_teams_asks_for_patience_and_its_url_is_never_told(httpserver: HTTPServer) -> None:
+    signature = "sig-0123456789abcdef"
+    said = f'{{"error": {{"code": "WorkflowTriggerIsThrottled", "message": "?sig={signature}"}}}}'
+    httpserver.expect_request("/hook").respond_with_data(said, status=429, headers={"Retry-After": "30"})
+    delivery = _send(httpserver, "teams", url=httpserver.url_for(f"/hook?sp=run&sig={signature}"))
+    assert (delivery.ok, delivery.again, delivery.rest_seconds) == (False, True, 30.0)
+    assert signature not in delivery.detail
+
+
+@pytest.mark.parametrize("letter", ["\u4e2d", "\U0001f600"])
+@pytest.mark.parametrize(("language", "said"), [("en", " more characters)"), ("zh", " \u4e2a\u5b57\u7b26\uff09")])
+def test_teams_is_told_how_much_of_a_long_sentence_is_left_out(letter: str, language: str, said: str) -> None:
+    text = text_of(message(), LINKS, language)
+    long = replace(text, body=letter * 20_000)
+    made = teams.fitted(long, language)
+    assert len(json.dumps(made)) <= teams.MOST_BYTES + 200
+    (run,) = made["attachments"][0]["content"]["body"][1]["inlines"]
+    kept = run["text"].count(letter)
+    assert str(20_000 - kept) in run["text"]
+    assert run["text"].endswith(said)
+    assert kept > 1_000
+    assert teams.fitted(text, language) == teams.payload(text)
+
+
 def test_every_kind_of_the_settings_has_a_channel() -> None:
-    assert list(plugins(Kind.CHANNEL)) == sorted([*POSTED, "email"])
+    assert list(plugins(Kind.CHANNEL)) == sorted([*POSTED, "email", "ticket"])
 
 
 @pytest.mark.parametrize("kind", sorted(set(POSTED) - {"alertmanager"}))

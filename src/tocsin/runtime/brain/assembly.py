@@ -57,6 +57,7 @@ from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.slurm_signs import open_slurm_signs
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
 from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_other_leases
+from tocsin.runtime.brain.ticket_evidence import TicketEvidence
 from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageParts
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
@@ -177,7 +178,8 @@ def open_brain(
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
     worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
-    told = notifier or build_notifier(settings, sender, clock, metrics)
+    evidence = TicketEvidence()
+    told = notifier or build_notifier(settings, sender, clock, metrics, evidence)
     parts = BrainParts(
         settings=settings,
         clock=clock,
@@ -196,7 +198,9 @@ def open_brain(
         witnesses=witnesses,
         site=site,
     )
-    return _running(parts, worker, sender)
+    running = _running(parts, worker, sender)
+    evidence.serve(running.brain)
+    return running
 
 
 def _lease_of(settings: Settings, clock: Clock, place: SharedJournal | None) -> Lease | None:
