@@ -340,5 +340,5 @@ def build(dependencies: ChannelDependencies) -> Channel:
     asked = dependencies.settings.ticket
     if asked is None:
         name = dependencies.settings.name
-        raise InputError("notify.channels", name, "has no table `ticket`", "name the file of its templates there")
-    return TicketChannel(dependencies, asked, load_template(asked.file, asked.values))
+        raise InputError("notify.channels", name, "has no table `ticket`", "name its template there")
+    return TicketChannel(dependencies, asked, load_template(asked.template, asked.values))

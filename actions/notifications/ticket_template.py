@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import quote
@@ -22,6 +23,8 @@ from tocsin.rules.schema import Part, did_you_mean
 WHAT = "ticket template"
 MOST_CHARACTERS = 64 * 1024
 """Of a file of templates."""
+SHIPPED = ("jira_cloud", "jira_data_center", "servicenow")
+"""Templates that ship."""
 MOST_RESOLVING = 4
 """Requests that resolve a ticket."""
 SECRETS = frozenset({"secret", "basic"})
@@ -154,12 +157,17 @@ class TicketTemplate(Part):
         return text.translate({ord(letter): ord(letter) + _FULL_WIDTH for letter in self.inert})
 
 
-def load_template(path: Path, values: Words) -> TicketTemplate:
-    """The templates of file `path`, with the site's `values`.
+def load_template(named: str, values: Words) -> TicketTemplate:
+    """The templates that ship as `named`, else of the file of that path, with the site's `values`.
 
     Raises InputError for a file that cannot be read or used, for a word that nothing gives or that may not stand where
     it does, and for a value that no text asks for.
     """
+    with resources.as_file(resources.files(__package__).joinpath(f"ticket_{named}.toml")) as shipped:
+        return _loaded(shipped if named in SHIPPED else Path(named), values)
+
+
+def _loaded(path: Path, values: Words) -> TicketTemplate:
     text = read_toml(path, WHAT)
     if len(text) > MOST_CHARACTERS:
         raise InputError(WHAT, str(path), f"has more than {MOST_CHARACTERS} characters", "shorten it")

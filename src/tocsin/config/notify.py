@@ -57,11 +57,10 @@ class MailSettings(Section):
 class TicketSettings(Section):
     """The tickets of a channel of kind `ticket`."""
 
-    file: Path
-    """TOML file of the ticket system's requests; `deploy/tickets` has those of Jira Cloud, Jira Data Center and
-    ServiceNow."""
+    template: str = Field(min_length=1)
+    """The ticket system's requests: `jira_cloud`, `jira_data_center`, `servicenow`, or the path of a TOML file."""
     values: dict[str, str] = Field(default_factory=dict)
-    """The site's own words of that file, such as `{ project = "GPU" }`."""
+    """The site's own words of the template, such as `{ project = "GPU" }`."""
     categories: list[Category] = Field(default=[Category.HARDWARE])
     """Categories of findings that open a ticket; empty: all."""
     evidence: bool = True

@@ -290,7 +290,8 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_channel_deliveries_total": OwnMetric(
         "counter",
         ("channel", "outcome"),
-        "Notifications by channel: delivered, summarised, retried, failed, resolved, or unresolved: end not sent.",
+        "Notifications by channel: delivered, partial (delivered without a part, such as a ticket's evidence), "
+        "summarised, retried, failed, resolved, or unresolved: end not sent.",
     ),
     "tocsin_alertmanager_up": OwnMetric(
         "gauge", ("server",), "Whether the last question for the silences of Alertmanager was answered: 1 or 0."

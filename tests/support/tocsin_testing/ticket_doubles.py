@@ -10,12 +10,10 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from werkzeug import Request, Response
 
-TEMPLATES = Path(__file__).parents[3] / "deploy" / "tickets"
 SECRET = "robot@example.com:t0ken-0123456789"
 BASIC = "Basic " + base64.b64encode(SECRET.encode()).decode()
 JIRA_VALUES = {"project": "GPU", "issuetype": "Task", "resolve_transition": "31"}
@@ -79,7 +77,7 @@ class TicketDouble:
 
     def channel(self, **more: Any) -> dict[str, Any]:
         """The channel's settings beside its URL."""
-        table = {"file": TEMPLATES / self.template, "values": self.values} | more
+        table = {"template": self.template, "values": self.values} | more
         return {"secret": SECRET, "ticket": table}
 
 
@@ -96,7 +94,7 @@ class JiraCloud(TicketDouble):
     """REST API v3, texts in the Atlassian document format."""
 
     values = JIRA_VALUES
-    template = "jira_cloud.toml"
+    template = "jira_cloud"
     api = "/rest/api/3"
     search = "/search/jql"
     authorization = BASIC
@@ -176,7 +174,7 @@ class JiraCloud(TicketDouble):
 class JiraDataCenter(JiraCloud):
     """REST API v2: texts are wiki text, search is another path."""
 
-    template = "jira_data_center.toml"
+    template = "jira_data_center"
     api = "/rest/api/2"
     search = "/search"
     authorization = f"Bearer {SECRET}"
@@ -189,7 +187,7 @@ class ServiceNow(TicketDouble):
     """Table API on incident, and the Attachment API."""
 
     values = SNOW_VALUES
-    template = "servicenow.toml"
+    template = "servicenow"
     table = "/api/now/table/incident"
 
     def step_of(self, request: Request) -> str:

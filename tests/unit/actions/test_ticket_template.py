@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tocsin.actions.notifications.channel import build_channel
-from tocsin.actions.notifications.ticket_template import MOST_CHARACTERS, at_path, load_template
+from tocsin.actions.notifications import ticket_template
+from tocsin.actions.notifications.channel import ChannelDependencies, build_channel
+from tocsin.actions.notifications.ticket_template import (
+    MOST_CHARACTERS,
+    NAMES,
+    SECRETS,
+    SHIPPED,
+    TEXTS,
+    at_path,
+    load_template,
+)
+from tocsin.config.notify import NotifySettings
 from tocsin.domain.errors import InputError
 from tocsin_testing.notify_world import channel_settings, means
-from tocsin_testing.ticket_doubles import DOUBLES, TEMPLATES
+from tocsin_testing.ticket_doubles import DOUBLES
 
 WHOLE = """
 [find]
@@ -33,19 +44,24 @@ VALUES = {"team": "gpu"}
 def _load(folder: Path, text: str, values: dict[str, str] | None = None) -> None:
     path = folder / "t.toml"
     path.write_text(text)
-    load_template(path, VALUES if values is None else values)
+    load_template(str(path), VALUES if values is None else values)
 
 
-def test_every_file_that_ships_is_tried_with_a_double() -> None:
-    assert {path.stem for path in TEMPLATES.glob("*.toml")} == set(DOUBLES)
+FOLDER = Path(ticket_template.__file__).parent
 
 
-@pytest.mark.parametrize("kind", sorted(DOUBLES))
-def test_each_value_of_a_file_that_ships_is_named_at_its_head(kind: str) -> None:
-    head = (TEMPLATES / f"{kind}.toml").read_text().split("\n\n")[0]
-    shared = (TEMPLATES / "jira_cloud.toml").read_text() if "as in jira_cloud" in head else head
+def test_every_template_that_ships_is_tried_with_a_double() -> None:
+    assert {f"ticket_{name}.toml" for name in SHIPPED} == {path.name for path in FOLDER.glob("*.toml")}
+    assert set(SHIPPED) == set(DOUBLES)
+
+
+@pytest.mark.parametrize("kind", SHIPPED)
+def test_each_value_of_a_template_that_ships_is_explained_at_its_head(kind: str) -> None:
+    head = (FOLDER / f"ticket_{kind}.toml").read_text().split("[")[0]
+    if "as in ticket_jira_cloud.toml" in head:
+        head = (FOLDER / "ticket_jira_cloud.toml").read_text().split("[")[0]
     for name in DOUBLES[kind].values:
-        assert name in shared
+        assert name in head
 
 
 def test_a_whole_one_loads(tmp_path: Path) -> None:
@@ -102,7 +118,7 @@ def test_values_and_words_go_together(tmp_path: Path, values: dict[str, str], sa
 
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(InputError, match=r"ticket template = 'gone\.toml'"):
-        load_template(Path("gone.toml"), {})
+        load_template("gone.toml", {})
 
 
 def test_a_secret_that_is_no_header_is_refused_and_not_shown() -> None:
@@ -120,7 +136,7 @@ def _bearer() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("channel", "said"),
     [
-        ({"kind": "slack", "ticket": {"file": "x"}}, "belongs to kind ticket"),
+        ({"kind": "slack", "ticket": {"template": "x"}}, "belongs to kind ticket"),
         ({"kind": "ticket", "ticket": None}, "belongs to kind ticket"),
         ({"kind": "ticket", "url": ""}, "needs a url"),
     ],
@@ -150,3 +166,27 @@ def test_what_lies_at_a_path(document: object, path: str, found: object) -> None
 def test_what_is_shaped_otherwise_is_an_error(document: object, path: str) -> None:
     with pytest.raises(KeyError):
         at_path(document, path)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "tickets.md"
+
+
+def _blocks() -> list[str]:
+    return [part.partition("```")[0] for part in PAGE.read_text().split("```toml\n")[1:]]
+
+
+def test_the_settings_of_the_page_make_a_channel() -> None:
+    (channel,) = NotifySettings.model_validate(tomllib.loads(_blocks()[0])["notify"]).channels
+    build_channel(ChannelDependencies(channel)).close()
+
+
+def test_the_template_of_the_page_is_a_whole_one(tmp_path: Path) -> None:
+    _load(tmp_path, _blocks()[1], {"queue": "gpu"})
+    template = load_template(str(tmp_path / "t.toml"), {"queue": "gpu"})
+    assert template.requests().keys() == {"find", "open", "comment", "state", "attach", "resolve.0"}
+
+
+def test_the_page_names_every_word() -> None:
+    table = PAGE.read_text().partition("| words | where |")[2].partition("\n\n")[0]
+    for word in SECRETS | NAMES | TEXTS:
+        assert f"`{word}`" in table
