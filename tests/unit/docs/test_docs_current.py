@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tocsin.actions.notifications.ticket_template import TicketTemplate
 from tocsin.cli.main import cli
 from tocsin.cli.reference import PAGES
 from tocsin.config.settings import Settings
@@ -59,6 +60,8 @@ def test_a_documented_toml_example_loads(where: str, text: str, tmp_path: Path) 
         path = tmp_path / "rules.toml"
         path.write_text(text)
         assert load_rules(path).rules
+    elif "find" in table:
+        assert TicketTemplate.model_validate(table).resolve
     else:
         Settings.model_validate(table)
 
