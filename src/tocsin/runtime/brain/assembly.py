@@ -177,8 +177,7 @@ def open_brain(
     (journal, witnesses), lease = _open_journal(settings, clock, metrics, place), _lease_of(settings, clock, place)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
-    worker = ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
-    evidence = TicketEvidence()
+    evidence, worker = TicketEvidence(), ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
     told = notifier or build_notifier(settings, sender, clock, metrics, evidence)
     parts = BrainParts(
         settings=settings,
@@ -198,9 +197,7 @@ def open_brain(
         witnesses=witnesses,
         site=site,
     )
-    running = _running(parts, worker, sender)
-    evidence.serve(running.brain)
-    return running
+    return _running(parts, worker, sender, evidence)
 
 
 def _lease_of(settings: Settings, clock: Clock, place: SharedJournal | None) -> Lease | None:
@@ -267,10 +264,13 @@ def _policy(settings: Settings, ruleset: RuleSet, propose: bool) -> Policy:
     return Policy(settings.actions, modes | dict.fromkeys(PLANNED, settings.planning.mode))
 
 
-def _running(parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | None) -> RunningBrain:
+def _running(
+    parts: BrainParts, worker: ForecastWorker, sender: WebhookSender | None, evidence: TicketEvidence
+) -> RunningBrain:
     # The queue of orders sees the nodes that the managers show.
     parts.orders.queue.nodes = parts.managers.nodes
     brain = Brain(parts)
+    evidence.serve(brain)
     brain.metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     brain.metrics.registry.register(BrainPage(brain))
     # On standby others show and ask.
