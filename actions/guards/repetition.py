@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from tocsin.actions.guards.base import Applies, Deny, Hold, guard
+from tocsin.actions.model.budget import limits_of
 from tocsin.actions.model.catalogue import ACTIONS, DISRUPTIVE, Scope, is_disruptive
 from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.model.scope import base_key, hosts_of, slot_of
@@ -27,7 +28,9 @@ _OPPOSITES_ON_HOSTS = {
 
 
 def _starts(decision: Decision, view: FleetView) -> tuple[int, ...]:
-    return view.controls.attempts.get(slot_of(decision), ())
+    """Starts of the action on the subject, also those of another cell that had it before."""
+    slot, action = slot_of(decision)
+    return (*view.controls.attempts.get((slot, action), ()), *view.rest.attempts.get((slot, str(action)), ()))
 
 
 def _throttled_with_its_job(decision: Decision, view: FleetView) -> Decision | None:
@@ -92,15 +95,12 @@ def _host_tries(decision: Decision, view: FleetView, now_ms: int) -> Hold | None
     """A hold where the hosts of the subject have had their disruptive actions for today."""
     if not is_disruptive(decision.action):
         return None
-    most = view.policy.settings.limits.attempts_per_host_per_day
+    most = limits_of(view).attempts_per_host_per_day
     for host in sorted(hosts_of(decision.subject, view)):
         keys = {f"host:{host}", *(f"gpu:{member.gpu.uuid}" for member in view.parts_by_host.get(host, ()))}
-        starts = sorted(
-            start
-            for place in product(keys, DISRUPTIVE)
-            for start in view.controls.attempts.get(place, ())
-            if start > now_ms - DAY
-        )
+        own = (start for place in product(keys, DISRUPTIVE) for start in view.controls.attempts.get(place, ()))
+        elsewhere = view.rest.host_attempts.get(host, ())
+        starts = sorted(start for start in (*own, *elsewhere) if start > now_ms - DAY)
         if len(starts) >= most:
             template = "host {host} had {n} disruptive actions in 24 h, at most {most}"
             return Hold(say(template, host=host, n=len(starts), most=most), starts[-most] + DAY)
@@ -114,7 +114,7 @@ def attempts(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     if held is not None:
         return held
     recent = [start for start in _starts(decision, view) if start > now_ms - DAY]
-    most = view.policy.settings.limits.attempts_per_day
+    most = limits_of(view).attempts_per_day
     if len(recent) < most:
         return None
     until_ms = sorted(recent)[-most] + DAY

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from tocsin.actions.loop.routing import Routing
+from tocsin.actions.model.budget import taking_of
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
 from tocsin.actions.model.decision_json import in_chinese_too
 from tocsin.actions.model.decision_log import DecisionLog
@@ -179,14 +180,19 @@ class Execution:
             log.exception("an executor's pre-check broke off", executor=executor.name, decision=decision.id)
             return Verdict(PRE_CHECK, Ruling.HOLD, f"{executor.name} could not check: {_words(error)}")
 
-    def begin(self, record: LedgerEntry, view: FleetView) -> None:
-        """Record the start. From here on the key is used up, whatever happens to this process."""
+    def begin(self, record: LedgerEntry, view: FleetView, *, shared: bool = False) -> None:
+        """Record the start. From here on the key is used up, whatever happens to this process.
+
+        Where limits are `shared` with other cells what it takes of them is in the same entry. Raises BudgetSpent where
+        that is not there any more: nothing is on record then.
+        """
         executor, goal = self._routing.executor_for(record.decision), goal_of(record.decision, view)
         if goal != record.decision.goal:
             self._decision_log.decided(replace(record.decision, goal=goal))
         before = _measured(record.decision.subject, view)
         work = work_at(record.decision, view)
-        self._decision_log.started(record.decision, "" if executor is None else executor.name, before, work)
+        takes = taking_of(record.decision, view) if shared else None
+        self._decision_log.started(record.decision, "" if executor is None else executor.name, before, work, takes)
 
     def carry_out(self, record: LedgerEntry, view: FleetView) -> None:
         """Do it, and record what came of it as far as that is known at once."""

@@ -21,6 +21,7 @@ from tocsin.actions.loop.operator import OperatorCalls, asked_for
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.loop.rule_watch import RuleWatch
 from tocsin.actions.loop.silence_calls import SilenceCalls
+from tocsin.actions.model.budget import FleetBudget, WholeFleet, root_causes_of, share_of
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.model.controls import Breaker, Controls
 from tocsin.actions.model.decision_log import DecisionLog, JournalPort
@@ -49,8 +50,9 @@ from tocsin.domain.decision import (
     undone_by,
 )
 from tocsin.domain.entry import Entry, EntryKind
-from tocsin.domain.errors import Unavailable
+from tocsin.domain.errors import BudgetSpent, Unavailable
 from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.fleet_share import RestOfFleet
 from tocsin.domain.phrase import Phrase, in_chinese, say
 from tocsin.domain.prediction import Prediction
 
@@ -58,6 +60,8 @@ from tocsin.domain.prediction import Prediction
 
 WITHHELD = "withheld_"
 """How the names of counts begin of notifications that silences hold back; by what follows."""
+SPENT = "budget_spent"
+"""Name of the count of starts that the other cells of the fleet left no room for."""
 SELECTION = "selection"
 """Name of the loop's own verdict: is this what the subject needs most."""
 
@@ -65,10 +69,11 @@ SELECTION = "selection"
 class GuardEvaluation:
     """Keeps the verdicts of waiting decisions up to date."""
 
-    def __init__(self, decision_log: DecisionLog, execution: Execution, policy: Policy) -> None:
+    def __init__(self, decision_log: DecisionLog, execution: Execution, policy: Policy, budget: FleetBudget) -> None:
         self._decision_log = decision_log
         self._execution = execution
         self._policy = policy
+        self._budget = budget
         self._counted = {each.name for each in guards() if each.counts_for_breaker} | {SELECTION}
         self._rejecting = {each.name for each in guards() if each.denial_rejects}
         self.counts: Counter[str] = Counter()
@@ -143,16 +148,18 @@ class GuardEvaluation:
                     ended.append(record.decision.id)
         return tuple(ended)
 
-    def trip_breaker(self, now_ms: int) -> None:
-        """Latch the breaker where enough distinct root causes fall in its window."""
+    def trip_breaker(self, now_ms: int, rest: RestOfFleet) -> None:
+        """Latch the breaker where enough distinct root causes of the fleet fall in its window."""
         settings = self._policy.settings
         with self._decision_log.lock:
             ledger = self._decision_log.ledger
             start_ms = now_ms - milliseconds(settings.breaker_window_seconds)
             left_out = self._decision_log.acknowledged_causes(start_ms, now_ms)
             counted = self._decision_log.causes().items()
-            causes = sorted(cause for cause, at_ms in counted if at_ms > start_ms and cause not in left_out)
-            if ledger.controls().breaker is not None or len(causes) < settings.breaker_root_causes:
+            own = {cause: at_ms for cause, at_ms in counted if at_ms > start_ms and cause not in left_out}
+            elsewhere = self._budget.tell_causes(own)
+            causes = sorted({*own, *(cause for cause, at_ms in elsewhere.items() if at_ms > start_ms)})
+            if ledger.controls().breaker is not None or len(causes) < root_causes_of(settings, rest):
                 return
             window = f"{settings.breaker_window_seconds:g}"
             said = say("{n} distinct root causes within {window} s", n=len(causes), window=window)
@@ -197,7 +204,8 @@ class ActionLoop:
     Level-triggered: a step that comes twice, late or after a restart does what the state asks for and nothing again.
     An execution that the journal shows begun without an outcome goes on where its executor is resumable; else it is
     reported as failed with unknown effect. Without `workers` executions run within the step. `may_act` is
-    asked right before each call of an executor. One that does not lead is never stepped: it only follows.
+    asked right before each call of an executor. One that does not lead is never stepped: it only follows. `budget` is
+    what it shares with other cells of the fleet.
     """
 
     def __init__(
@@ -211,17 +219,19 @@ class ActionLoop:
         *,
         may_act: Callable[[], bool] = lambda: True,
         leads: bool = True,
+        budget: FleetBudget | None = None,
     ) -> None:
         self._clock = clock
+        self._budget = budget or WholeFleet()
         self._decision_log = DecisionLog(journal, clock)
         self._rules = RuleWatch(self._decision_log, policy, clock)
         routing = executors if isinstance(executors, Routing) else Routing(executors)
         self._routing = routing
         self._workers = workers or Inline()
         self._execution = Execution(self._decision_log, routing, clock, self._workers, may_act)
-        self._guards = GuardEvaluation(self._decision_log, self._execution, policy)
+        self._guards = GuardEvaluation(self._decision_log, self._execution, policy, self._budget)
         self._notifications = Notifications(self._decision_log, notifier or JournalNotifier(), clock)
-        self.operator = OperatorCalls(self._decision_log, clock, policy, self._execution.inverse)
+        self.operator = OperatorCalls(self._decision_log, clock, policy, self._execution.inverse, self._budget)
         self.silences = SilenceCalls(self._decision_log, clock)
         self._handed: dict[str, Decision] = {}
         self._counts: Counter[str] = Counter()
@@ -247,11 +257,13 @@ class ActionLoop:
         self._watch(self._current(view))
         if view.active:
             self._rules.follow()
+        if self._budget.shared:
+            view = replace(view, rest=self._budget.publish(share_of(self._current(view))))
         wanted = self._wanted(self._current(view), incidents, predictions)
         created = self._register(wanted)
         ended = self._guards.close_ended(self._current(view), now_ms)
         self._guards.evaluate_all(self._current(view), now_ms, wanted)
-        self._guards.trip_breaker(now_ms)
+        self._guards.trip_breaker(now_ms, view.rest)
         executed = self._execute(view, wanted)
         if executed:
             # What has begun may stand in the way of what waits: nobody is asked for a yes that would start nothing.
@@ -390,13 +402,23 @@ class ActionLoop:
                 now_ms = self._clock.now_ms()
                 self._guards.evaluate(record, self._current(view), now_ms, own)
                 go = record.waiting and record.overall is Ruling.ALLOW and subject not in touched
-                if go:
-                    self._execution.begin(record, view)
+                go = go and self._began(record, self._current(view))
             if go:
                 touched.add(subject)
                 executed.append(record.decision.id)
                 self._execution.carry_out(record, self._current(view))
         return tuple(executed)
+
+    def _began(self, record: LedgerEntry, view: FleetView) -> bool:
+        """Whether the start is on record. Where another cell has taken meanwhile what was left of the fleet's limits it
+        is not: the guards say so at the next look."""
+        try:
+            self._execution.begin(record, view, shared=self._budget.shared)
+        except BudgetSpent as error:
+            log.info("not begun", decision=record.decision.id, reason=str(error))
+            self._counts[SPENT] += 1
+            return False
+        return True
 
     def _brought_up_to_date(self, record: LedgerEntry, asked: Decision) -> bool:
         """Whether the decision names what runs there and where there is room now, so that guards are asked about what

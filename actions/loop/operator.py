@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from tocsin.actions.model.budget import FleetBudget, WholeFleet
 from tocsin.actions.model.catalogue import ACTIONS, is_disruptive
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.decision_json import dump_decision
@@ -28,8 +29,16 @@ class OperatorCalls:
     Each method raises InputError where `actor` names no person, and Conflict where it would change nothing.
     """
 
-    def __init__(self, decision_log: DecisionLog, clock: Clock, policy: Policy, inverse: Inverse) -> None:
+    def __init__(
+        self,
+        decision_log: DecisionLog,
+        clock: Clock,
+        policy: Policy,
+        inverse: Inverse,
+        budget: FleetBudget | None = None,
+    ) -> None:
         self._decision_log = decision_log
+        self._budget = budget or WholeFleet()
         self._clock = clock
         self.policy = policy
         self._inverse = inverse
@@ -94,11 +103,14 @@ class OperatorCalls:
             self._decision_log.note(EntryKind.RESUME, {}, actor=named_person(actor))
 
     def reset_breaker(self, actor: str) -> None:
-        """Close the breaker; causes are counted from zero."""
+        """Close the breaker; causes are counted from zero, in a fleet of several cells those of all. Raises Unavailable
+        where the others cannot be told."""
         with self._decision_log.lock:
             if self._decision_log.ledger.controls().breaker is None:
                 raise Conflict("the breaker is not tripped")
-            self._decision_log.note(EntryKind.BREAKER_RESET, {}, actor=named_person(actor))
+            named_person(actor)
+            self._budget.forget_causes()
+            self._decision_log.note(EntryKind.BREAKER_RESET, {}, actor=actor)
 
     def undo(self, identity: str, actor: str, reason: str = "", *, right: bool = False) -> str:
         """Enter the recovery that undoes a decision, under the name of `actor`; returns its id.

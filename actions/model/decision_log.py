@@ -529,7 +529,7 @@ class JournalPort(Protocol):
     def append(
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
     ) -> Entry:
-        """Add one entry; durable on return."""
+        """Add one entry; durable on return. Raises BudgetSpent for a start that takes what is not there."""
 
     def entries(
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
@@ -646,11 +646,17 @@ class DecisionLog:
         self.verdicts_given(record, record.verdicts, str(record.overall), state=str(state), renew=renew, **why)
 
     def started(
-        self, decision: Decision, executor: str, before: Mapping[str, float], work: Collection[str] = ()
+        self,
+        decision: Decision,
+        executor: str,
+        before: Mapping[str, float],
+        work: Collection[str] = (),
+        takes: Mapping[str, Any] | None = None,
     ) -> None:
         """An execution begins, with what the readings show `before` and the jobs there; nothing else ever begins under
-        the key."""
-        jobs: dict[str, Any] = {"work": sorted(work)} if work else {}
+        the key. `takes` is what it takes of the fleet's budget. Raises BudgetSpent where that is not there."""
+        more: dict[str, Any] = {"work": sorted(work)} if work else {}
+        more |= {"takes": dict(takes)} if takes is not None else {}
         self.about(
             EntryKind.EXECUTION_STARTED,
             decision,
@@ -658,7 +664,7 @@ class DecisionLog:
             action=str(decision.action),
             executor=executor,
             before=dict(before),
-            **jobs,
+            **more,
         )
 
     def ended(self, record: LedgerEntry, outcome: Outcome, *, in_effect: bool, renew: bool = False) -> None:

@@ -13,6 +13,7 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Foresight
 from tocsin.domain.finding import Finding, Incident
+from tocsin.domain.fleet_share import RestOfFleet
 from tocsin.domain.grouping import grouped
 from tocsin.domain.pool import PoolState
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu
@@ -60,7 +61,7 @@ class FleetView:
     answered lately. `errors` has the instants of errors of the hardware of the last day, by UUID of the GPU, `figures`
     what rules see of pools and the fleet, by ``metric|name``. `active` is False while another brain acts for the fleet.
     `alert_silences` are those of Alertmanager.
-    `controls` and `policy` are filled in by the loop, from the journal and the settings.
+    `controls`, `policy` and `rest`, what the other cells of the fleet have, are filled in by the loop.
     """
 
     now_ms: int
@@ -79,6 +80,7 @@ class FleetView:
     alert_silences: AlertSilences = field(default_factory=AlertSilences)
     controls: Controls = field(default_factory=Controls)
     policy: Policy = field(default_factory=Policy)
+    rest: RestOfFleet = field(default_factory=RestOfFleet)
     derived: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What guards ask for again with each of many decisions, worked out once for this view; `scope` fills it."""
 

@@ -19,7 +19,7 @@ from tocsin.plugins import EXTRAS
 TASKS: dict[str, tuple[str, ...]] = {
     "Start": ("demo", "brain", "agent", "dashboard", "mcp"),
     "Look at the fleet": (
-        "cards", "card", "top", "status", "changes", "diagnose", "scoreboard", "report", "usage",
+        "cards", "card", "top", "status", "cells", "changes", "diagnose", "scoreboard", "report", "usage",
         "what-if", "plan",
     ),
     "Look at this node": ("scan", "slurm-health", "xid"),
@@ -39,6 +39,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "at_rest": ("at-rest",),
     "backtest": ("backtest",),
     "cards": ("card", "cards"),
+    "cells": ("cells",),
     "changes": ("changes",),
     "completion": ("completion",),
     "control": ("approve", "breaker", "inject", "pause", "reject", "resume"),

@@ -16,6 +16,7 @@ from tocsin.config.access import ApiSettings
 from tocsin.config.address import split_address
 from tocsin.config.alertmanager import AlertmanagerSettings
 from tocsin.config.at_rest import AtRestSettings
+from tocsin.config.cell import CellSettings
 from tocsin.config.cloud import AwsSettings, CloudSettings, ScaleWebhookSettings
 from tocsin.config.grafana import GrafanaSettings
 from tocsin.config.kubernetes import KubernetesSettings
@@ -511,6 +512,7 @@ class Settings(Section):
     store: StoreSettings = Field(default_factory=StoreSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)
     at_rest: AtRestSettings = Field(default_factory=AtRestSettings)
+    cell: CellSettings = Field(default_factory=CellSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
     rules: RulesSettings = Field(default_factory=RulesSettings)
     topology: TopologySettings = Field(default_factory=TopologySettings)

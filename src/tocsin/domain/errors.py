@@ -47,3 +47,7 @@ class Conflict(TocsinError):
     """The request is well formed but contradicts the present state, for example approving what has expired."""
 
     exit_code = 4
+
+
+class BudgetSpent(Conflict):
+    """What an action would take of the fleet's limits is not there any more: nothing has begun. It names the limit."""

@@ -83,6 +83,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_brain_active": OwnMetric(
         "gauge", (), "Whether this brain is the active one: 1, or 0 while another holds the lease."
     ),
+    "tocsin_budget_refusals_total": OwnMetric(
+        "counter", (), "Starts of actions that the other cells of the fleet had left no room for."
+    ),
     "tocsin_companion_up": OwnMetric(
         "gauge",
         ("companion",),

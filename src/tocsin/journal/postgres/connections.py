@@ -30,6 +30,8 @@ IDLE_SECONDS = 5.0
 """Longest that a transaction may wait for its next statement; the database ends it then."""
 MOST_IDLE = 4
 """Connections of readers that are kept for the next one."""
+SPENT = "TB001"
+"""The state of the errors by which a fleet's budget refuses (`fleet_schema`)."""
 _MISSING = ("3F000", "42P01", "42883")
 """No such schema, table or function (PostgreSQL, appendix A)."""
 _PASSING = ("08", "25", "40", "53", "55", "57")
@@ -52,6 +54,10 @@ class DatabaseRefused(DatabaseTrouble):
 
 class NotThere(DatabaseRefused):
     """It has no such table: there is no journal of that cell."""
+
+
+class NoRoom(DatabaseRefused):
+    """A limit of the fleet leaves no room for what was to be taken; the statement has changed nothing."""
 
 
 class Line:
@@ -202,6 +208,8 @@ def _as_trouble(error: Exception) -> DatabaseTrouble:
     text, state = " ".join(str(error).split()) or type(error).__name__, str(getattr(error, "sqlstate", "") or "")
     if state in _MISSING:
         return NotThere(f"the database: {text}")
+    if state == SPENT:
+        return NoRoom(text.partition(" CONTEXT:")[0])
     passes = isinstance(error, _psycopg().OperationalError | _psycopg().InterfaceError) or state[:2] in _PASSING
     return (DatabaseAway if passes else DatabaseRefused)(f"the database: {text}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any, NoReturn
 
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, canonical
+from tocsin.domain.errors import BudgetSpent
 from tocsin.journal import checkpoint as checkpoints
 from tocsin.journal.checkpoint import Checkpoint
 from tocsin.journal.files import Anchor, JournalBroken, Row, load_key, new_key, write_key
 from tocsin.journal.journal import chained
 from tocsin.journal.port import Draft, NotLeading
-from tocsin.journal.postgres.connections import CellDatabase, DatabaseAway
+from tocsin.journal.postgres.connections import CellDatabase, DatabaseAway, NoRoom
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.packed import CHUNK_ENTRIES, pack
 from tocsin.journal.postgres.past import PostgresPast, about_of, head_of
@@ -33,6 +35,11 @@ _APPEND = (
     "SELECT append(%s, %s, %s, %s, %s, %s, %s::text[], %s::smallint[], %s::text[], %s::text[], %s::text[], "
     "%s::text[], %s, %s)"
 )
+_APPEND_TAKING = (
+    "WITH appended AS MATERIALIZED (%s AS refused) SELECT refused, CASE WHEN refused = '' THEN "
+    '(SELECT bool_and("%s".take(%%s, %%s, value)) FROM jsonb_array_elements(%%s::jsonb)) END FROM appended'
+)
+"""Where what is to be taken is not there, the whole statement is undone, and the entry with it."""
 _NOTE = "INSERT INTO note VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET content = excluded.content"
 
 
@@ -128,6 +135,8 @@ class PostgresJournal(PostgresPast):
         self.epoch = lease.epoch
         self.checkpoint: Checkpoint | None = None
         self.on_append: Callable[[Sequence[Entry]], None] = _no_listener
+        self.fleet: tuple[str, str] | None = None
+        """Schema of the fleet of which starts of actions take their part, and the name of this cell in it."""
         self._clock = clock
         self._lock = Lock()
         self._line = database.line(max(1.0, lease.seconds * WRITE_SHARE))
@@ -271,7 +280,7 @@ class PostgresJournal(PostgresPast):
         newest = Anchor(entries[-1].seq, entries[-1].hash)
         seal = newest.seal(self.key) if self.key else ""
         values = (*self._place(entries, actor), *_columns(entries), seal, fold)
-        refused = self._sent(values, newest)
+        refused = self._sent(*self._with_takings(values, entries), newest)
         if refused:
             self._lost(refused)
         self._head, self._hash = newest.seq, newest.hash
@@ -280,12 +289,22 @@ class PostgresJournal(PostgresPast):
     def _place(self, entries: Sequence[Entry], actor: str) -> tuple[object, ...]:
         return (self.epoch, self.lease.identity, self._head, self._hash, entries[0].at_ms, actor)
 
-    def _sent(self, values: Sequence[object], newest: Anchor) -> str:
-        """Why the database refuses them; empty where it has them."""
+    def _with_takings(self, values: tuple[object, ...], entries: Sequence[Entry]) -> tuple[str, tuple[object, ...]]:
+        """The statement that appends, with what the entries take of the fleet's budget, and its values."""
+        takings = [one.payload["takes"] for one in entries if "takes" in one.payload]
+        if self.fleet is None or not takings:
+            return _APPEND, values
+        schema, cell = self.fleet
+        return _APPEND_TAKING % (_APPEND, schema), (*values, cell, self.epoch, json.dumps(takings))
+
+    def _sent(self, query: str, values: Sequence[object], newest: Anchor) -> str:
+        """Why the database refuses them; empty where it has them. Raises BudgetSpent."""
         until = self._clock.monotonic() + self.lease.seconds
         while True:
             try:
-                refused = str(self._line.ask(_APPEND, values)[0][0])
+                refused = str(self._line.ask(query, values)[0][0])
+            except NoRoom as error:
+                raise BudgetSpent(str(error)) from None
             except DatabaseAway:
                 if not self.lease.held() or self._clock.monotonic() > until:
                     raise

@@ -6,6 +6,8 @@ database: each is one statement, so it happens as a whole or not at all, and not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tocsin.domain.entry import GENESIS
 from tocsin.domain.errors import InputError
 from tocsin.journal.postgres.connections import CellDatabase, Line, NotThere
@@ -154,9 +156,9 @@ def version_of(line: Line) -> int:
         return 0
 
 
-def refuse(found: int, database: CellDatabase) -> None:
-    """Raise InputError where the journal is of a newer version, or there is none."""
-    if found > len(MIGRATIONS):
+def refuse(found: int, database: CellDatabase, newest: int = len(MIGRATIONS)) -> None:
+    """Raise InputError where the schema is of a newer version than `newest`, or there is none."""
+    if found > newest:
         remedy = "use the version of Tocsin that wrote it"
         raise InputError("journal", database.name, f"has schema version {found}", remedy)
     if not found:
@@ -164,8 +166,8 @@ def refuse(found: int, database: CellDatabase) -> None:
         raise InputError("journal", database.name, "does not exist", remedy)
 
 
-def prepare(database: CellDatabase) -> None:
-    """Make what is missing of the schema, one transaction a step; several may do so at once.
+def prepare(database: CellDatabase, scripts: Sequence[str] = MIGRATIONS) -> None:
+    """Make what is missing of the schema by its `scripts`, one transaction a step; several may do so at once.
 
     Raises InputError for a schema of a newer version or a database that is not in UTF-8, and Unavailable.
     """
@@ -176,14 +178,14 @@ def prepare(database: CellDatabase) -> None:
             remedy = "make a database with ENCODING 'UTF8'"
             raise InputError("journal.url", database.name, f"has the encoding {encoding}", remedy)
         found = version_of(line)
-        for number in range(found, len(MIGRATIONS)):
-            line.ask(_step(database.schema, number))
-        refuse(max(found, version_of(line)), database)
+        for number in range(found, len(scripts)):
+            line.ask(_step(database.schema, number, scripts[number]))
+        refuse(max(found, version_of(line)), database, len(scripts))
     finally:
         line.close()
 
 
-def _step(schema: str, number: int) -> str:
+def _step(schema: str, number: int, script: str) -> str:
     first = f"""
 CREATE SCHEMA IF NOT EXISTS "{schema}";
 CREATE TABLE IF NOT EXISTS version (one boolean PRIMARY KEY DEFAULT true CHECK (one), version integer NOT NULL);
@@ -196,7 +198,7 @@ SELECT pg_advisory_xact_lock(hashtext('tocsin journal {schema}'));
 {first if number == 0 else ""}
 DO $step$ BEGIN
     IF (SELECT version FROM version) = {number} THEN
-        {_as_statements(MIGRATIONS[number])}
+        {_as_statements(script)}
         UPDATE version SET version = {number + 1};
     END IF;
 END $step$;

@@ -28,6 +28,7 @@ from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Subject
 from tocsin.domain.pool import PoolState
 from tocsin.forecaster.live.risk_inputs import RiskInputs
@@ -186,7 +187,7 @@ def open_brain(
         store=store,
         journal=journal,
         ruleset=ruleset,
-        actions=_action_loop(journal, routing, clock, _policy(settings, ruleset, propose), told, lease),
+        actions=_action_loop(journal, routing, clock, _policy(settings, ruleset, propose), told, lease, place),
         forecasts=FleetForecasts(store, worker, settings.forecast),
         managers=Managers(routing.executors, clock, metrics),
         orders=OrderService(queue, metrics),
@@ -205,12 +206,21 @@ def _lease_of(settings: Settings, clock: Clock, place: SharedJournal | None) -> 
 
 
 def _action_loop(
-    journal: LiveJournal, routing: Routing, clock: Clock, policy: Policy, told: FanOut, lease: Lease | None
+    journal: LiveJournal,
+    routing: Routing,
+    clock: Clock,
+    policy: Policy,
+    told: FanOut,
+    lease: Lease | None,
+    place: SharedJournal | None,
 ) -> ActionLoop:
     def may_act() -> bool:
         return lease is None or lease.held()
 
-    return ActionLoop(journal, routing, clock, policy, told, Threads(), may_act=may_act, leads=journal.leads)
+    workers, budget = Threads(), None if place is None else place.budget
+    return ActionLoop(
+        journal, routing, clock, policy, told, workers, may_act=may_act, leads=journal.leads, budget=budget
+    )
 
 
 def _tables(settings: Settings) -> tuple[RuleSet, list[Claim], PriceList]:
@@ -391,6 +401,9 @@ def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce:
         return made
 
     try:
+        if settings.cell.fleet and not settings.journal.url.get_secret_value():
+            remedy = "set journal.url: the cells of a fleet share its database"
+            raise InputError("cell.fleet", settings.cell.fleet, "needs a journal in PostgreSQL", remedy)
         if settings.journal.url.get_secret_value():
             refuse_other_leases(settings)
             Succession(settings, clock, stop, begin).run()

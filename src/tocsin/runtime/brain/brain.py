@@ -15,7 +15,7 @@ from itertools import groupby
 import structlog
 
 from tocsin.actions.guards.silence import WITHHOLDING
-from tocsin.actions.loop.loop import WITHHELD, ActionLoop
+from tocsin.actions.loop.loop import SPENT, WITHHELD, ActionLoop
 from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
@@ -569,6 +569,7 @@ class Brain:
             self.metrics.count("tocsin_deliveries_total", self._more(report, name), outcome=outcome)
         for by in WITHHOLDING:
             self.metrics.count("tocsin_notifications_withheld_total", self._more(report, WITHHELD + by), reason=by)
+        self.metrics.count("tocsin_budget_refusals_total", self._more(report, SPENT))
         new, concluded = set(report.created), set(report.concluded)
         for status in report.decisions:
             if status.decision.id in new:

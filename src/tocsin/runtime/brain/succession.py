@@ -22,6 +22,7 @@ from tocsin.domain.errors import InputError, TocsinError, Unavailable
 from tocsin.journal.page import Wanted
 from tocsin.journal.port import JournalPast, LiveJournal
 from tocsin.journal.postgres.connections import CellDatabase, DatabaseTrouble, open_database
+from tocsin.journal.postgres.fleet import FleetDatabase, PostgresBudget
 from tocsin.journal.postgres.journal import FollowedJournal, PostgresJournal, must_have_key
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.schema import prepare
@@ -66,11 +67,14 @@ class Borrowed:
 
 @dataclass(frozen=True, slots=True)
 class SharedJournal:
-    """The journal as one of several brains has it, with the lease; `doubt` is why it must not act on its own."""
+    """The journal as one of several brains has it, with the lease; `doubt` is why it must not act on its own. `fleet`
+    and `budget` are None where this cell is the whole fleet, `budget` on standby too."""
 
     journal: LiveJournal
     lease: Borrowed
     doubt: str = ""
+    fleet: FleetDatabase | None = None
+    budget: PostgresBudget | None = None
 
 
 class Memory:
@@ -141,11 +145,14 @@ class Succession:
         self._manager = ServiceManager()
         self._told = False
         self.database: CellDatabase = open_database(settings.journal)
+        self.fleet = open_fleet(settings)
 
     def run(self) -> None:
         """Raises InputError and JournalBroken where the journal cannot be used, and Unavailable where its database is
         away at the first try; later it is waited for."""
         prepare(self.database)
+        if self.fleet is not None:
+            self.fleet.prepare()
         must_have_key(self.database, self._settings.journal.key_file)
         while not self._stop.is_set():
             try:
@@ -157,6 +164,8 @@ class Succession:
                 self._stop.wait(AGAIN_SECONDS)
         self._manager.stopping()
         self.database.close()
+        if self.fleet is not None:
+            self.fleet.close()
 
     def _one(self) -> None:
         """A wait for the lease, and the time that it is held."""
@@ -176,7 +185,7 @@ class Succession:
 
     def _stand_by(self, lease: DatabaseLease) -> None:
         journal = FollowedJournal(self.database, lease.holder)
-        turn = self._begin(SharedJournal(journal, Borrowed(lease)))
+        turn = self._begin(SharedJournal(journal, Borrowed(lease), fleet=self.fleet))
         follows = _Follower(self.database, turn, journal, self._memory)
         follower = Periodic("follow", follows.look, 0.0, self._clock)
         follower.start()
@@ -193,12 +202,15 @@ class Succession:
         journal = PostgresJournal.open(self.database, self._clock, lease, self._settings.journal.key_file)
         doubt = self._memory.problem(journal)
         journal.on_append = self._memory.of(journal)
-        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt))
+        budget = None if self.fleet is None else budget_of(self._settings, self.fleet, journal, self._clock)
+        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt, self.fleet, budget))
         try:
             log.info("active", epoch=lease.epoch, journal=self.database.name)
             self._wait(lambda: lease.lost, turn)
         finally:
             turn.stop()
+            if budget is not None:
+                budget.close()
         if lease.lost:
             log.warning("no longer the active brain", journal=self.database.name)
 
@@ -253,6 +265,23 @@ def _resumed(journal: JournalPast) -> bool:
     last = list(journal.newest(1, Wanted(kinds=(EntryKind.RESUME,))))
     found = [one for one in journal.newest(MOST_PAUSES, _PAUSES) if NOT_SEEN in str(one.payload.get("reason"))]
     return bool(last and found) and last[0].seq > found[0].seq
+
+
+def open_fleet(settings: Settings) -> FleetDatabase | None:
+    """What the cells of the fleet share; None where this cell is the whole of it. Raises InputError."""
+    if not settings.cell.fleet:
+        return None
+    if not settings.cell.url:
+        remedy = "set cell.url to where the other cells reach this one, such as https://tocsin-a.example:8470"
+        raise InputError("cell.url", "", "is needed beside cell.fleet", remedy)
+    return FleetDatabase(settings.journal.url.get_secret_value(), settings.cell.fleet)
+
+
+def budget_of(settings: Settings, fleet: FleetDatabase, journal: PostgresJournal, clock: Clock) -> PostgresBudget:
+    """The fleet's budget for the writer of `journal`, whose entries take of it from here on."""
+    cell = settings.journal.cell
+    journal.fleet = fleet.database.schema, cell
+    return PostgresBudget(fleet, cell, journal.lease, clock, settings.cell.url)
 
 
 def refuse_other_leases(settings: Settings) -> None:

@@ -1,0 +1,24 @@
+"""Settings of one cell of a fleet: what it shares with the others, and how they reach it."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from tocsin.config.section import Section
+
+
+class CellSettings(Section):
+    """This brain's cell as a part of a fleet of several (docs/cells.md); `journal.cell` is its name."""
+
+    fleet: str = Field(default="", pattern=r"^([a-z][a-z0-9_]{0,39})?$")
+    """Fleet whose cells have one budget and one view; their journals are in one database, what they share is in schema
+    `fleet_<fleet>` of it. Empty: this cell is the whole fleet."""
+    url: str = Field(default="", max_length=500)
+    """Base URL at which the other cells reach the active brain of this one, such as `https://tocsin-a.example:8470`."""
+
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("write http://HOST:PORT or https://HOST:PORT")
+        return value.rstrip("/")

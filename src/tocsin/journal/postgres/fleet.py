@@ -1,0 +1,199 @@
+"""What the cells of a fleet share in PostgreSQL: who they are, and the one budget of their limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tocsin.domain.clock import SECOND, Clock
+from tocsin.domain.errors import Conflict
+from tocsin.domain.fleet_share import CellShare, PoolShare, RestOfFleet
+from tocsin.journal.postgres.connections import Ask, CellDatabase, DatabaseTrouble
+from tocsin.journal.postgres.fleet_schema import STALE_SECONDS, scripts_of
+from tocsin.journal.postgres.lease import DatabaseLease
+from tocsin.journal.postgres.schema import prepare
+
+log = structlog.get_logger()
+
+ASK_SECONDS = 5.0
+"""Longest that one question may take: a step of the loop waits for it."""
+_SUM = "SELECT name, sum(counted), sum(usable) FROM pool_now WHERE cell <> %s GROUP BY name"
+_PLACES = (
+    "SELECT place, count(*) FROM occupied, unnest({}) AS place "
+    "WHERE NOT %s = ANY (cells) AND place <> '' GROUP BY place"
+)
+_SINCE = "extract(epoch FROM clock_timestamp() - at)::float8"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCell:
+    """A cell as it last told of itself, `age_seconds` ago; `held` is whether a brain has its lease."""
+
+    name: str
+    url: str
+    gpus: int
+    age_seconds: float
+    held: bool
+
+    @property
+    def stale(self) -> bool:
+        """Whether its figures are too old to widen any limit."""
+        return self.age_seconds > STALE_SECONDS
+
+
+class FleetDatabase:
+    """The schema of a fleet, in the database of its cells' journals."""
+
+    def __init__(self, url: str, fleet: str) -> None:
+        self.fleet = fleet
+        self.database = CellDatabase(url, f"fleet_{fleet}")
+
+    def prepare(self) -> None:
+        """Make what is missing of it. Raises InputError for one of a newer version, and Unavailable."""
+        prepare(self.database, scripts_of(self.database.schema))
+
+    def cells(self) -> list[KnownCell]:
+        """The cells that have told of themselves, by name. Raises Unavailable."""
+        with self.database.steady() as ask:
+            since = "extract(epoch FROM clock_timestamp() - counted_at)::float8"
+            rows = ask(f"SELECT name, url, gpus, {since} FROM cell ORDER BY name")
+            return [KnownCell(name, url, int(gpus), float(age), _held(ask, name)) for name, url, gpus, age in rows]
+
+    def forget(self, name: str) -> bool:
+        """Take a cell that is gone for good out of the fleet, with all that it has taken; False where it is unknown.
+
+        Raises Unavailable, and Conflict while a brain has its lease.
+        """
+        with self.database.steady() as ask:
+            if _held(ask, name):
+                raise Conflict(f"a brain has the lease of cell {name}; stop it first")
+        line = self.database.line(ASK_SECONDS)
+        try:
+            return bool(line.ask("SELECT forget_cell(%s)", (name,))[0][0])
+        finally:
+            line.close()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self.database.close()
+
+
+def _held(ask: Ask, name: str) -> bool:
+    schema = "tocsin_" + name
+    if not ask("SELECT to_regclass(format('%%I.lease', %s::text)) IS NOT NULL", (schema,))[0][0]:
+        return False
+    # Names of cells are letters, digits and low lines: `CellSettings` and `JournalSettings` hold them to that.
+    return bool(ask(f"SELECT until > clock_timestamp() AND holder <> '' FROM \"{schema}\".lease")[0][0])
+
+
+class PostgresBudget:
+    """A `tocsin.actions.model.budget.FleetBudget` of the cell whose journal `lease` lets this process write.
+
+    `url` is where it tells the others that it is reached.
+    """
+
+    shared = True
+
+    def __init__(self, fleet: FleetDatabase, cell: str, lease: DatabaseLease, clock: Clock, url: str) -> None:
+        self.fleet = fleet
+        self.cell = cell
+        self._lease = lease
+        self._clock = clock
+        self._about = {"url": url}
+        self._line = fleet.database.line(ASK_SECONDS)
+        self._lock = threading.Lock()
+        self._rest = RestOfFleet()
+        self._causes: Mapping[str, int] = {}
+        self._away = False
+
+    def publish(self, share: CellShare) -> RestOfFleet:
+        content = self._about | {
+            "managed": share.managed,
+            "gpus": share.gpus,
+            "pools": {name: [pool.counted, pool.usable] for name, pool in share.pools.items()},
+            "outside": [[key, host, list(racks)] for key, host, racks in share.outside],
+            "takings": list(share.takings),
+            "limits": dict(share.limits),
+        }
+        values = (self.cell, self._lease.epoch, self._lease.identity, json.dumps(content))
+        try:
+            with self._lock:
+                if self._line.ask("SELECT publish(%s, %s, %s, %s::jsonb)", values)[0][0]:
+                    return self._rest
+                with self._line.steady() as ask:
+                    self._rest = self._asked(ask, share)
+            self._away = False
+        except DatabaseTrouble as error:
+            self._tell(error)
+        return self._rest
+
+    def tell_causes(self, causes: Mapping[str, int]) -> Mapping[str, int]:
+        now_ms = self._clock.now_ms()
+        ages = {cause: max(0, now_ms - at_ms) / SECOND for cause, at_ms in causes.items()}
+        try:
+            with self._lock:
+                self._line.ask("SELECT tell_causes(%s, %s::jsonb)", (self.cell, json.dumps(ages)))
+                rows = self._line.ask(f"SELECT name, {_SINCE} FROM cause WHERE cell <> %s", (self.cell,))
+            self._causes = {str(name): now_ms - round(age * SECOND) for name, age in rows}
+        except DatabaseTrouble as error:
+            self._tell(error)
+        return self._causes
+
+    def forget_causes(self) -> None:
+        with self._lock:
+            self._line.ask("SELECT forget_causes()")
+        self._causes = {}
+
+    def close(self) -> None:
+        """Let go of the connection; safe to repeat."""
+        with self._lock:
+            self._line.close()
+
+    def _tell(self, error: DatabaseTrouble) -> None:
+        if not self._away:
+            # Nothing can begin without it: what was known of the others only shows why something waits.
+            log.warning("the other cells of the fleet cannot be asked", problem=str(error))
+        self._away = True
+
+    def _asked(self, ask: Ask, share: CellShare) -> RestOfFleet:
+        me, now_ms = self.cell, self._clock.now_ms()
+        fresh = f"counted_at > clock_timestamp() - interval '{STALE_SECONDS} seconds'"
+        cells = ask(f"SELECT name, managed, limits, {fresh} FROM cell WHERE name <> %s ORDER BY name", (me,))
+        tried = ask(
+            f"SELECT slot, action, hosts, disruptive, {_SINCE} FROM attempt WHERE cell <> %s AND hosts && %s",
+            (me, list(share.hosts)),
+        )
+        attempts: dict[tuple[str, str], tuple[int, ...]] = {}
+        by_host: dict[str, tuple[int, ...]] = {}
+        for slot, action, hosts, disruptive, age in tried:
+            at_ms = now_ms - round(age * SECOND)
+            attempts[slot, action] = (*attempts.get((slot, action), ()), at_ms)
+            for host in hosts if disruptive else ():
+                by_host[host] = (*by_host.get(host, ()), at_ms)
+        return RestOfFleet(
+            cells=tuple(str(name) for name, *_ in cells),
+            managed=sum(int(managed) for _, managed, _, is_fresh in cells if is_fresh),
+            out=_count(ask, "gone", me),
+            subjects=_count(ask, "occupied", me),
+            hosts={str(place): int(n) for place, n in ask(_PLACES.format("hosts"), (me,))},
+            racks={str(place): int(n) for place, n in ask(_PLACES.format("racks"), (me,))},
+            pools={str(name): PoolShare(int(counted), int(usable)) for name, counted, usable in ask(_SUM, (me,))},
+            attempts=attempts,
+            host_attempts=by_host,
+            limits=_strictest([limits for _, _, limits, _ in cells]),
+        )
+
+
+def _count(ask: Ask, table: str, me: str) -> int:
+    return int(ask(f"SELECT count(*) FROM {table} WHERE NOT %s = ANY (cells)", (me,))[0][0])
+
+
+def _strictest(limits: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    names = {name for one in limits for name in one}
+    least = {"min_available_ratio", "breaker_window_seconds"}
+    return {name: (max if name in least else min)(float(one[name]) for one in limits if name in one) for name in names}

@@ -1,0 +1,362 @@
+"""Cells of one fleet on a real PostgreSQL: their limits are one budget, whoever dies, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tocsin.actions.model.budget import taking_of
+from tocsin.cli.main import cli
+from tocsin.domain.clock import MINUTE
+from tocsin.domain.decision import Ruling
+from tocsin.domain.errors import BudgetSpent, Conflict
+from tocsin.domain.finding import ActionKind, Category
+from tocsin.journal.port import NotLeading
+from tocsin_testing import servers
+from tocsin_testing.action_world import settings
+from tocsin_testing.cells_world import Account, CellWorld, Killed, cell_gpus
+
+pytestmark = pytest.mark.server
+NUMBERS = itertools.count()
+NAMES = ("a", "b", "c", "d")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[servers.Postgres]:
+    with servers.postgres() as made:
+        yield made
+
+
+@pytest.fixture
+def fleet() -> str:
+    return f"f{next(NUMBERS)}"
+
+
+def two(server: servers.Postgres, fleet: str, **limits: float) -> tuple[CellWorld, CellWorld]:
+    made = [
+        CellWorld(server.url, fleet, f"{fleet}_{name}", cell_gpus(f"{fleet}-{name}"), actions=settings(limits=limits))
+        for name in ("a", "b")
+    ]
+    for one in made:
+        # Each has told of itself before anything is asked.
+        one.step()
+    return made[0], made[1]
+
+
+def first_of(world: CellWorld) -> str:
+    return min(world.gpus)
+
+
+def test_what_one_cell_has_taken_the_other_has_not(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, max_concurrent=1)
+    one.break_gpu(first_of(one))
+    one.step()
+    other.break_gpu(first_of(other))
+    other.step()
+    assert len(one.executor.done) == 1
+    assert other.executor.done == []
+    verdict = other.verdict("max_concurrent")
+    assert verdict.ruling is Ruling.HOLD
+    assert verdict.reason == "1 under action already, 1 of them in other cells, at most 1 at once in the fleet"
+    one.faults.clear()
+    for _ in range(4):
+        one.step()
+    other.step()
+    assert len(other.executor.done) == 1, "what was given back is the other's to take"
+    one.end()
+    other.end()
+
+
+def test_the_share_is_one_of_all_managed_gpus(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, max_concurrent_ratio=0.125)
+    one.break_gpu(first_of(one))
+    other.break_gpu(first_of(other))
+    one.step()
+    assert len(one.executor.done) == 1, "a host of two is an eighth of the sixteen that both have"
+    other.step()
+    said = other.verdict("max_share").reason
+    assert (
+        said == "4 of 16 managed GPUs of the fleet would be out of service, 2 of them in other cells, at most 2 (12%)"
+    )
+    one.end()
+    other.end()
+
+
+def test_a_cell_that_tells_nothing_widens_nothing_and_frees_nothing(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, max_concurrent_ratio=0.25)
+    one.break_gpu(first_of(one))
+    one.step()
+    one.age(3_600)
+    other.break_gpu(first_of(other))
+    other.step()
+    verdict = other.verdict("max_share")
+    assert "4 of 8 managed GPUs of the fleet" in verdict.reason, "what it has out is counted, what it has is not"
+    assert other.executor.done == []
+    one.end()
+    other.end()
+
+
+def test_the_strictest_limits_of_all_cells_count(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet)
+    strict = settings(limits={"max_concurrent": 0})
+    late = CellWorld(server.url, fleet, f"{fleet}_late", cell_gpus(f"{fleet}-late"), actions=strict)
+    late.step()
+    one.break_gpu(first_of(one))
+    one.step()
+    assert one.verdict("max_concurrent").reason == "0 under action already, at most 0 at once"
+    for world in (one, other, late):
+        world.end()
+
+
+def test_a_rack_and_a_pool_that_span_cells_are_one(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, max_per_rack=1)
+    one.break_gpu(first_of(one))
+    one.step()
+    other.break_gpu(first_of(other))
+    other.step()
+    assert other.verdict("max_per_rack").reason == "rack rack-0 has 1 under action already, at most 1"
+    one.end()
+    other.end()
+
+
+def test_a_pool_that_spans_cells_keeps_its_share(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, min_available_ratio=0.8)
+    one.break_gpu(first_of(one))
+    one.step()
+    assert len(one.executor.done) == 1, "14 of 16 are left"
+    other.break_gpu(first_of(other))
+    other.step()
+    said = other.verdict("capacity").reason
+    assert said == "pool default would keep 12 of 16 GPUs of all cells in service, at least 13 (80%)"
+    one.end()
+    other.end()
+
+
+def test_the_last_room_goes_to_one_of_two_that_both_saw_it(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, max_concurrent=1)
+    # What the other was told is from before: only the statement that appends the start knows better.
+    stale = other.budget.publish
+    seen = other.loop._budget.publish
+    assert seen == stale
+    before = other.budget._rest
+    other.budget.publish = lambda share: before  # type: ignore[method-assign]
+    one.break_gpu(first_of(one))
+    one.step()
+    other.break_gpu(first_of(other))
+    report = other.step()
+    assert other.executor.done == []
+    assert report.counts["budget_spent"] == 1
+    assert not [entry for entry in other.journal.entries() if entry.kind == "execution_started"]
+    del other.budget.publish  # type: ignore[method-assign]
+    other.step()
+    assert other.verdict("max_concurrent").ruling is Ruling.HOLD
+    one.end()
+    other.end()
+
+
+def test_tries_in_another_cell_count_for_who_has_the_gpu_now(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, attempts_per_day=1)
+    moved = dict(list(one.gpus.items())[:2])
+    one.break_gpu(first_of(one), action=ActionKind.RESET_GPU)
+    one.step()
+    one.faults.clear()
+    for _ in range(4):
+        one.step()
+    other.gpus = {**other.gpus, **moved}
+    other.break_gpu(first_of(one), action=ActionKind.RESET_GPU)
+    other.step()
+    assert other.executor.done == []
+    held = other.verdict("attempts", ActionKind.RESET_GPU)
+    assert "tried 1 times in 24 h, at most 1" in held.reason
+    one.end()
+    other.end()
+
+
+def test_causes_of_all_cells_trip_the_breaker_of_each_and_a_reset_is_for_all(
+    server: servers.Postgres, fleet: str
+) -> None:
+    names, made = ("a", "b", "c"), []
+    for name in names:
+        gpus = cell_gpus(f"{fleet}-{name}")
+        made.append(CellWorld(server.url, fleet, f"{fleet}_{name}", gpus, actions=settings(breaker_root_causes=3)))
+        made[-1].step()
+    for one in made:
+        one.break_gpu(first_of(one), category=Category.HARDWARE)
+        one.step()
+    done = [len(one.executor.done) for one in made]
+    assert done == [1, 1, 0], "the third root cause trips it before it runs"
+    for one in made:
+        one.step(advance=MINUTE)
+        assert one.loop.controls().breaker is not None
+    made[0].loop.operator.reset_breaker("ann")
+    made[0].step()
+    assert made[0].loop.controls().breaker is None, "causes from before the reset count nowhere"
+    made[1].loop.operator.reset_breaker("ann")
+    made[2].loop.operator.reset_breaker("ann")
+    made[2].step()
+    assert len(made[2].executor.done) == 1
+    for one in made:
+        one.end()
+
+
+def test_who_died_keeps_what_it_took_until_its_successor_settles_it(server: servers.Postgres, fleet: str) -> None:
+    chance = random.Random(1)
+    actions = settings(limits={"max_concurrent": 1})
+    dying = CellWorld(server.url, fleet, f"{fleet}_a", cell_gpus(f"{fleet}-a"), actions=actions, deadly=(chance, 1.0))
+    other = CellWorld(server.url, fleet, f"{fleet}_b", cell_gpus(f"{fleet}-b"), actions=actions)
+    dying.step()
+    other.step()
+    dying.break_gpu(first_of(dying), action=ActionKind.RESET_GPU)
+    with pytest.raises(Killed):
+        dying.step()
+    other.break_gpu(first_of(other), action=ActionKind.RESET_GPU)
+    other.step()
+    assert other.executor.done == []
+    dying.faults.clear()
+    gone = dying.journal
+    dying.restart()
+    with pytest.raises(NotLeading):
+        gone.append("pause", {})
+    other.step()
+    assert other.executor.done == [], "the successor has not told of itself"
+    dying.step()
+    other.step()
+    assert len(other.executor.done) == 1
+    dying.end()
+    other.end()
+
+
+def test_who_has_not_told_of_itself_in_its_epoch_takes_nothing(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet)
+    one.restart()
+    one.break_gpu(first_of(one))
+    one.budget.publish = lambda share: one.budget._rest  # type: ignore[method-assign]
+    one.step()
+    assert one.executor.done == []
+    one.end()
+    other.end()
+
+
+def test_a_cell_that_is_gone_for_good_is_forgotten_by_hand(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet, max_concurrent=1)
+    one.break_gpu(first_of(one))
+    one.step()
+    with pytest.raises(Conflict, match="stop it first"):
+        other.fleet.forget(one.cell)
+    assert [cell.name for cell in other.fleet.cells() if cell.held] == [one.cell, other.cell]
+    one.end()
+    assert other.fleet.forget(one.cell)
+    assert not other.fleet.forget(one.cell)
+    other.break_gpu(first_of(other))
+    other.step()
+    assert len(other.executor.done) == 1
+    other.end()
+
+
+def test_the_command_lists_cells_and_forgets_one(server: servers.Postgres, fleet: str, tmp_path: Path) -> None:
+    one, other = two(server, fleet)
+    other.age(3_600)
+    other.end()
+    file = tmp_path / "tocsin.toml"
+    file.write_text(f'[journal]\nurl = "{server.url}"\n[cell]\nfleet = "{fleet}"\nurl = "http://one.test"\n')
+    file.chmod(0o600)
+
+    def asked(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["--config", str(file), "cells", *words])
+
+    lines = asked().output.splitlines()
+    assert lines[0].startswith(f"{one.cell}  8 GPUs  http://{one.cell}.test: has an active brain, told of itself")
+    assert "has no active brain" in lines[1]
+    assert lines[1].endswith("(stale, widens no limit)")
+    assert [cell["stale"] for cell in json.loads(asked("--json").output)["cells"]] == [False, True]
+    assert "stop it first" in asked("forget", one.cell).output
+    assert f"{other.cell} is no cell of fleet {fleet} any more" in asked("forget", other.cell).output
+    refused = asked("forget", other.cell)
+    assert refused.exit_code == 2
+    assert "tocsin cells lists them" in refused.output
+    one.end()
+
+
+def test_what_a_start_takes_is_on_record(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet)
+    one.break_gpu(first_of(one))
+    one.step()
+    (start,) = [entry for entry in one.journal.entries() if entry.kind == "execution_started"]
+    decision = one.only().decision
+    assert start.payload["takes"]["gpus"] == sorted(one.gpus)[:2]
+    assert taking_of(decision, one.view()).keys() == start.payload["takes"].keys()
+    with pytest.raises(BudgetSpent):
+        one.journal.append(start.kind, dict(start.payload) | {"takes": dict(start.payload["takes"]) | {
+            "key": "again", "subject": "host:elsewhere", "pools": {"default": {"lost": 99, "alone": False}}}
+        })  # fmt: skip
+    one.end()
+    other.end()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_limit_of_the_fleet_is_ever_passed_and_none_of_it_is_lost(
+    server: servers.Postgres, fleet: str, seed: int
+) -> None:
+    racks = {f"{fleet}-{name}-{h}": f"rack-{h % 2}" for name in NAMES for h in range(4)}
+    account = Account(most=4, per_rack=3, racks=racks)
+    limits = {"max_concurrent": 4, "max_per_rack": 3, "max_concurrent_ratio": 0.25, "min_available_ratio": 0.75}
+    failures: list[BaseException] = []
+
+    def live(name: str) -> None:
+        chance = random.Random(f"{seed} {name}")
+        actions = settings(settle_seconds=0.0, limits=limits)
+        gpus = cell_gpus(f"{fleet}-{name}")
+        world = CellWorld(server.url, fleet, f"{fleet}_{name}", gpus, account, actions, deadly=(chance, 0.08))
+        try:
+            for _ in range(40):
+                if chance.random() < 0.5:
+                    kind = chance.choice((ActionKind.CORDON, ActionKind.RESET_GPU))
+                    world.break_gpu(chance.choice(sorted(gpus)), action=kind)
+                if chance.random() < 0.3:
+                    world.faults.clear()
+                one_step(world, chance)
+            world.faults.clear()
+            world.executor.share = 0.0  # type: ignore[attr-defined]
+            for _ in range(6):
+                one_step(world, chance)
+            assert not world.loop.controls().effects
+            world.end()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=live, args=(name,)) for name in NAMES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert account.problems == []
+    assert account.peak == 4, "it came to its limit"
+    assert account.starts > 20
+    world = CellWorld(server.url, fleet, f"{fleet}_a", cell_gpus(f"{fleet}-a"))
+    with closing(world.fleet.database.line()) as line:
+        assert line.ask("SELECT cell, key FROM taking") == [], "nothing is taken that is in effect nowhere"
+    world.end()
+
+
+def one_step(world: CellWorld, chance: random.Random) -> None:
+    """One turn; a brain that dies in it has a successor, and may go on for a while without knowing of it."""
+    try:
+        world.step()
+    except Killed:
+        old = world.loop
+        world.restart()
+        view = world.view()
+        for _ in range(3 if chance.random() < 0.5 else 0):
+            with contextlib.suppress(NotLeading, Killed):
+                old.step(view, view.incidents, [])
