@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @json_option
-@click.pass_context
-def cells(context: click.Context, as_json: bool) -> None:
+@pass_context
+def cells(context: CliContext, as_json: bool) -> None:
     """List the cells that share the limits of the fleet, as each last told of itself.
 
     Reads the database of the settings (`journal.url`, `cell.fleet`), and needs no brain.
     """
-    if context.invoked_subcommand is None:
-        found = _fleet(context.find_object(CliContext) or CliContext()).cells()
+    if click.get_current_context().invoked_subcommand is None:
+        found = _fleet(context).cells()
         document = [asdict(one) | {"stale": one.stale} for one in found]
         show(as_json, {"cells": document}, [_line(one) for one in found] or ["no cell has told of itself yet"], "")
 
