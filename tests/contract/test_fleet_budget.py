@@ -278,11 +278,9 @@ def test_the_command_lists_cells_and_forgets_one(server: servers.Postgres, fleet
     assert "has no active brain" in lines[1]
     assert lines[1].endswith("(stale, widens no limit)")
     assert [cell["stale"] for cell in json.loads(asked("--json").output)["cells"]] == [False, True]
-    assert "stop it first" in asked("forget", one.cell).output
+    assert "stop it first" in str(asked("forget", one.cell).exception)
     assert f"{other.cell} is no cell of fleet {fleet} any more" in asked("forget", other.cell).output
-    refused = asked("forget", other.cell)
-    assert refused.exit_code == 2
-    assert "tocsin cells lists them" in refused.output
+    assert "tocsin cells lists them" in str(asked("forget", other.cell).exception)
     one.end()
 
 

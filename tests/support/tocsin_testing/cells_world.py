@@ -10,10 +10,8 @@ from contextlib import closing
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.catalogue import is_disruptive
 from tocsin.actions.model.decision_log import Ledger
-from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import Confirmations
 from tocsin.config.settings import ActionSettings
-from tocsin.domain.clock import ManualClock
 from tocsin.domain.decision import Decision
 from tocsin.domain.entry import Entry
 from tocsin.domain.finding import ActionKind
@@ -23,8 +21,7 @@ from tocsin.journal.postgres.fleet import FleetDatabase, PostgresBudget
 from tocsin.journal.postgres.journal import PostgresJournal
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.schema import prepare
-from tocsin_testing.action_world import FakeExecutor, FakeNotifier, World, settings
-from tocsin_testing.builders import T0
+from tocsin_testing.action_world import FakeExecutor, World
 from tocsin_testing.journals import leased
 
 
@@ -77,10 +74,6 @@ class Account:
             if max(by_rack.values(), default=0) > self.per_rack:
                 self.problems.append(f"racks: {by_rack}")
 
-    def keys(self) -> set[tuple[str, str]]:
-        with self._lock:
-            return {(cell, key) for cell, effects in self._effects.items() for key in effects}
-
 
 class CellWorld(World):
     """One cell: its own hosts, in racks that others have hosts in too, and a brain that can be killed."""
@@ -101,19 +94,15 @@ class CellWorld(World):
         prepare(self.database)
         self.fleet = FleetDatabase(url, fleet)
         self.fleet.prepare()
-        self.clock = ManualClock(T0)
-        self.executor = FakeExecutor() if deadly is None else DeadlyExecutor(*deadly)
-        self.notifier = FakeNotifier()
-        self.policy = Policy(actions or settings())
-        self.gpus = gpus
-        self.faults, self.stale, self.sick, self.elsewhere = {}, set(), set(), set()
-        self.nodes, self.values, self.active = {}, {}, True
+        self._deadly = deadly
         self._open: list[PostgresJournal | PostgresBudget] = []
         self._leases: list[DatabaseLease] = []
-        self.restart()
+        super().__init__(actions, gpus)
 
     def restart(self) -> None:
         """A new brain that takes the lease over, whatever became of the one before."""
+        if self._deadly is not None:
+            self.executor, self._deadly = DeadlyExecutor(*self._deadly), None
         with closing(self.database.line()) as line:
             line.ask("UPDATE lease SET until = clock_timestamp() - interval '1 second'")
         self.lease = leased(self.database)

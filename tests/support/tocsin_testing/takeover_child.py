@@ -11,6 +11,7 @@ import structlog
 
 from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
+from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import Confirmations
@@ -60,6 +61,7 @@ class LightTurn(World):
         self.clock = SystemClock()  # type: ignore[assignment]
         self.gpus = fleet(HOSTS)
         self.faults, self.stale, self.sick, self.elsewhere = {}, set(), set(), set()
+        self.alert_silences = AlertSilences()
         self.nodes, self.values, self.active = {}, {}, True
         wide = settings(
             settle_seconds=0.0,
