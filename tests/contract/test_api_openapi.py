@@ -16,7 +16,7 @@ from tocsin.api.gate import SIGNED_PATHS
 from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
 from tocsin_testing.fake_service import FakeService
 
-DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+DOCS = Path(__file__).parents[2] / "docs" / "endpoints.md"
 SECRET = "a-secret-0123456789"
 HEADERS = {"Authorization": f"Bearer {SECRET}"}
 TOKEN = Token(name="t", role=Role.ADMIN, secret=SecretStr(SECRET))

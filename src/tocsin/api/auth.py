@@ -125,12 +125,16 @@ READERS = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 OPERATORS = (Role.OPERATOR, Role.ADMIN)
 
 
+_ROLES: dict[object, tuple[Role, ...]] = {}
+
+
 def _require(*roles: Role) -> Callable[..., Coroutine[Any, Any, Principal]]:
     async def check(request: Request, _documented: Annotated[object, Security(_SCHEME)] = None) -> Principal:
         principal: Principal = request.state.principal
         require_role(principal, roles)
         return principal
 
+    _ROLES[check] = roles
     return check
 
 
@@ -140,6 +144,11 @@ def require_role(principal: Principal, roles: Sequence[Role]) -> None:
         wanted = " or ".join(role.value for role in roles)
         message = f"token {principal.name} is {principal.role.value}; this needs {wanted}"
         raise ApiError(403, "role_too_low", message)
+
+
+def roles_needed(dependency: object) -> tuple[Role, ...]:
+    """The roles of which a request needs one for a `dependency` of its endpoint; none where it asks for no role."""
+    return _ROLES.get(dependency, ())
 
 
 def require_scope(principal: Principal, roles: Sequence[Role], action: str, pools: Sequence[str] = ()) -> None:

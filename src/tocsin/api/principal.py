@@ -11,6 +11,11 @@ from tocsin.config.access import AccessScope, GroupRole, Role
 _RANK = [Role.AGENT, Role.VIEWER, Role.OPERATOR, Role.ADMIN]
 
 
+def least_role(roles: Iterable[Role]) -> Role:
+    """The lowest of `roles`, at least one."""
+    return min(roles, key=_RANK.index)
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """A role, limited to some actions in some pools where `scopes` names any."""

@@ -138,6 +138,6 @@ desk_router = APIRouter(
     responses=documented(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
 )
 async def desk_call(request: Request, service: ServiceDep, desks: DesksDep, signature: Signed = "") -> DeskOut:
-    """Take what became of a ticket: it acknowledges its card, hides it for a while, or takes that back."""
+    """Take what became of a ticket, signed by its desk: acknowledge its card, hide it a while, or take that back."""
     body = await request.body()
     return await run_in_threadpool(desks.take, service, signature, body)

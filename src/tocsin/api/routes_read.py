@@ -291,7 +291,7 @@ def fleet_map(
 
 @read_router.get("/attention", tags=["fleet"], deprecated=True)
 def attention(service: ServiceDep, _who: Viewer, limit: Annotated[int, Query(ge=1, le=1_000)] = 20) -> models.Attention:
-    """What needs a person now: incidents, silent GPUs and what is expected, worst first, with the cost of waiting."""
+    """Deprecated, cards say it: incidents, silent GPUs and what is expected, worst first, with the cost of waiting."""
     return service.attention(limit)
 
 

@@ -232,7 +232,7 @@ async def slack_interactive(
     timestamp: Annotated[str, Header(alias=SLACK_TIMESTAMP)] = "",
     signature: Annotated[str, Header(alias=SLACK_SIGNATURE)] = "",
 ) -> Response:
-    """Take the press of a button in Slack: approve, decline, acknowledge, by the person who pressed."""
+    """Take the press of a button, signed by Slack: approve, decline, acknowledge, by the person who pressed."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise ApiError(415, "unsupported_media_type", f"send Content-Type: {FORM}")
     await presses.take(timestamp, signature, await request.body())

@@ -110,7 +110,20 @@ def own_metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"own_metrics": own_metrics_page, "settings": settings_page, "metrics": metrics_page, "commands": commands_page}
+def endpoints() -> str:
+    """Markdown of every endpoint of the brain's API."""
+    from tocsin.api.reference import endpoints_page
+
+    return endpoints_page()
+
+
+PAGES = {
+    "own_metrics": own_metrics_page,
+    "settings": settings_page,
+    "metrics": metrics_page,
+    "commands": commands_page,
+    "endpoints": endpoints,
+}
 """Page name to its maker; `docs/NAME.md` holds what it returns."""
 
 

@@ -1,7 +1,11 @@
-"""The tables of docs/scan.md as test cases, and a scan of one GPU from two looks."""
+"""What a scan finds (`tests/data/scan`), as test cases and as a page; and a scan of one GPU from two looks.
+
+`python -m tocsin_testing.scan_page > docs/scan_conditions.md` writes the page.
+"""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +23,21 @@ from tocsin.rules.load import load_rules
 from tocsin.runtime.agent.scan import NodeHealth, ScanReport, scan
 from tocsin_testing.builders import T0
 
-PAGE = (Path(__file__).parents[3] / "docs" / "scan.md").read_text(encoding="utf-8")
+DATA = Path(__file__).parents[2] / "data" / "scan"
+HEAD = """# What a scan finds
+
+Made by `python -m tocsin_testing.scan_page`. Every row is a test: on a GPU with these values, and on each recorded or
+mocked GPU that has the metrics, [`tocsin scan`](scan.md) finds this rule; the verdict is this one, or a graver one where
+another rule speaks too. `+` is growth between the two readings.
+"""
+ABOUT_EVENTS = """XIDs by class and severity of the [catalogue](xid.md), SXids by class, sub-codes of XID 144 to 150 by
+their rating. Of faults of the node and of cards without XIDs the row is that of code 1;
+[network.md](network.md#the-node-beside-its-gpus) and [amd.md](amd.md#faults) have the others."""
+SECTIONS = (
+    ("Values", "values", "What is seen in the values of one GPU."),
+    ("Events", "events", ABOUT_EVENTS),
+    ("Metrics without a rule", "without_rule", "Hardware metrics that no shipped rule reads."),
+)
 VERDICTS = {"healthy": NodeHealth.HEALTHY, "attention": NodeHealth.ATTENTION, "act now": NodeHealth.ACT_NOW}
 
 
@@ -45,15 +63,32 @@ class Row:
         return re.findall(r"((?:gpu|network)_[a-z0-9_]+(?:\{[^}]*\})?) ([=+]) (\S+?)(?:,|$)", self.seen)
 
 
-def section(title: str) -> list[list[str]]:
-    """The cells of the table under `title`, without backticks."""
-    text = PAGE.split(f"### {title}\n", 1)[1].split("\n#", 1)[0]
-    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
-    return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines]
+def table(name: str) -> list[dict[str, str]]:
+    """The rows of a table by column."""
+    with (DATA / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def page() -> str:
+    """docs/scan_conditions.md."""
+    parts = [HEAD]
+    for title, name, about in SECTIONS:
+        rows = table(name)
+        head = list(rows[0])
+        parts += [f"## {title}\n\n{about}\n", f"| {' | '.join(head)} |\n|{'---|' * len(head)}"]
+        parts += ["| " + " | ".join(_cell(column, row[column]) for column in head) + " |" for row in rows]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _cell(column: str, text: str) -> str:
+    if column == "metrics":
+        return ", ".join(f"`{name}`" for name in text.split(", "))
+    return f"`{text}`" if column in ("seen", "rule") and text != "none" else text
 
 
 RULES = load_rules()
-ROWS = [Row(seen, rule, VERDICTS[health]) for _, seen, rule, health in section("Values")]
+ROWS = [Row(row["seen"], row["rule"], VERDICTS[row["scan"]]) for row in table("values")]
 
 
 class TwoLooks:
@@ -89,3 +124,7 @@ def shown_by(reading: Reading) -> Iterator[Row]:
         by_model = row.rule == "temperature_limit_reached" and len(row.second) == 1
         if {split_variant(key)[0] for key in row.second} <= known and (not by_model or limit is not None):
             yield row
+
+
+if __name__ == "__main__":
+    print(page(), end="")

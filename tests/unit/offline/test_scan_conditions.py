@@ -1,10 +1,11 @@
-"""Every condition of the table in docs/scan.md: its rule and a scan's verdict, on every recorded GPU that shows it."""
+"""Every condition of docs/scan_conditions.md: its rule and a scan's verdict, on every recorded GPU that shows it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ from tocsin_testing.builders import T0, gpu
 from tocsin_testing.dcgm_pages import DATA, Exporter, exporter_source
 from tocsin_testing.nvml_replay import RecordedNvml, devices
 from tocsin_testing.rule_runs import rule
-from tocsin_testing.scan_page import ROWS, RULES, VERDICTS, Row, TwoLooks, looked, section, shown_by
+from tocsin_testing.scan_page import ROWS, RULES, VERDICTS, Row, TwoLooks, looked, page, shown_by, table
 from tocsin_testing.smi import FakeSmi, recorded
 
 
@@ -89,7 +90,7 @@ def test_every_hardware_metric_has_a_rule_or_a_reason_for_none() -> None:
     extra = {"gpu_xid_last_code", "gpu_xid_events_total", "gpu_driver_events_total", "gpu_driver_latency_seconds"}
     metrics = {m.name for m in METRICS.values() if m.entity == "gpu" and m.family in hardware} | extra
     ruled = {ref.spec.name for each_rule in RULES for each in each_rule.conditions for ref in each.metrics()}
-    reasons = [metric for metrics, _ in section("Metrics without a rule") for metric in metrics.split(", ")]
+    reasons = [metric for row in table("without_rule") for metric in row["metrics"].split(", ")]
     assert sorted(reasons) == sorted(metrics - ruled)
 
 
@@ -113,7 +114,7 @@ def test_a_link_that_is_down_is_found_on_a_card_of_another_vendor() -> None:
 
 
 EVENTS = {
-    (kind, klass, severity): (rule, VERDICTS[health]) for kind, klass, severity, rule, health in section("Events")
+    (row["event"], row["class"], row["severity"]): (row["rule"], VERDICTS[row["scan"]]) for row in table("events")
 }
 
 
@@ -199,3 +200,8 @@ def test_growth_between_looks_never_says_more_than_the_rule(level: int, growth: 
     report = scan(source, rules, clock, lambda seconds: clock.advance(round(seconds * SECOND)))
     allowed = level * over / 60 if slow else level
     assert bool(report.findings) == (growth > allowed)
+
+
+def test_the_page_is_made_from_the_rows() -> None:
+    written = (Path(__file__).parents[3] / "docs" / "scan_conditions.md").read_text(encoding="utf-8")
+    assert written == page(), "run: python -m tocsin_testing.scan_page > docs/scan_conditions.md"
