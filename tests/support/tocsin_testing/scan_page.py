@@ -27,8 +27,8 @@ DATA = Path(__file__).parents[2] / "data" / "scan"
 HEAD = """# What a scan finds
 
 Made by `python -m tocsin_testing.scan_page`. Every row is a test: on a GPU with these values, and on each recorded or
-mocked GPU that has the metrics, [`tocsin scan`](scan.md) finds this rule; the verdict is this one, or a graver one where
-another rule speaks too. `+` is growth between the two readings.
+mocked GPU that has the metrics, [`tocsin scan`](scan.md) finds this rule; the verdict is this one, or a graver one
+where another rule speaks too. `+` is growth between the two readings.
 """
 ABOUT_EVENTS = """XIDs by class and severity of the [catalogue](xid.md), SXids by class, sub-codes of XID 144 to 150 by
 their rating. Of faults of the node and of cards without XIDs the row is that of code 1;
