@@ -119,6 +119,11 @@ class Cluster:
         """Merge `annotations` into the pod's; 409 where another pod has its name by now."""
         self._write("PATCH", _pod_path(pod), {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}, MERGE)
 
+    def label_pod(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
+        """Merge `labels` into those of a pod."""
+        path = f"/api/v1/namespaces/{_in_path(namespace)}/pods/{_in_path(name)}"
+        self._write("PATCH", path, {"metadata": {"labels": dict(labels)}}, MERGE)
+
     def evict(self, pod: Pod, grace_seconds: int | None = None) -> None:
         """Ask for the eviction of this very pod: 429 where a budget forbids it, 409 where another has its name."""
         options: Json = {"preconditions": {"uid": pod.uid}}

@@ -92,6 +92,7 @@ FEATURES: dict[str, tuple[Right, ...]] = {
         *_rights(DEVICES, "resourceclaims", "list"),
         *_rights(DEVICES, "devicetaintrules", "list", "create", "patch", "delete"),
     ),
+    "pod": _rights("", "pods", "patch"),
     "lease": _rights(LEASES, "leases", "get", "create", "update"),
 }
 """Each feature is one ClusterRole ``tocsin-<feature>`` of the manifest; all but `nodes` are for who uses them."""
@@ -151,6 +152,8 @@ def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
         needs += [Need(right) for right in FEATURES["conditions"]]
     if settings.device_rules:
         needs += [Need(right) for right in FEATURES["devices"]]
+    if settings.pod:
+        needs += [Need(right, settings.pod.partition("/")[0]) for right in FEATURES["pod"]]
     if settings.lease:
         needs += [Need(right, settings.lease.partition("/")[0]) for right in FEATURES["lease"]]
     return tuple(dict.fromkeys(needs))

@@ -37,6 +37,7 @@ def _use_nodes_and_pods(cluster: Cluster, site: Site) -> None:
     cluster.create_event("default", event(node, Fault("0123456789abcdef", "xid", "XID 79", "drain"), "", T0))
     first, second = cluster.pods_on(node)
     assert (len(cluster.nodes()), len(cluster.placed_pods()), cluster.budgets()) == (1, 2, [])
+    cluster.label_pod(first.namespace, first.name, {"tocsin.io/brain": "active"})
     cluster.annotate_pod(first, {"tocsin.io/checkpoint-requested": "k"})
     cluster.evict(cluster.pods_on(node)[0])
     cluster.delete_pod(second)

@@ -108,6 +108,9 @@ class KubernetesSettings(Section):
     autoscaled: Literal["leave", "raise_minimum"] = "leave"
     """What to do where an autoscaler (HPA, KEDA) owns the replicas: leave it to that one and say so, or move its
     minimum within its maximum."""
+    pod: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")
+    """Pod `namespace/name` of this very brain, which labels it `tocsin.io/brain` as `active` or `standby`, so that a
+    Service finds the active one of several; empty: no label."""
     lease: str = ""
     """Lease `namespace/name` that one brain holds to be the active one; empty: none is asked for."""
     lease_seconds: float = Field(default=15.0, ge=3)

@@ -113,7 +113,11 @@ def settings_of(rendered: Rendered, kind: str, name: str, place: Path) -> Settin
     text = rendered.named("ConfigMap", volume["configMap"]["name"])["data"]["tocsin.toml"]
     path = place / f"{kind}.toml"
     path.write_text(text.replace("/run/secrets/tocsin", str(place / "secrets")))
-    environ = {one["name"]: one.get("value", "node-1") for one in container.get("env", ())}
+    environ: dict[str, str] = {}
+    for one in container.get("env", ()):
+        # As the kubelet does: a name in $(NAME) stands for a variable from before; "node-1" is whatever a field says.
+        said = re.sub(r"\$\((\w+)\)", lambda found: environ[found[1]], one.get("value", "node-1"))
+        environ[one["name"]] = said
     return load_settings(path, environ=environ)
 
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from tocsin import __version__
-from tocsin.actions.kubernetes.rights import FEATURES, needed
+from tocsin.actions.kubernetes.rights import FEATURES, Need, needed
+from tocsin.runtime.brain.pod_role import ACTIVE, LABEL
 from tocsin_testing.rendered import (
     CHART,
     ROOT,
@@ -76,6 +77,10 @@ MATRIX: dict[str, Json] = {
         "dashboard": {"enabled": False}, "networkPolicy": {"enabled": True},
         "config": {"kubernetes": {"lease": "", "show_faults": True}},
     },
+    "several brains": {
+        "brain": {"replicas": 3},
+        "config": {**ACTS, "journal": {"url_file": "/run/secrets/tocsin/journal-url"}},
+    },
     "no rights": {"rbac": {"create": False}},
 }  # fmt: skip
 
@@ -120,16 +125,18 @@ def test_chart_and_package_are_one_version() -> None:
 def test_the_brain_gets_the_rights_that_its_settings_need(matrix: dict[str, Rendered], tmp_path: Path) -> None:
     tokens(tmp_path)
     # Roles signs and conditions have rights of role nodes too: they are bound where the executor is not.
-    shared = {"signs", "conditions"}
+    shared = {"signs", "conditions", "pod"}
     roles = {right: feature for feature, rights in FEATURES.items() if feature not in shared for right in rights}
     for name, rendered in matrix.items():
         full = "gpus" if name == "everything" else "tocsin"
         settings = settings_of(rendered, "brain", f"{full}-brain", tmp_path)
         acts = "kubernetes" in settings.actions.executors
-        needs = [need for need in needed(settings.kubernetes) if acts and need.right in roles]
+        own = {Need(right, "node-1") for right in FEATURES["pod"]}
+        needs = [need for need in needed(settings.kubernetes) if acts and need.right in roles and need not in own]
         wanted = {(roles[need.right], need.namespace) for need in needs}
         wanted |= {("signs", "")} if settings.kubernetes.show_faults else set()
         wanted |= {("conditions", "")} if settings.kubernetes.read_conditions else set()
+        wanted |= {("pod", "gpus")} if settings.kubernetes.pod else set()
         wanted |= {("lease", settings.kubernetes.lease.split("/")[0])} if settings.kubernetes.lease else set()
         bound = {
             (one["roleRef"]["name"].removeprefix(f"{full}-"), one["metadata"].get("namespace", ""))
@@ -141,7 +148,7 @@ def test_the_brain_gets_the_rights_that_its_settings_need(matrix: dict[str, Rend
 
 def tokens(folder: Path) -> None:
     (folder / "secrets").mkdir(exist_ok=True)
-    for name in ("agent", "dashboard", "metrics", "admin"):
+    for name in ("agent", "dashboard", "metrics", "admin", "journal-url"):
         (folder / "secrets" / name).write_text(name * 16)
         (folder / "secrets" / name).chmod(0o600)
 
@@ -162,6 +169,27 @@ def test_settings_of_every_part_load_and_say_what_the_values_say(matrix: dict[st
     assert (brain.actions.mode, brain.kubernetes.workloads["llm"].max_replicas) == ("propose", 12)
     assert everything.pods["gpus-brain"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "tocsin-notify"}}]
     assert brain.api.tls_certificate == Path("/run/tls/tls.crt")
+
+
+def test_several_brains_share_a_journal_and_one_service_finds_the_active_one(matrix: dict[str, Rendered]) -> None:
+    rendered = matrix["several brains"]
+    (brain,) = [one for one in rendered.of("StatefulSet") if one["metadata"]["name"] == "tocsin-brain"]
+    assert (brain["spec"]["replicas"], brain["spec"]["podManagementPolicy"]) == (3, "Parallel")
+    pod = rendered.pods["tocsin-brain"]
+    (spread,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert spread["podAffinityTerm"]["labelSelector"] == brain["spec"]["selector"]
+    names = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert names["TOCSIN_KUBERNETES__POD"] == "$(POD_NAMESPACE)/$(POD_NAME)"
+    selected = {one["metadata"]["name"]: one["spec"]["selector"] for one in rendered.of("Service")}
+    assert selected["tocsin-brain"] == brain["spec"]["selector"]["matchLabels"] | {LABEL: ACTIVE}
+    (alone,) = [one for one in matrix["defaults"].of("Service") if one["metadata"]["name"] == "tocsin-brain"]
+    assert LABEL not in alone["spec"]["selector"]
+
+
+def test_several_brains_without_a_shared_journal_are_refused() -> None:
+    done = run_helm("template", "tocsin", str(CHART), "--set", "brain.replicas=2")
+    assert done.returncode != 0
+    assert "set config.journal.url_file" in done.stderr
 
 
 def test_every_container_is_shut_but_for_the_ability_that_needs_more(matrix: dict[str, Rendered]) -> None:

@@ -38,6 +38,10 @@ subjects:
 {{- end -}}
 {{- if $kube.read_conditions }}{{ $cluster = append $cluster "conditions" }}{{ end -}}
 {{- if $kube.show_faults }}{{ $cluster = append $cluster "signs" }}{{ end -}}
+{{- with $kube.pod -}}
+{{- $space := splitList "/" . | first -}}
+{{- $_ := set $spaces $space (append (get $spaces $space | default list) "pod") -}}
+{{- end -}}
 {{- with $kube.lease -}}
 {{- $space := splitList "/" . | first -}}
 {{- $_ := set $spaces $space (append (get $spaces $space | default list) "lease") -}}

@@ -52,6 +52,7 @@ from tocsin.runtime.brain.node_conditions import CONDITION_SECONDS, open_conditi
 from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.brain.plan_watch import PlanWatch
+from tocsin.runtime.brain.pod_role import POD_ROLE_SECONDS, open_pod_role
 from tocsin.runtime.brain.promql_follower import PromqlFollower, open_promql
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
@@ -81,9 +82,9 @@ log = structlog.get_logger()
 
 RETRAIN_LOOK_SECONDS = 600.0
 """Time between two looks whether a training is due."""
-ON_STANDBY = frozenset({"evaluate", "managers", "store", "usage"})
+ON_STANDBY = frozenset({"evaluate", "managers", "store", "usage", "pod_role"})
 """Threads of a brain that stands by: what it takes to see the fleet, and nothing that changes anything but its own sums
-of usage."""
+of usage and the label of its own pod."""
 PRUNE_SECONDS = 300.0
 """Time between two rounds of looking after the store: most find nothing that is due."""
 
@@ -353,7 +354,7 @@ def _threads(
 
 
 def _at_nodes(brain: Brain, failed: Callable[[str], None]) -> list[Periodic]:
-    """What is shown and read at the nodes of managers, where settings ask for it."""
+    """What is shown and read at the nodes of managers, and shown at the own pod, where settings ask for it."""
     threads, clock = list[Periodic](), brain.clock
     signs = open_signs(brain)
     if signs is not None:
@@ -364,6 +365,9 @@ def _at_nodes(brain: Brain, failed: Callable[[str], None]) -> list[Periodic]:
     conditions = open_conditions(brain)
     if conditions is not None:
         threads.append(Periodic("conditions", conditions.look, CONDITION_SECONDS, clock, failed))
+    role = open_pod_role(brain.settings.kubernetes, brain.may_act, clock)
+    if role is not None:
+        threads.append(Periodic("pod_role", role.look, POD_ROLE_SECONDS, clock, failed))
     return threads
 
 

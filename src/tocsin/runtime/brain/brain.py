@@ -546,9 +546,13 @@ class Brain:
         known = gpu.host in nodes or self.owners.counts(gpu.uuid, now_ms)
         return known and not gpu.uuid.startswith(UNKNOWN_GPU)
 
+    def may_act(self) -> bool:
+        """Whether this brain is the one that acts for the fleet."""
+        return self.journal.leads and (self.lease is None or self.lease.held())
+
     def _lead(self) -> bool:
-        """Whether this brain acts for the fleet; what it has ordered of the nodes rests while it does not."""
-        active = self.journal.leads and (self.lease is None or self.lease.held())
+        """`may_act`; what this brain has ordered of the nodes rests while it may not."""
+        active = self.may_act()
         if active and not self._acting:
             self.orders.renew_epoch()
         self._acting = active
