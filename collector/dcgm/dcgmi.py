@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tocsin.collector.child_process import run_within
 from tocsin.collector.dcgm.fields import Field, blank_number, blank_text, field_numbered, readable_ids
 from tocsin.collector.dcgm.readings import XID, DcgmRow, XidOnsets, XidState, absent
 from tocsin.collector.source import NodeIdentity
@@ -35,20 +36,8 @@ def ask(command: Sequence[str], arguments: Sequence[str], seconds: float) -> str
 
     Raises OSError where the program cannot be run.
     """
-    child = subprocess.Popen(
-        [*command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        out, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        # subprocess.run would go on waiting: for one that sits in the driver, or for a child of it that has the pipe.
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_GRACE_SECONDS)
-        if child.stdout is not None:
-            child.stdout.close()
-        return None
-    return out.decode("utf-8", "replace")
+    ended = run_within([*command, *arguments], seconds, errors=subprocess.STDOUT)
+    return None if ended is None else ended.out.decode("utf-8", "replace")
 
 
 class Child:

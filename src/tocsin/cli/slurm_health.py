@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ import click
 from tocsin.cli import values
 from tocsin.cli.common import CliContext, json_option, pass_context, show
 from tocsin.cli.scan import Judged
+from tocsin.collector.child_process import run_within
 from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.decision import Mode
 from tocsin.domain.errors import TocsinError
@@ -33,7 +33,6 @@ _COMMANDS = 7
 _ACT_NOW, _CANNOT_SEE = 2, 3
 """`tocsin.runtime.agent.scan.NodeHealth`'s."""
 _LABELS = {0: "healthy", 1: "attention", _ACT_NOW: "act now", _CANNOT_SEE: "cannot see"}
-_GRACE_SECONDS = 0.5
 MOST_SAID = 300
 
 
@@ -131,23 +130,10 @@ def _scanned(context: CliContext, source: str | None, seconds: float) -> _Scanne
     given = [word for option, path in options if path is not None for word in (option, str(path))]
     more = ["--source", source] if source else []
     command = [sys.executable, "-m", "tocsin.cli", *given, "scan", "--json", *more]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        out, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_GRACE_SECONDS)
-        if child.stdout is not None:
-            child.stdout.close()
+    ended = run_within(command, seconds, errors=subprocess.DEVNULL, apart=True)
+    if ended is None:
         return _Scanned(_CANNOT_SEE, f"the scan did not end within {seconds:g} s; does the driver hang?")
-    return read_scan(out, child.returncode)
+    return read_scan(ended.out, ended.status)
 
 
 def read_scan(out: bytes, code: int) -> _Scanned:

@@ -156,6 +156,15 @@ class Postgres:
         data, secret = self.folder / "data", self.folder / "password"
         self._run(f"{self.programs}/initdb -D {data} -U tocsin --auth=scram-sha-256 --pwfile={secret} -E UTF8 -N")
 
+    def encrypt(self, certificate: bytes, key: bytes) -> None:
+        """Show `certificate` to clients from the next start on, and take no connection without TLS."""
+        data = self.folder / "data"
+        for name, content in (("server.crt", certificate), ("server.key", key)):
+            (self.folder / name).write_bytes(content)
+            (self.folder / name).chmod(0o644)
+            self._run(f"install -m 600 {self.folder}/{name} {data}/{name}")
+        self._run(f"echo 'ssl = on' >> {data}/postgresql.conf; sed -i 's/^host /hostssl /' {data}/pg_hba.conf")
+
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
         flags = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=200"

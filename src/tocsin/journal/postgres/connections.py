@@ -39,6 +39,10 @@ _PASSING = ("08", "25", "40", "53", "55", "57")
 shutdown."""
 
 
+_DISTRUSTED = ("certificate verify failed", "does not match host name", "root certificate file")
+"""What libpq says where it does not trust the server."""
+
+
 class DatabaseTrouble(Unavailable):
     """What is wrong with the database; one of the kinds below."""
 
@@ -210,6 +214,9 @@ def _as_trouble(error: Exception) -> DatabaseTrouble:
         return NotThere(f"the database: {text}")
     if state == SPENT:
         return NoRoom(text.partition(" CONTEXT:")[0])
+    if not state and any(one in text for one in _DISTRUSTED):
+        remedy = "sslrootcert in journal.url must name the authority of its certificate, and the host the name in it"
+        return DatabaseRefused(f"the database is not trusted: {text}; {remedy}")
     passes = isinstance(error, _psycopg().OperationalError | _psycopg().InterfaceError) or state[:2] in _PASSING
     return (DatabaseAway if passes else DatabaseRefused)(f"the database: {text}")
 
