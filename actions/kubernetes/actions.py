@@ -281,15 +281,17 @@ class KubernetesActions:
         foreign = [False]
         before = [False]
         back = [False]
+        touched = [False]
 
         def change(node: KubeNode) -> Json | None:
+            touched[0] = patches.is_touched(node, self._settings.fault_taint)
             foreign[0] = not node.schedulable and not patches.is_ours(node)
             before[0], back[0] = patches.has_uncordoned(node, key), node.schedulable
             if patches.is_ours(node) and not before[0]:
                 self._no_more_repair(node)
             return patches.uncordon(node, key, self._settings.fault_taint)
 
-        if self._cluster.change_node(host, change) and not foreign[0]:
+        if self._cluster.change_node(host, change) and touched[0] and not foreign[0]:
             said = say("uncordoned {host}", host=host)
             return went(True, _with(said, self._set_condition(host, decision, healthy=True)))
         if before[0] and back[0]:

@@ -142,26 +142,33 @@ class CordonChange:
 
 
 def uncordon(node: KubeNode, key: str, taint: str = "") -> Json | None:
-    """Take back what Tocsin put, and nothing else, for the decision `key`; None where there is nothing of Tocsin's, or
-    where this decision has done so before. The ids of what has ended stay."""
-    if has_uncordoned(node, key):
+    """Take back what Tocsin put, and nothing else, for the decision `key`; None where this decision has done so before,
+    or where there is nothing of Tocsin's on a node that somebody else cordoned. The ids of what has ended stay."""
+    if has_uncordoned(node, key) or not (node.schedulable or is_touched(node, taint)):
         return None
-    taken = (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY)
-    gone: dict[str, str | None] = {note: None for note in taken if note in node.annotations}
-    kept = [each for each in _others(node) if not _is_fault(node, each, taint)]
-    labels = {key: None for key in (CORDONED_BY, AVOID) if key in node.labels}
-    spec: Json = {}
-    if is_ours(node) and not node.schedulable:
-        spec["unschedulable"] = None
-    if len(kept) != len(node.taints):
-        spec["taints"] = kept
-    if not (gone or labels or spec):
-        return None
+    gone, labels, spec = _put(node, taint)
     notes = gone | ending(node)
     if is_ours(node) or node.schedulable:
         # One that somebody else cordoned is not uncordoned by this: it stays to be done.
         notes |= _with(node, UNCORDONS_ENDED, key)
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
+
+
+def is_touched(node: KubeNode, taint: str = "") -> bool:
+    """Whether anything of Tocsin's is on the node, beside the ids of what has ended."""
+    return any(_put(node, taint))
+
+
+def _put(node: KubeNode, taint: str) -> tuple[dict[str, str | None], dict[str, None], Json]:
+    """What takes back all that Tocsin put: annotations, labels and parts of the spec."""
+    taken = (CORDON_REASON, CORDON_KEY, CORDON_AT, AVOID_UNTIL, AVOID_KEY)
+    gone: dict[str, str | None] = {note: None for note in taken if note in node.annotations}
+    labels = {name: None for name in (CORDONED_BY, AVOID) if name in node.labels}
+    spec: Json = {"unschedulable": None} if is_ours(node) and not node.schedulable else {}
+    kept = [each for each in _others(node) if not _is_fault(node, each, taint)]
+    if len(kept) != len(node.taints):
+        spec["taints"] = kept
+    return gone, labels, spec
 
 
 def is_left_over(node: KubeNode) -> bool:

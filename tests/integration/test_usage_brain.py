@@ -51,6 +51,13 @@ class Site:
         self.running.brain.close()
         self.running = open_brain(self.settings, self.clock)
 
+    def crash(self) -> None:
+        """The brain dies, and writes nothing; a new one begins."""
+        brain = self.running.brain
+        for part in (brain.usage.table, brain.store, brain.journal):
+            part.close()
+        self.running = open_brain(self.settings, self.clock)
+
     def hours(self, by: str) -> dict[str, float]:
         self.running.brain.usage.look()
         found = BrainService(self.running.brain).usage(TODAY, TODAY + 1, [by], 50)  # type: ignore[list-item]
@@ -86,6 +93,23 @@ def test_a_restart_goes_on_and_the_time_without_a_brain_is_not_seen(site: Site) 
     assert site.hours("job") == {"Slurm job 7": round(40 / 60, 6), "shop/web": round(40 / 60, 6), "nobody": 3.716667}
     found = BrainService(site.running.brain).usage(TODAY, TODAY, ["job"], 50)
     assert found.total.not_seen == pytest.approx(3 * 61 / 60)
+
+
+def test_a_crash_before_the_second_write_of_a_new_file_loses_nothing(site: Site) -> None:
+    assert not site.running.brain.usage.wake.is_set()
+    site.minutes(1)
+    (thread,) = [one for one in site.running.threads if one.name == "usage"]
+    assert site.running.brain.usage.wake.is_set(), "its thread is not to wait for five minutes"
+    thread.once()
+    site.minutes(4)
+    site.crash()
+    site.minutes(1)
+    assert site.hours("job") == {
+        "Slurm job 7": round(5 / 60, 6),
+        "shop/web": round(5 / 60, 6),
+        "nobody": round(5 / 60, 6),
+    }
+    assert not site.running.brain.usage.wake.is_set(), "a file that has begun is written as ever"
 
 
 def test_the_file_lies_beside_the_store(site: Site, tmp_path: Path) -> None:

@@ -100,6 +100,18 @@ def test_an_uncordon_that_has_ended_undoes_no_later_cordon(
     assert patches.uncordon(KubeNode(cordoned), "undo-later") is not None
 
 
+@given(NODES, MARKS)
+def test_an_uncordon_that_found_nothing_undoes_no_later_cordon_either(
+    raw: dict[str, Any], mark: patches.CordonNote
+) -> None:
+    clean = raw | {"spec": {}}
+    assert not patches.is_touched(KubeNode(clean), mark.taint)
+    noted = _apply(clean, patches.uncordon(KubeNode(clean), "undo", mark.taint))
+    assert _without_ended(noted) == _plain(clean)
+    cordoned = _apply(noted, patches.cordon(KubeNode(noted), mark))
+    assert patches.uncordon(KubeNode(cordoned), "undo", mark.taint) is None
+
+
 @given(NODES, MARKS, st.booleans())
 def test_steering_work_away_and_ending_it_leaves_nothing(
     raw: dict[str, Any], mark: patches.CordonNote, taint: bool
@@ -134,7 +146,10 @@ def test_a_second_cordon_of_one_key_changes_nothing(raw: dict[str, Any], mark: p
 def test_nothing_of_others_is_cordoned_or_given_back(raw: dict[str, Any], mark: patches.CordonNote) -> None:
     if not KubeNode(raw).schedulable:
         assert patches.cordon(KubeNode(raw), mark) is None
-    assert patches.uncordon(KubeNode(raw), "undo", mark.taint) is None
+        assert patches.uncordon(KubeNode(raw), "undo", mark.taint) is None
+    else:
+        noted = _apply(raw, patches.uncordon(KubeNode(raw), "undo", mark.taint))
+        assert _without_ended(noted) == _plain(raw)
 
 
 @given(MARKS)

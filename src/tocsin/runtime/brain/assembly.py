@@ -331,7 +331,7 @@ def _threads(
         Periodic("plans", PlanWatch(brain).look, min(settings.planning.look_seconds, fresh / 2), clock, failed),
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
         Periodic("retrain", Retrainer(settings, clock, metrics).tick, RETRAIN_LOOK_SECONDS, clock, failed),
-        Periodic("usage", brain.usage.look, WRITE_SECONDS, clock, failed),
+        Periodic("usage", brain.usage.look, WRITE_SECONDS, clock, failed, brain.usage.wake),
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
         Periodic("archive", JournalUpkeep(brain).look, ARCHIVE_SECONDS, clock, failed),
     ]

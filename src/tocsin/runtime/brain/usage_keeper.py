@@ -52,7 +52,9 @@ class UsageParts:
 class UsageKeeper:
     """Safe to use from several threads; `take` never fails and never waits for the file.
 
-    `gpu_of` gives a GPU with its attributes by UUID, `facts` what managers tell of work by its id.
+    `wake` is set when a file that is new has its first readings to note: without an instant on file a brain that dies
+    could not go on from there. `gpu_of` gives a GPU with its attributes by UUID, `facts` what managers tell of work by
+    its id.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class UsageKeeper:
         self._late: set[tuple[str, int]] = set()
         self._learned: dict[str, Holder] = {}
         self._written_ms = clock.now_ms()
+        self.wake = threading.Event()
+        self._begun = bool(self.table.cursors())
 
     @property
     def counted_ms(self) -> int:
@@ -91,6 +95,9 @@ class UsageKeeper:
             late = self._meter.take(named)
             if late:
                 self._late |= hosts_and_days(late, self._clock.now_ms() // DAY)
+            if named and not self._begun:
+                self._begun = True
+                self.wake.set()
 
     def _named(self, reading: Reading) -> Reading:
         """With its profile and model, which most readings of a MIG instance come without."""
