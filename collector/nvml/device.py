@@ -27,6 +27,7 @@ from tocsin.collector.source import NodeIdentity
 from tocsin.domain.clock import SECOND
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import MIG_START, NVLINK_DOMAIN, Gpu, Missing, Reading, normalise_pci_bus_id
+from tocsin.domain.versions import COMPONENTS, clean
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -41,6 +42,8 @@ _MICROSECONDS = 1e6
 _LATENCY = "gpu_driver_latency_seconds"
 _INSTANCE_RATIO = "gpu_mig_instance_memory_used_ratio"
 _FABRIC_STATE = "gpu_fabric_state"
+_MOST_CUDA = 1_000_000
+"""CUDA's version comes as 1000 major + 10 minor (``nvmlSystemGetCudaDriverVersion_v2``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +310,25 @@ def open_device(
         serial=text(attempt(library, "nvmlDeviceGetSerial", handle)),
         pci_bus_id=normalise_pci_bus_id(text(getattr(attempt(library, "nvmlDeviceGetPciInfo", handle), "busId", ""))),
     )
+    gpu = replace(gpu, labels={**_versions(library, handle), **gpu.labels})
     return NvmlDevice(library, handle, gpu, _instances(library, handle, gpu, node, counts), before.get(uuid))
+
+
+_VERSIONS = {
+    "vbios": "nvmlDeviceGetVbiosVersion",
+    "inforom": "nvmlDeviceGetInforomImageVersion",
+    "gsp_firmware": "nvmlDeviceGetGspFirmwareVersion",
+}
+
+
+def _versions(library: Nvml, handle: Any) -> dict[str, str]:
+    """Versions of the driver and of the GPU's own firmware, as labels; those that it does not tell are left out."""
+    told = {key: text(attempt(library, call, handle)) for key, call in _VERSIONS.items()}
+    told["driver"] = text(attempt(library, "nvmlSystemGetDriverVersion"))
+    number = attempt(library, "nvmlSystemGetCudaDriverVersion_v2")
+    if isinstance(number, int) and 0 < number < _MOST_CUDA:
+        told["cuda_driver"] = f"{number // 1_000}.{number % 1_000 // 10}"
+    return {COMPONENTS[key].label: found for key, said in told.items() if (found := clean(said))}
 
 
 def _instances(

@@ -72,6 +72,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "vllm": f"{_COMPANIONS}:companion_vllm",
         "notices": f"{_COMPANIONS}:companion_notices",
         "host_load": f"{_COMPANIONS}:companion_host_load",
+        "versions": f"{_COMPANIONS}:companion_versions",
         "network": f"{_COMPANIONS}:companion_network",
         "host_errors": f"{_COMPANIONS}:companion_host_errors",
         "redfish": f"{_COMPANIONS}:companion_redfish",

@@ -28,6 +28,7 @@ from tocsin.collector.source import Companion
 from tocsin.collector.spot import Azure, NoticeCompanion
 from tocsin.collector.training_hook.companion import HookCompanion
 from tocsin.collector.training_hook.server import HookServer
+from tocsin.collector.versions.companion import Versions
 from tocsin.collector.vllm import VllmCompanion, parse_entry
 from tocsin.config.cloud import CloudSettings
 from tocsin.config.settings import Settings
@@ -109,6 +110,22 @@ def notices(_folder: Path, clock: ManualClock, outside: bytes) -> Made:
     return Made(made, made.ask)
 
 
+def versions(folder: Path, _clock: ManualClock, outside: bytes) -> Made:
+    """`outside` is what every file about versions holds."""
+    for name in (
+        "sys/kernel/osrelease",
+        "var/lib/dpkg/status",
+        "usr/local/cuda/version.json",
+        "usr/include/cudnn_version.h",
+        "class/infiniband/mlx5_0/fw_ver",
+        "driver/nvidia/version",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(outside)
+    made = Versions(folder, folder, folder, OwnMetrics())
+    return Made(made, made.look)
+
+
 def attribution(folder: Path, _clock: ManualClock, outside: bytes) -> Made:
     """`outside` is what every file of one process holds."""
     process = folder / "proc" / str(ME)
@@ -175,6 +192,7 @@ TALK: dict[str, bytes] = {
     "host_load": b"MemTotal: 1000 kB\nMemAvailable: 250 kB\n",
     "network": b"4: ACTIVE",
     "host_errors": b"7",
+    "versions": b"Package: nvidia-container-toolkit\nStatus: install ok installed\nVersion: 1.17.8-1\n",
     "redfish": b"""{"ThermalEquipment": {"@odata.id": "/redfish/v1/t"}, "CDUs": {"@odata.id": "/redfish/v1/c"},
         "Members": [{"@odata.id": "/redfish/v1/m"}], "LeakDetection": {"@odata.id": "/redfish/v1/l"},
         "LeakDetectors": {"@odata.id": "/redfish/v1/d"}, "DetectorState": "Critical", "Name": "m"}""",
@@ -192,6 +210,7 @@ FACTORIES: dict[str, Factory] = {
     "network": network,
     "host_errors": host_errors,
     "redfish": redfish,
+    "versions": versions,
     "attribution": attribution,
 }
 

@@ -111,6 +111,11 @@ class AgentSettings(Section):
     the port serves."""
     host_errors: bool = True
     """Whether PCIe errors on the way to GPUs and network cards, and memory errors of the node, become events."""
+    versions: bool = True
+    """Whether versions of kernel, libraries, packages and network cards of the node go with its GPUs as labels."""
+    host_root: Path = Path("/")
+    """The host's root folder, in which packages and libraries are looked for; a container may have it, or the parts
+    that are to be read, elsewhere."""
     sys: Path = Path("/sys")
     """The host's `/sys`; a container may have it elsewhere."""
     proc: Path = Path("/proc")

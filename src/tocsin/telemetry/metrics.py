@@ -142,6 +142,7 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_network_counters_at_cap": OwnMetric(
         "gauge", (), "Error counters of network ports that have come to their end, so that no further error is seen."
     ),
+    "tocsin_versions_known": OwnMetric("gauge", (), "Versions of this node that the companion `versions` can read."),
     "tocsin_redfish_looks_total": OwnMetric(
         "counter", ("outcome",), "Looks at management controllers: complete, partly or failed."
     ),

@@ -76,6 +76,7 @@ class RecordedNvml:
             "nvmlEventSetCreate": lambda: f"set {self.calls.count('nvmlEventSetCreate')}",
             "nvmlEventSetFree": lambda _event_set: None,
             "nvmlSystemGetDriverVersion": lambda: "550.163.01",
+            "nvmlSystemGetCudaDriverVersion_v2": lambda: 12_040,
             "nvmlGpuInstanceGetInfo": lambda number: _friendly(self.placements[number]),
         }
         self._of_device: dict[str, Callable[..., Any]] = {

@@ -56,7 +56,9 @@ def labels(source: NvmlSource, at_ms: int) -> dict[str, str]:
 
 
 def test_domain_is_a_label_beside_those_of_the_node(source: NvmlSource) -> None:
-    assert labels(source, T0) == {"team": "a", NVLINK_DOMAIN: DOMAIN}
+    found = labels(source, T0)
+    assert {"team": "a", NVLINK_DOMAIN: DOMAIN}.items() <= found.items()
+    assert "driver_version" in found
 
 
 def test_registration_that_ends_anew_may_name_another_domain(source: NvmlSource, library: RecordedNvml) -> None:

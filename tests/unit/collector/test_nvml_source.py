@@ -21,6 +21,7 @@ from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import EventKind
 from tocsin.domain.metrics import METRICS, spec_of
 from tocsin.domain.reading import Missing, Reading, sanitise
+from tocsin.domain.versions import versions_of
 from tocsin_testing.builders import T0
 from tocsin_testing.nvml_replay import RecordedNvml, devices, dump
 
@@ -61,7 +62,14 @@ def test_healthy_a100_has_the_recorded_values() -> None:
     gpu = reading.gpu
     assert (gpu.uuid, gpu.model) == ("GPU-12345678-1234-1234-1234-123456780000", "NVIDIA A100-SXM4-40GB")
     assert (gpu.serial, gpu.pci_bus_id, gpu.index) == ("1324821083800", "00000000:07:00.0", 0)
-    assert (gpu.host, gpu.pool, gpu.rack, dict(gpu.labels)) == ("node-1", "training", "rack-7", {"team": "vision"})
+    assert (gpu.host, gpu.pool, gpu.rack, gpu.labels["team"]) == ("node-1", "training", "rack-7", "vision")
+    assert versions_of(gpu.labels) == {
+        "driver": "550.163.01",
+        "cuda_driver": "12.4",
+        "vbios": "92.00.45.00.03",
+        "inforom": "G506.0200.00.04",
+        "gsp_firmware": "550.54.15",
+    }
     values = reading.values
     assert values["gpu_temperature_celsius"] == 33
     assert values["gpu_temperature_shutdown_celsius"] == 92

@@ -88,6 +88,15 @@ def companion_host_load(context: Context) -> Companion | None:
     return HostLoad(wanted.proc, context.clock)
 
 
+def companion_versions(context: Context) -> Companion | None:
+    """Versions of kernel, libraries, packages and network cards of the node."""
+    if not context.is_this_node or not context.settings.agent.versions:
+        return None
+    from tocsin.collector.versions.companion import open_versions
+
+    return open_versions(context.settings, context.own)
+
+
 def companion_network(context: Context) -> Companion | None:
     """InfiniBand, RoCE and Ethernet ports of the node."""
     if not context.is_this_node or not context.settings.agent.network:

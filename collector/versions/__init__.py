@@ -1,0 +1,1 @@
+"""Versions of what runs on a node beside its GPUs: kernel, libraries, packages, firmware of network cards."""
