@@ -127,15 +127,15 @@ def base_key(subject: Subject) -> str:
     return f"{subject.kind}:{subject.name}"
 
 
-_OF_USE = frozenset({Category.CAPACITY, Category.FRAGMENTATION})
+_OF_USE = frozenset({Category.CAPACITY, Category.FRAGMENTATION, Category.VERSIONS})
 _OF_ONE_HOST = frozenset({PlaceKind.GPU, PlaceKind.HOST})
 
 
 def breaker_cause(decision: Decision, view: FleetView) -> str:
     """The root cause that the breaker counts: kind and place. All that one host alone reports is one, whatever it is.
 
-    Empty for a forecast, for a note, and for load and fragmentation: what is only expected, worth no more than a line
-    on record, or how the fleet is used, is no sign that the fleet, or Tocsin, has gone wrong.
+    Empty for a forecast, for a note, and for load, fragmentation and versions: what is only expected, worth no more
+    than a line on record, or how the fleet is used and kept, is no sign that the fleet, or Tocsin, has gone wrong.
     """
     if decision.category in _OF_USE:
         return ""

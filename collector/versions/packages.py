@@ -93,9 +93,9 @@ def header_texts(blob: bytes) -> dict[int, str]:
     """Name and version, by tag, of a header as rpm's database keeps it; none where it is not one."""
     if len(blob) < 8:
         return {}
-    count, size = struct.unpack_from(">II", blob)
-    start = 8 + count * _ENTRY.size
-    if count > 65_536 or start + size > len(blob):
+    number, size = struct.unpack_from(">II", blob)
+    start = 8 + number * _ENTRY.size
+    if number > 65_536 or start + size > len(blob):
         return {}
     found: dict[int, str] = {}
     for tag, kind, offset, _ in _ENTRY.iter_unpack(blob[8:start]):

@@ -79,6 +79,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "attribution": f"{_COMPANIONS}:companion_attribution",
     },
     Kind.CONDITION: {
+        "drift": "tocsin.rules.conditions.drift:Drift",
         "elastic": "tocsin.rules.conditions.elastic:Elastic",
         "event_count": "tocsin.rules.conditions.event_count:EventCount",
         "forecast": "tocsin.rules.conditions.forecast:Forecast",

@@ -21,6 +21,7 @@ from tocsin_testing.rule_runs import Run, Values, instant, rule
 
 EXAMPLES = {
     "acme_above": "celsius = 80",
+    "drift": 'components = ["driver"], hosts = 3',
     "elastic": "",
     "event_count": 'event = "xid", count = 2, within = "1h"',
     "forecast": 'metric = "gpu_temperature_celsius", within = "1h"',

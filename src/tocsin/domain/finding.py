@@ -76,6 +76,8 @@ class Category(StrEnum):
     CAPACITY = "capacity"
     TELEMETRY = "telemetry"
     """What we see, not the GPU, is in doubt: frozen values, a lost metric family."""
+    VERSIONS = "versions"
+    """Hosts that are meant to be equal have different versions."""
 
 
 class ActionKind(StrEnum):

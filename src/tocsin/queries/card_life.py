@@ -73,7 +73,10 @@ def place_key(subject: Subject) -> str:
 
 
 def where_of(trouble: CardCause) -> str:
-    """The place of a trouble as text, its subject where none is known."""
+    """The place of a trouble as text, its subject where none is known; versions that differ are one trouble for each
+    component and group."""
+    if trouble.symptom is Symptom.DRIFT:
+        return trouble.subject.key
     return str(trouble.place) if trouble.place is not None else place_key(trouble.subject)
 
 
@@ -90,16 +93,16 @@ def gpus_of(incident: Incident) -> set[str]:
 
 def record_of(incident: Incident) -> CauseRecord:
     """What is kept of `incident`."""
-    root = incident.root
+    root, symptom = incident.root, symptom_of(incident.root)
     hosts = sorted({one.subject.host for one in incident.members if one.subject.host})
     return CauseRecord(
         rule=root.rule,
-        symptom=symptom_of(root),
+        symptom=symptom,
         category=root.category,
         severity=root.severity,
         action=root.action,
         level=incident.alert_level,
-        subject=replace(root.subject, detail=""),
+        subject=root.subject if symptom is Symptom.DRIFT else replace(root.subject, detail=""),
         opened_ms=incident.opened_ms,
         metric=root.metric,
         place=incident.place,

@@ -15,6 +15,7 @@ from tocsin.domain.phrase import in_chinese
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
+from tocsin.domain.versions import COMPONENTS
 from tocsin.forecaster.capacity.filling import FRAGMENTATION
 from tocsin.rules.symptoms import Symptom
 
@@ -38,6 +39,7 @@ _SYMPTOMS: Mapping[Symptom, Words] = {
     Symptom.RESET: ("was reset: what ran on it is lost", "已被复位：其上的任务丢失"),
     Symptom.VERDICT: ("the driver asks for a repair", "驱动要求修复"),
     Symptom.STALE: ("readings stand still or are incomplete", "读数停滞或不完整"),
+    Symptom.DRIFT: ("versions differ between hosts", "主机之间版本不一致"),
     Symptom.UNKNOWN: ("a fault code that is in no table", "未收录的故障代码"),
 }
 _MINOR: Mapping[Symptom, Words] = {
@@ -53,6 +55,7 @@ _CATEGORIES: Mapping[Category, Words] = {
     Category.FRAGMENTATION: ("what is free lies in pieces", "空闲资源碎片化"),
     Category.CAPACITY: ("load or capacity is out of bounds", "负载或容量超出范围"),
     Category.TELEMETRY: ("readings are in doubt", "读数可疑"),
+    Category.VERSIONS: ("versions differ between hosts", "主机之间版本不一致"),
 }
 _EXPECTED: Mapping[Category, Words] = {
     Category.HARDWARE: ("a hardware fault is expected", "预计发生硬件故障"),
@@ -107,6 +110,11 @@ _NOBODY_ACTS: Mapping[Symptom, Words] = {
     Symptom.STALE: (
         "Nothing can be done from here: look at its driver, exporter and agent.",
         "无法从这里处理：请检查其驱动、exporter 与 agent。",
+    ),
+    Symptom.DRIFT: (
+        "Nothing can be done from here: bring these hosts to the version of their pool, or say that they are meant to "
+        "differ by a label `role`.",
+        "无法从这里处理：请将这些主机改为资源池的版本，或确认其差异是否有意。",
     ),
     Symptom.PROGRAM: _PROGRAM,
     Symptom.CLEANUP: _PROGRAM,
@@ -218,6 +226,8 @@ def _what(trouble: CardCause) -> Words:
     known = _CATEGORIES[trouble.category]
     if trouble.symptom is Symptom.FORECAST:
         return _EXPECTED.get(trouble.category, known)
+    if trouble.symptom is Symptom.DRIFT:
+        return _differs(trouble.subject.detail)
     if trouble.category is Category.CAPACITY:
         return _ACTIONS.get(trouble.action, known)
     minor = {} if trouble.severity is Severity.CRITICAL else _MINOR
@@ -227,6 +237,16 @@ def _what(trouble: CardCause) -> Words:
     if trouble.symptom is Symptom.NVLINK_ECHO and not trouble.metric:
         return _LINK_FAULT
     return minor.get(trouble.symptom) or _SYMPTOMS.get(trouble.symptom) or known
+
+
+def _differs(detail: str) -> Words:
+    """That versions differ, by the part of the pool that is meant: component, GPU model and role."""
+    key, _, group = detail.partition(" ")
+    component = COMPONENTS.get(key)
+    if component is None:
+        return _SYMPTOMS[Symptom.DRIFT]
+    english, chinese = f"{component.name} differs between hosts", f"主机之间{component.chinese}版本不一致"
+    return (f"{english} with {group}", f"{chinese}（{group}）") if group else (english, chinese)
 
 
 def clock(at_ms: int, now_ms: int) -> str:

@@ -33,8 +33,8 @@ KINDS = frozenset(
 """Kinds of entries that the report reads."""
 LONGEST_FORECAST_MS = 7 * DAY
 """How long before the span forecasts are looked at whose time ends in it."""
-_NOTHING_BROKEN = (Symptom.FORECAST, Symptom.ALONE)
-"""What is only expected; and load, memory in use and fragmentation."""
+_NOTHING_BROKEN = (Symptom.FORECAST, Symptom.ALONE, Symptom.DRIFT)
+"""What is only expected; load, memory in use and fragmentation; versions that differ."""
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ OWN = frozenset(Symptom) - {
     Symptom.DARK,
     Symptom.FORECAST,
     Symptom.ALONE,
+    Symptom.DRIFT,
 }
 """Symptoms that can be a cause on their own GPU."""
-_BY_ITSELF = frozenset({Symptom.FORECAST, Symptom.ALONE})
+_BY_ITSELF = frozenset({Symptom.FORECAST, Symptom.ALONE, Symptom.DRIFT})
 _TOLD_BY_OTHERS = frozenset({Symptom.DARK, Symptom.NVLINK_SIDE})
 _BRIDGE = -1
 
@@ -150,7 +151,8 @@ def own_groups(symptoms: Symptoms, instants: Mapping[str, Sequence[int]]) -> lis
 
     Silence and NVLink errors of either end are groups by themselves: what they belong to is told by other GPUs. A
     program that crashed again and again before a fault of another kind is a group by itself, however its XIDs bridge.
-    What stands, such as memory in use, is one group for each rule and pool, however far apart in time.
+    What stands, such as memory in use, is one group for each rule and pool, however far apart in time; versions that
+    differ are one for each component and each group of like hosts.
     """
     keyed: dict[Hashable, list[int]] = defaultdict(list)
     standing: dict[Hashable, list[int]] = defaultdict(list)
@@ -174,8 +176,8 @@ def own_groups(symptoms: Symptoms, instants: Mapping[str, Sequence[int]]) -> lis
 
 
 def _shared(subject: Subject) -> str:
-    """The name of what standing findings of one rule share: the pool of a GPU, else the subject itself."""
-    return subject.pool if subject.kind is SubjectKind.GPU else subject.name
+    """What standing findings of one rule share: the pool of a GPU, else the subject itself, with the part of it."""
+    return subject.pool if subject.kind is SubjectKind.GPU else subject.key
 
 
 def _standing_group(symptoms: Symptoms, positions: list[int]) -> CauseGroup:

@@ -18,12 +18,14 @@ from tocsin.domain.phrase import chinese_phrases, say, say_list
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Owner, Reading
+from tocsin.domain.versions import VersionBefore
 from tocsin.rules.conditions.base import Broadcast, Condition, Probe, Report, World
 from tocsin.rules.frame import Ageing, EventLog, Forecasts, Frame, MetricKeys
 from tocsin.rules.schema import Rule, RuleSet
-from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet
+from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Ints
 from tocsin.rules.units import show_duration, show_value
+from tocsin.rules.version_sheet import VersionSheet
 from tocsin.rules.xid import XidCatalogue
 from tocsin.topology.labels import RAIL_LABEL
 
@@ -211,6 +213,10 @@ class RuleState:
             if self.rule.sheet == POOL_SHEET:
                 covered = [scope.covers_pool(str(key)) for key in self._table.keys]
                 self._scope = np.array(covered, dtype=np.bool_)
+            elif self.rule.sheet == VERSION_SHEET:
+                groups = [key[0] if isinstance(key, tuple) else None for key in self._table.keys]
+                covered = [group is not None and scope.covers_group(group.pool, group.model) for group in groups]
+                self._scope = np.array(covered, dtype=np.bool_)
             else:
                 gpus = np.array([scope.covers(gpu) for gpu in frame.roster.gpus], dtype=np.bool_)
                 sheet = self._world.sheet
@@ -251,6 +257,8 @@ def _every(masks: list[Bools]) -> Bools:
 RACK_EVIDENCE = "rack"
 """Name of the evidence that carries the GPU's rack, which failure domains are counted by."""
 
+_OF_SEVERAL = frozenset({POOL_SHEET, FLEET_SHEET, VERSION_SHEET})
+"""Sheets whose subjects are more than one GPU."""
 _PARTS = {"pid": "process", "problem": "fabric problem"}
 
 
@@ -294,12 +302,12 @@ class Renderer:
         )
 
     def _gpu(self, row: int) -> Gpu | None:
-        if self._rule.sheet in (POOL_SHEET, FLEET_SHEET):
+        if self._rule.sheet in _OF_SEVERAL:
             return None
         return self._frame.roster.gpus[self._gpu_row(row)]
 
     def _owners(self, row: int) -> tuple[Owner, ...]:
-        if self._rule.sheet in (POOL_SHEET, FLEET_SHEET):
+        if self._rule.sheet in _OF_SEVERAL:
             return ()
         owners = self._frame.owners.get(self._gpu_row(row), ())
         if isinstance(self._sheet, VariantSheet) and self._sheet.label == "pid":
@@ -312,6 +320,8 @@ class Renderer:
     def _subject(self, row: int) -> Subject:
         if self._rule.sheet == FLEET_SHEET:
             return Subject(SubjectKind.FLEET, "fleet")
+        if isinstance(self._sheet, VersionSheet):
+            return self._sheet.subject(row)
         if self._rule.sheet == POOL_SHEET:
             name = str(self._sheet.table.keys[row])
             return Subject(SubjectKind.POOL, name, pool=name)
@@ -364,6 +374,8 @@ class Renderer:
     def _simulated(self, row: int, gpu: Gpu | None) -> bool:
         if gpu is not None:
             return gpu.simulated
+        if isinstance(self._sheet, VersionSheet):
+            return row in self._sheet.simulated
         roster = self._frame.roster
         mine = roster.simulated.v
         return bool((mine & (roster.pool.v == row)).any() if self._rule.sheet == POOL_SHEET else mine.any())
@@ -473,7 +485,8 @@ class Inputs:
     its last until that is stale. `events` and `predictions` are those since the last step; one that was given before
     changes nothing. `pools` are all pools whose state is known now. `mix` are the kinds of tasks that may come; empty
     means one job of the reference size. `repairs` are the instants of proven repairs, by key of the GPU or host: what
-    was before one is past.
+    was before one is past. `versions` are those that hosts had a day ago where they were others; the same object as
+    long as it says the same.
     """
 
     now_ms: int
@@ -483,6 +496,7 @@ class Inputs:
     pools: Sequence[PoolState] = ()
     mix: Sequence[TaskClass] = ()
     repairs: Mapping[str, int] = field(default_factory=dict)
+    versions: Sequence[VersionBefore] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,7 +574,7 @@ class RuleEngine:
             for row, prediction in fresh:
                 if prediction.subject.kind in (SubjectKind.GPU, SubjectKind.HOST):
                     touched[row] = max(int(touched[row]), prediction.at_ms)
-        self._frame.load(inputs.now_ms, inputs.readings, inputs.pools, inputs.mix)
+        self._frame.load(inputs.now_ms, inputs.readings, inputs.pools, inputs.mix, inputs.versions)
 
     @staticmethod
     def _collect(state: RuleState, renderer: Renderer, findings: dict[int, Finding], result: Evaluation) -> None:
@@ -587,8 +601,9 @@ class RuleEngine:
 
 def _columns(ruleset: RuleSet) -> MetricKeys:
     columns = MetricKeys()
-    lists = {GPU_SHEET: columns.gpu, POOL_SHEET: columns.pool, FLEET_SHEET: columns.fleet}
+    lists = {GPU_SHEET: columns.gpu, POOL_SHEET: columns.pool, FLEET_SHEET: columns.fleet, VERSION_SHEET: []}
     for rule in ruleset:
+        columns.versions |= rule.sheet == VERSION_SHEET
         for condition in rule.conditions:
             for ref in condition.metrics():
                 names = lists.get(ref.sheet)

@@ -16,10 +16,12 @@ from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
+from tocsin.domain.versions import VersionBefore
 from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, stranded_ratio
 from tocsin.rules.layout import Layout, Layouts, PlainPart
-from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, Sheet, VariantSheet
+from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Floats, Ints, SubjectTable, Vector
+from tocsin.rules.version_sheet import VersionSheet
 
 # Which GPUs and hosts there are, and the small integers that let numpy group them.
 
@@ -402,6 +404,8 @@ class MetricKeys:
     variants: dict[str, list[str]] = field(default_factory=dict)
     pool: list[str] = field(default_factory=list)
     fleet: list[str] = field(default_factory=list)
+    versions: bool = False
+    """Whether a rule compares versions."""
 
 
 class Frame:
@@ -429,6 +433,9 @@ class Frame:
         self._gpu = self.sheets[GPU_SHEET]
         self.variants = {label: VariantSheet(label, names, SubjectTable()) for label, names in columns.variants.items()}
         self.sheets.update(self.variants)
+        self.versions = VersionSheet()
+        self.sheets[VERSION_SHEET] = self.versions
+        self._compares = columns.versions
         self.stale = self.gpus.vector(np.bool_, False)
         self.limit = self.gpus.vector(np.int64, ageing.least_ms)
         self.families = self.gpus.vector(np.int64, 0)
@@ -441,9 +448,15 @@ class Frame:
         self.aggregates = Aggregates(self.roster, self.stale, self.sheets)
 
     def load(
-        self, now_ms: int, readings: Sequence[Reading], pools: Sequence[PoolState], mix: Sequence[TaskClass] = ()
+        self,
+        now_ms: int,
+        readings: Sequence[Reading],
+        pools: Sequence[PoolState],
+        mix: Sequence[TaskClass] = (),
+        before: Sequence[VersionBefore] = (),
     ) -> None:
-        """Take in the newest readings, the pools and the mix of tasks as they are at `now_ms`."""
+        """Take in the newest readings, the pools and the mix of tasks as they are at `now_ms`, and the versions of a
+        day `before` where they were others."""
         self._turn(now_ms)
         newest = self._newest(readings)
         self.roster.settle()
@@ -454,12 +467,16 @@ class Frame:
             self._own(fresh)
         self._age()
         self.aggregates.compute(now_ms, pools, mix)
+        if self._compares:
+            roster, table = self.roster, self.gpus
+            self.versions.take(now_ms, roster.gpus, roster.version, table.at.v, table.updated.v, before)
 
     def close(self) -> list[int]:
         """Give back what leaves; returns the rows of the GPU table that are free again."""
         for sheet in self.variants.values():
             sheet.release()
         self.sheets[POOL_SHEET].table.release()
+        self.versions.table.release()
         released = self.roster.release()
         for row in released:
             self.owners.pop(row, None)

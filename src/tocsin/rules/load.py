@@ -31,7 +31,7 @@ from tocsin.rules.schema import (
     XidTable,
     did_you_mean,
 )
-from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET
+from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET
 from tocsin.rules.sxid import CLASSES
 from tocsin.rules.xid import XidCatalogue, XidSpec, shipped_catalogue
 from tocsin.rules.xid_explain import Catalogues
@@ -42,7 +42,7 @@ from tocsin.rules.xid_explain import Catalogues
 def sheet_of(conditions: Sequence[Condition], prefix: str) -> str:
     """The sheet that the subjects of `conditions` are in; raises InputError where they are of several kinds."""
     sheets = frozenset().union(*(condition.sheets() for condition in conditions))
-    parts = sheets - {GPU_SHEET, POOL_SHEET, FLEET_SHEET}
+    parts = sheets - {GPU_SHEET, POOL_SHEET, FLEET_SHEET, VERSION_SHEET}
     whole = sheets - parts
     if len(parts) > 1 or len(whole) > 1 or (parts and whole - {GPU_SHEET}):
         raise InputError(
@@ -84,9 +84,12 @@ def _check_actions(rule: Rule, xids: XidCatalogue, prefix: str) -> None:
 
 def _check_scope(rule: Rule, prefix: str) -> None:
     scope = rule.table.scope
-    if rule.sheet not in (POOL_SHEET, FLEET_SHEET):
-        return
-    for name in ("models", "hosts", "labels") + (("pools",) if rule.sheet == FLEET_SHEET else ()):
+    refused = {
+        POOL_SHEET: ("models", "hosts", "labels"),
+        FLEET_SHEET: ("models", "hosts", "labels", "pools"),
+        VERSION_SHEET: ("hosts", "labels"),
+    }
+    for name in refused.get(rule.sheet, ()):
         if value := getattr(scope, name):
             raise InputError(f"{prefix}scope.{name}", value, f"a rule about the {rule.sheet} has none", "remove it")
 

@@ -67,6 +67,9 @@ class RuleScope(Part):
     def covers_pool(self, pool: str) -> bool:
         return _matches(pool, self.pools)
 
+    def covers_group(self, pool: str, model: str) -> bool:
+        return self.covers_pool(pool) and _matches(model.lower(), [pattern.lower() for pattern in self.models])
+
     @property
     def everything(self) -> bool:
         return self == RuleScope()
@@ -87,7 +90,8 @@ class RuleTable(Part):
     """`info`, `warning` or `critical`."""
     level: AlertLevel | None = None
     """`page` (a person is needed now), `warning` (for the working day) or `note` (for the record); by default what
-    `critical`, `warning` and `info` stand for. What is only predicted is a warning at most."""
+    `critical`, `warning` and `info` stand for. What is only predicted, or can wait as drift does, is a warning at
+    most."""
     foretells: bool = False
     """Whether it is a sign of a failure to come: where too few of its signs are followed by a fault that pages, on the
     same GPU within 48 hours, it becomes a note."""
@@ -207,9 +211,10 @@ class Rule:
 
     @property
     def level(self) -> AlertLevel:
-        """How soon a person should hear of it: nobody is woken by what is only predicted."""
+        """How soon a person should hear of it: nobody is woken by what is only predicted, or by what can wait."""
         level = self.table.level or self.table.severity.level
-        return AlertLevel.WARNING if self.expects and level is AlertLevel.PAGE else level
+        can_wait = self.expects or not all(condition.wakes for condition in self.conditions)
+        return AlertLevel.WARNING if can_wait and level is AlertLevel.PAGE else level
 
     def meaning(self) -> str:
         every = [condition.meaning() for condition in self.all_]

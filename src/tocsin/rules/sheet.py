@@ -12,6 +12,7 @@ from tocsin.rules.table import Floats, Ints, SubjectTable
 GPU_SHEET = "gpu"
 POOL_SHEET = "pool"
 FLEET_SHEET = "fleet"
+VERSION_SHEET = "versions"
 
 
 class MetricColumn:

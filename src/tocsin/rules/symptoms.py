@@ -26,6 +26,7 @@ _BY_CATEGORY = {
     Category.MEMORY: 94,
     Category.FRAGMENTATION: 95,
     Category.CAPACITY: 96,
+    Category.VERSIONS: 97,
 }
 _DRIVER_VERDICT = 70
 _MINOR = 15
@@ -76,6 +77,8 @@ class Symptom(StrEnum):
     FORECAST = "forecast"
     ALONE = "alone"
     """Load, memory in use, fragmentation: no fault."""
+    DRIFT = "drift"
+    """Versions that differ where they are meant to be equal: no fault."""
     UNKNOWN = "unknown"
     """A fault by a code or text that no table has."""
     OTHER = "other"
@@ -104,7 +107,7 @@ _BY_DEVICE_FAULT = {
     DeviceFault.UNKNOWN: Symptom.UNKNOWN,
 }
 _DEVICE_CODES = frozenset(str(int(fault)) for fault in DeviceFault)
-_STANDING_ALONE = frozenset({Category.MEMORY, Category.FRAGMENTATION, Category.CAPACITY})
+_STANDING_ALONE = frozenset({Category.MEMORY, Category.FRAGMENTATION, Category.CAPACITY, Category.VERSIONS})
 _MEMORY_METRICS = ("gpu_ecc", "gpu_bad_pages", "gpu_row_remap", "gpu_retired", "gpu_memory_unrepairable", "gpu_repair")
 _LINK_METRICS = ("gpu_nvlink", "gpu_fabric")
 _NETWORK_METRICS = ("network_",)
@@ -138,7 +141,7 @@ def symptom_of(finding: Finding) -> Symptom:
     if code is not None:
         return _of_xid(code, finding.severity)
     if finding.category in _STANDING_ALONE:
-        return Symptom.ALONE
+        return Symptom.DRIFT if finding.category is Category.VERSIONS else Symptom.ALONE
     for item in finding.evidence:
         if item.name.startswith(_GPU_LOST):
             return Symptom.BUS
@@ -160,8 +163,8 @@ def _of_device_fault(evidence: str) -> Symptom:
 
 
 def is_standing(finding: Finding) -> bool:
-    """Whether it is a state that comes and goes and breaks nothing, now or as a forecast has it: load, fragmentation of
-    a pool or the fleet, and memory in use or free memory in pieces on GPUs where that is a note."""
+    """Whether it is a state that comes and goes and breaks nothing, now or as a forecast has it: load, fragmentation or
+    versions of a pool or the fleet, and memory in use or free memory in pieces on GPUs where that is a note."""
     if finding.told or finding.category not in _STANDING_ALONE:
         return False
     noted = finding.subject.kind is SubjectKind.GPU and finding.alert_level is AlertLevel.NOTE

@@ -120,6 +120,8 @@ class Condition(BaseModel):
     words: ClassVar[frozenset[str]] = frozenset()
     told: ClassVar[bool] = False
     """Whether it is about events that somebody reported once, which a second look does not bear out any further."""
+    wakes: ClassVar[bool] = True
+    """Whether it may be worth waking a person for."""
     expects: ClassVar[bool] = False
     """Whether it is about what a model predicts, and about nothing that has happened."""
 
