@@ -136,6 +136,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
         "forecast_heard",
         "rule_earned_act",
         "rule_fell_back",
+        "versions_changed",
         "login",
         "logout",
         "login_locked",

@@ -18,7 +18,7 @@ from tocsin.client.models_changes import Changes
 def changes(
     context: CliContext, hours: int, limit: int, lang: str, api_url: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Show what changed lately, newest first: cards, actions with their ends, controls, silences, new hosts."""
+    """Show what changed lately, newest first: cards, actions with their ends, controls, silences, hosts, versions."""
     with connect(context, api_url, token) as client:
         found = client.changes(hours, limit)
     show(as_json, found.model_dump(mode="json"), lines(found, lang), client.base_url)

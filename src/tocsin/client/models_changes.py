@@ -21,7 +21,7 @@ class ChangeKind(StrEnum):
     SILENCE = "silence"
     """What people acknowledged, snoozed, planned or gave back."""
     NODE = "node"
-    """A host that is new."""
+    """A host that is new, or versions of hosts that changed."""
 
 
 class Change(Wire):

@@ -49,6 +49,7 @@ class EntryKind(StrEnum):
     MANUAL_ACTION = "manual_action"
     RULE_EARNED_ACT = "rule_earned_act"
     RULE_FELL_BACK = "rule_fell_back"
+    VERSIONS_CHANGED = "versions_changed"
     LOGIN = "login"
     LOGOUT = "logout"
     LOGIN_LOCKED = "login_locked"

@@ -70,6 +70,7 @@ KINDS: Mapping[EntryKind, Row] = {
     EntryKind.MANUAL_ACTION: Row("Action by a person's hand", 6, "act by hand"),
     EntryKind.RULE_EARNED_ACT: Row("Rule acts alone", 5, "earn"),
     EntryKind.RULE_FELL_BACK: Row("Rule waits for approval again", 5, "fall back"),
+    EntryKind.VERSIONS_CHANGED: Row("Versions of hosts changed", 3, "change"),
     EntryKind.LOGIN: Row("Log-in", 3, "login"),
     EntryKind.LOGOUT: Row("Log-out", 2, "logout"),
     EntryKind.LOGIN_LOCKED: Row("Log-in locked after wrong passwords", 7, "lock"),

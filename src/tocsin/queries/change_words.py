@@ -31,6 +31,11 @@ _TABLE: Mapping[str, Words] = {
     "snoozed": ("{who} snoozed {what} until {until}", "{who} 暂缓 {what}，至 {until}"),
     "planned": ("{who} planned maintenance of {what} until {until}", "{who} 计划维护 {what}，至 {until}"),
     "silence_ended": ("{who} ended what was set for {what}", "{who} 提前结束了 {what} 的设置"),
+    "version": ("{what} of {hosts}: {before} became {after}", "{hosts} 的{what}：{before} 变为 {after}"),
+    "version_many": (
+        "{what} of {n} hosts ({hosts}): {before} became {after}",
+        "{n} 台主机（{hosts}）的{what}：{before} 变为 {after}",
+    ),
     "joined": ("Host {host} is new", "新主机 {host}"),
     "joined_many": ("{n} hosts are new: {hosts}", "{n} 台新主机：{hosts}"),
 }

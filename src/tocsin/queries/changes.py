@@ -1,4 +1,4 @@
-"""What changed lately, a line each: cards, actions with their ends, controls, silences, new hosts."""
+"""What changed lately, a line each: cards, actions with their ends, controls, silences, new hosts, versions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tocsin.client.models_changes import Change, ChangeKind, Changes
 from tocsin.domain.clock import HOUR, to_iso
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.versions import COMPONENTS
 from tocsin.journal.page import Wanted
 from tocsin.queries.card_life import CauseRecord, read_record, record_of
 from tocsin.queries.card_words import Names, Words, action_words, clock, headline
@@ -41,7 +42,7 @@ _LINES: Mapping[str, ChangeKind] = {
 """Kinds of entries that are a line by themselves."""
 _CAUSES = frozenset({EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_UPDATED, EntryKind.INCIDENT_CLOSED})
 _EXECUTIONS = frozenset({EntryKind.EXECUTION_STARTED, EntryKind.OUTCOME})
-KINDS = frozenset({*_LINES, *_CAUSES, *_EXECUTIONS})
+KINDS = frozenset({*_LINES, *_CAUSES, *_EXECUTIONS, EntryKind.VERSIONS_CHANGED})
 """Kinds of entries that are read."""
 
 
@@ -106,6 +107,8 @@ class _Told:
             self._cause(entry)
         elif entry.kind in _EXECUTIONS:
             self._execution(entry)
+        elif entry.kind == EntryKind.VERSIONS_CHANGED:
+            self._versions(entry)
         elif (kind := _LINES.get(entry.kind)) is not None and (said := _SAID[EntryKind(entry.kind)](self, entry)):
             self._lines.append((entry.at_ms, kind, said))
 
@@ -219,6 +222,21 @@ class _Told:
         until = clock(until_ms, self._in.end_ms) if isinstance(until_ms, int) else "?"
         what = place(str(entry.payload.get("subject", "")))
         return say(keys.get(EntryKind(entry.kind), "planned"), who=entry.actor, what=what, until=until)
+
+    def _versions(self, entry: Entry) -> None:
+        rows = entry.payload.get("changes")
+        for row in rows if isinstance(rows, list) else ():
+            component = COMPONENTS.get(str(row.get("component", "")))
+            hosts = [str(host) for host in row.get("hosts") or ()]
+            if component is None or not hosts:
+                continue
+            first = ", ".join(hosts[:MOST_HOSTS_NAMED]) + (", …" if len(hosts) > MOST_HOSTS_NAMED else "")
+            what = component.name, component.chinese
+            versions = {"before": str(row.get("before", "")), "after": str(row.get("after", ""))}
+            key = "version" if len(hosts) == 1 else "version_many"
+            self._lines.append(
+                (entry.at_ms, ChangeKind.NODE, say(key, what=what, hosts=first, n=len(hosts), **versions))
+            )
 
     def _silence_ended(self, entry: Entry) -> Words:
         return say("silence_ended", who=entry.actor, what=place(str(entry.payload.get("subject", ""))))

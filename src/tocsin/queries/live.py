@@ -20,6 +20,7 @@ from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.domain.versions import VersionBefore
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live.recalibration import KindFigures
 from tocsin.journal.port import LiveJournal
@@ -94,6 +95,14 @@ class LiveOwners(Protocol):
         """Who reports one of these next owns it."""
 
 
+class LiveVersions(Protocol):
+    """What hosts had a day ago."""
+
+    @property
+    def before(self) -> Sequence[VersionBefore]:
+        """Where it was not what they have now; an empty version where the host was not there."""
+
+
 class LiveUsage(Protocol):
     """The sums of who used what."""
 
@@ -127,6 +136,9 @@ class LiveBrain(Protocol):
 
     @property
     def owners(self) -> LiveOwners: ...
+
+    @property
+    def versions(self) -> LiveVersions: ...
 
     def owner_against(self, gpu: str, host: str) -> str:
         """The other host that reports a GPU; empty where `host` may."""

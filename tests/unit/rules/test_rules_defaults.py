@@ -183,6 +183,16 @@ MIG = gpu(9, uuid="MIG-1", parent=gpu().uuid)
 LOADED = {"utilization_ratio": 0.9, "pcie_link_width_max": 16.0, "pcie_link_generation_max": 5.0}
 HUNG = {"utilization_ratio": 1.0, "sm_active_ratio": 0.0, "power_watts": 80.0, "power_limit_default_watts": 700.0}
 
+
+def versions(component: str, minutes: int, odd: int) -> Case:
+    """Five hosts, of which `odd` have another version than the rest."""
+    fleet = {
+        gpu(n, host=f"node-{n}", labels={f"{component}_version": "2" if n < odd else "1"}): {"power_watts": 300.0}
+        for n in range(5)
+    }
+    return Case(minutes, lambda _: fleet)
+
+
 CASES: dict[str, tuple[Case, Case]] = {
     "pool_overloaded": (pool(0.95, pending_gpus=2.0), pool(0.95, pending_gpus=0.0)),
     "pool_underused": (pool(0.1), pool(0.1, pending_gpus=3.0)),
@@ -367,6 +377,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "metric_family_lost": (family(1), family(2)),
     "gpu_silent": (silence(1), silence(0)),
+    "version_drift": (versions("driver", 60, 1), versions("driver", 59, 1)),
+    "library_drift": (versions("nccl", 60, 1), versions("nccl", 60, 2)),
     "temperature_forecast": (crossing("gpu_temperature_celsius", 29), crossing("gpu_temperature_celsius", 31)),
     "pool_overload_forecast": (
         crossing("pool_utilization_ratio", 359, POOL, 0.85),

@@ -56,6 +56,7 @@ from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
+from tocsin.runtime.brain.version_watch import VersionWatch
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
@@ -261,6 +262,7 @@ class Brain:
         self.memory = FleetMemory()
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
+        self.versions = VersionWatch(journal, self.owners.joined)
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
         self._open = OpenIncidents(self.recorder.held(), clock.now_ms())
@@ -300,7 +302,9 @@ class Brain:
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
-        self._engine.warm(_history(self._past(now), step_ms, self.actions.controls().repaired))
+        self.versions.recall(self.memory.latest(), now)
+        past = _history(self._past(now), step_ms, self.actions.controls().repaired)
+        self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
         self._expected.recall(self.gpus, now)
         self.usage.recover(now)
 
@@ -444,6 +448,7 @@ class Brain:
         while entries := self.journal.follow():
             self.recorder.follow(entries)
             self.actions.follow(entries)
+            self.versions.follow(entries)
 
     def _look_ahead(self, now_ms: int) -> None:
         """Before an evaluation: what fills up; on standby what the active brain has recorded."""
@@ -458,7 +463,9 @@ class Brain:
 
     def _inputs(self, now_ms: int, snapshot: Snapshot, predictions: Sequence[Prediction]) -> Inputs:
         mix, repaired = self._mix(snapshot), self.actions.controls().repaired
-        return Inputs(now_ms, snapshot.readings, snapshot.events, predictions, list(self._pools()), mix, repaired)
+        before = self.versions.look(snapshot.readings, now_ms)
+        pools = list(self._pools())
+        return Inputs(now_ms, snapshot.readings, snapshot.events, predictions, pools, mix, repaired, before)
 
     def _topology_now(
         self, readings: Sequence[Reading], nodes: Mapping[str, NodeState], workloads: Mapping[str, JobOnGpu]
