@@ -30,6 +30,7 @@ from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_changes import Changes
+from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -174,6 +175,18 @@ def morning_report(
     return service.morning_report(hours)
 
 
+@read_router.get("/drift", tags=["fleet"], responses=documented(400))
+def drift(
+    service: ServiceDep,
+    _who: Viewer,
+    pool: Annotated[str | None, Query(max_length=200, description="One pool alone.")] = None,
+    component: Annotated[list[str] | None, Query(max_length=32, description="Components; all if none.")] = None,
+) -> DriftOut:
+    """Versions of hosts that are meant to be equal: pool, GPU model and label `role`; which differ, and how each of
+    them stands. Nothing is changed on any host."""
+    return service.drift(pool or "", component or [])
+
+
 @read_router.get("/changes", tags=["decisions"])
 def changes(
     service: ServiceDep,
@@ -181,7 +194,7 @@ def changes(
     hours: Annotated[int, Query(ge=1, le=24, description="How far back it looks.")] = 1,
     limit: Annotated[int, Query(ge=1, le=200, description="Most changes; the newest come first.")] = 12,
 ) -> Changes:
-    """What changed lately, newest first: cards, actions with their ends, controls, silences, new hosts."""
+    """What changed lately, newest first: cards, actions with their ends, controls, silences, new hosts, versions."""
     return service.changes(hours, limit)
 
 

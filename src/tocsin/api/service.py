@@ -16,6 +16,7 @@ from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_changes import Changes
+from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -181,6 +182,9 @@ class Service(Protocol):
 
     def morning_report(self, hours: int) -> MorningReport:
         """Five sentences on the last `hours`, and the figures that they are made of."""
+
+    def drift(self, pool: str, components: Sequence[str]) -> DriftOut:
+        """Versions by group of like hosts, of one pool and of some components where given. Raises InputError."""
 
     def changes(self, hours: int, limit: int) -> Changes:
         """The newest `limit` changes of the last `hours`."""

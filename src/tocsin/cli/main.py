@@ -20,7 +20,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "Start": ("demo", "brain", "agent", "dashboard", "mcp"),
     "Look at the fleet": (
         "cards", "card", "top", "status", "cells", "changes", "diagnose", "scoreboard", "report", "usage",
-        "what-if", "plan",
+        "drift", "what-if", "plan",
     ),
     "Look at this node": ("scan", "slurm-health", "xid"),
     "Decide and act": (
@@ -44,6 +44,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "completion": ("completion",),
     "control": ("approve", "breaker", "inject", "pause", "reject", "resume"),
     "diagnose": ("diagnose",),
+    "drift": ("drift",),
     "evidence": ("evidence",),
     "files": ("config", "replay", "rules", "store"),
     "imports": ("import",),

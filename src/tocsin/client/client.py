@@ -17,6 +17,7 @@ from tocsin.client.errors import BadRequest, Busy, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_changes import Changes
+from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -290,6 +291,11 @@ class Client:
     def changes(self, hours: int = 1, limit: int = 12) -> Changes:
         """The newest `limit` changes of the last `hours`, 1 to 24."""
         return self._get(Changes, "/v1/changes", {"hours": hours, "limit": limit})
+
+    def drift(self, pool: str = "", components: Sequence[str] = ()) -> DriftOut:
+        """Versions of like hosts and which of them differ; of one pool and of some components where given."""
+        chosen: Params = {"pool": pool} if pool else {}
+        return self._get(DriftOut, "/v1/drift", {**chosen, "component": list(components)})
 
     def what_if(self, asked: WhatIfRequest) -> WhatIfOut:
         """Which held decisions of the last 30 days a change would have let run; it changes nothing."""

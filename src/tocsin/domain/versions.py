@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 LONGEST = 64
@@ -56,9 +57,24 @@ COMPONENTS = {
 """All components by key, in the order of lists shown to people."""
 
 
+class Standing(StrEnum):
+    """How the versions of one component stand in a group."""
+
+    SAME = "same"
+    """All hosts have one."""
+    DRIFT = "drift"
+    """A small part of the hosts differs from the rest."""
+    ROLLOUT = "rollout"
+    """More hosts take up a version than a day ago: it is on its way."""
+    MIXED = "mixed"
+    """There are several, and none is a small exception."""
+    FEW = "few"
+    """Too few hosts to say what is meant."""
+
+
 @dataclass(frozen=True, slots=True)
 class VersionBefore:
-    """What a host had for a component of one GPU model a day ago; an empty `version` where the host was not there."""
+    """What a host with GPUs of one model had for a component a day ago; an empty `version` where it was not there."""
 
     host: str
     model: str

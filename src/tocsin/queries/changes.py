@@ -228,7 +228,8 @@ class _Told:
         for row in rows if isinstance(rows, list) else ():
             component = COMPONENTS.get(str(row.get("component", "")))
             hosts = [str(host) for host in row.get("hosts") or ()]
-            if component is None or not hosts:
+            if component is None or not hosts or not row.get("before"):
+                # A host that is new has a line of its own.
                 continue
             first = ", ".join(hosts[:MOST_HOSTS_NAMED]) + (", …" if len(hosts) > MOST_HOSTS_NAMED else "")
             what = component.name, component.chinese

@@ -15,6 +15,7 @@ from tocsin.domain.clock import SECOND
 from tocsin.domain.finding import Finding, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
+from tocsin.domain.versions import MISSING_LABEL
 from tocsin.queries.cache import Cache
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import gpu_state
@@ -163,7 +164,8 @@ def _labels(of_hosts: Sequence[Mapping[str, str]]) -> dict[str, HostLabel]:
     values: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for labels in of_hosts:
         for key, value in labels.items():
-            values[key][value] += 1
+            if key != MISSING_LABEL:
+                values[key][value] += 1
     told = [key for key, seen in values.items() if 1 < len(seen) + (seen.total() < len(of_hosts)) <= MOST_VALUES]
     told = sorted(sorted(told, key=lambda key: (-values[key].total(), key))[:MOST_LABELS])
     found: dict[str, HostLabel] = {}

@@ -19,6 +19,7 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_changes import Changes
+from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -50,6 +51,7 @@ from tocsin.queries.cards import CardInputs, MadeCard, forecast_levels, make_car
 from tocsin.queries.changes import changes_now
 from tocsin.queries.cost import CostQueries
 from tocsin.queries.cost_hours import CostHours
+from tocsin.queries.drift import drift_now
 from tocsin.queries.evidence import Asked, evidence
 from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
@@ -419,6 +421,9 @@ class BrainService:
             return report_now(self._brain, [one.card for one in self._made_cards()], hours)
 
         return self._morning.get(hours, made)
+
+    def drift(self, pool: str, components: Sequence[str]) -> DriftOut:
+        return drift_now(self._brain, pool, components)
 
     def changes(self, hours: int, limit: int) -> Changes:
         return self._changes.get((hours, limit), lambda: changes_now(self._brain, hours, limit))

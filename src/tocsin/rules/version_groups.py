@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import NamedTuple
 
 from tocsin.domain.reading import Gpu
-from tocsin.domain.versions import COMPONENTS, ROLE_LABEL, VersionBefore, clean, versions_of
+from tocsin.domain.versions import COMPONENTS, ROLE_LABEL, Standing, VersionBefore, clean, versions_of
 
 LEAST_HOSTS = 4
 """Hosts of a group below which nobody can say which of two versions is meant."""
@@ -36,21 +35,6 @@ class Group(NamedTuple):
     def label(self) -> str:
         """Model and role in a few words."""
         return f"{self.model or 'GPUs of unknown model'}{f', role {self.role}' if self.role else ''}"
-
-
-class Standing(StrEnum):
-    """How the versions of one component stand in a group."""
-
-    SAME = "same"
-    """All hosts have one."""
-    DRIFT = "drift"
-    """A small part of the hosts differs from the rest."""
-    ROLLOUT = "rollout"
-    """More hosts take up a version than a day ago: it is on its way."""
-    MIXED = "mixed"
-    """There are several, and none is a small exception."""
-    FEW = "few"
-    """Too few hosts to say what is meant."""
 
 
 @dataclass(frozen=True, slots=True)

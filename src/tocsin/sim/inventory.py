@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tocsin.domain.fragmentation import Placement
 from tocsin.domain.reading import NVLINK_DOMAIN, Gpu
+from tocsin.domain.versions import COMPONENTS
 from tocsin.sim.spec import FleetSpec
 
 # Array types and random streams of the simulation.
@@ -322,6 +323,38 @@ def _uuid(seed: int, number: int) -> str:
     return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 
 
+DRIVER = "580.95.05"
+"""Of every simulated host: a fleet that nobody touches has one of each."""
+_OF_NODE = {
+    "driver": DRIVER,
+    "cuda_driver": "13.0",
+    "cuda": "13.0.1",
+    "nccl": "2.28.3",
+    "cudnn": "9.13.0",
+    "kernel": "6.8.0-79-generic",
+    "container_toolkit": "1.17.8",
+}
+_VBIOS = {
+    "turing": ("90.04.A7.00.01", "G183.0200.00.02"),
+    "ampere": ("92.00.9E.00.01", "G506.0210.00.04"),
+    "ada": ("95.02.18.80.01", "G133.0250.00.03"),
+    "hopper": ("96.00.A5.00.01", "G520.0200.00.05"),
+    "blackwell": ("97.00.82.00.18", "G525.0225.00.03"),
+}
+"""VBIOS and InfoROM by architecture, in the forms that NVML gives."""
+
+
+@cache
+def versions(model: GpuModel) -> dict[str, str]:
+    """Labels of what runs on a simulated host with this model."""
+    vbios, inforom = _VBIOS[model.arch]
+    found = _OF_NODE | {"vbios": vbios, "inforom": inforom, "gsp_firmware": DRIVER}
+    if model.nvlink_version:
+        # The form with NVSwitches, and the network of a host that trains.
+        found |= {"fabric_manager": DRIVER, "nic_firmware": "28.43.2026"}
+    return {COMPONENTS[key].label: version for key, version in found.items()}
+
+
 def _gpu(seed: int, number: int) -> Gpu:
     host, index = divmod(number, GPUS_PER_HOST)
     model, pool = _host_model(host)
@@ -330,6 +363,7 @@ def _gpu(seed: int, number: int) -> Gpu:
         labels[NVLINK_DOMAIN] = f"sim-domain-{host // model.domain_hosts:03d}.0"
     if host % 2 == 0:
         labels[MANAGED_LABEL] = "true"
+    labels |= versions(model)
     return Gpu(
         uuid=_uuid(seed, number),
         host=f"sim-node-{host:04d}",

@@ -53,6 +53,7 @@ from tocsin.client.models import (
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_changes import Change, ChangeKind, Changes
+from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport, ReportSentence, ReportTopic
 from tocsin.client.models_rules import RuleRecord
@@ -75,7 +76,7 @@ from tocsin.queries.what_if import change_of
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
-from tocsin_testing import fake_ahead, fake_now, fake_usage
+from tocsin_testing import fake_ahead, fake_drift, fake_now, fake_usage
 from tocsin_testing import fake_fleet as fleet
 from tocsin_testing.fake_decisions import FakeDecisions
 from tocsin_testing.fake_silences import FakeSilences
@@ -417,6 +418,10 @@ class FakeService(FakeDecisions):
         sentences = [ReportSentence(topic=topic, text=en, text_zh=zh) for topic, (en, zh) in said.items()]
         start = to_iso(self.now_ms() - hours * HOUR)
         return MorningReport(start=start, end=to_iso(self.now_ms()), mode=Mode.PROPOSE, sentences=sentences)
+
+    def drift(self, pool: str, components: Sequence[str]) -> DriftOut:
+        self._check()
+        return fake_drift.drift(self.now_ms(), pool, components, simulated=self.simulated)
 
     def changes(self, hours: int, limit: int) -> Changes:
         told = [

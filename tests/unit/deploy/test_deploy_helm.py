@@ -41,7 +41,7 @@ EVERYTHING: Json = {
     "mode": "propose",
     "image": {"registry": "registry.example/tocsin", "tag": "1.2.3", "pullPolicy": "Always", "pullSecrets": ["pull"]},
     "tls": {"secret": "tocsin-tls"},
-    "agent": {**dict.fromkeys(ABILITIES, True), "dcgmUrl": "http://dcgm:9400/metrics"},
+    "agent": {**dict.fromkeys(ABILITIES, True), "versions": "dpkg", "dcgmUrl": "http://dcgm:9400/metrics"},
     "brain": {
         "envFrom": ["tocsin-notify"],
         "image": {"digest": f"sha256:{'0' * 64}"},
@@ -210,9 +210,29 @@ def test_every_container_is_shut_but_for_the_ability_that_needs_more(matrix: dic
             assert mounts == {volume["name"] for volume in pod["volumes"]} | ({"state"} & mounts), name
 
 
+@pytest.mark.parametrize("packages", ["dpkg", "rpm"])
+def test_versions_take_what_they_need_of_the_node_and_read_it_alone(packages: str, tmp_path: Path) -> None:
+    tokens(tmp_path)
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps({"agent": {"versions": packages}}))
+    rendered = template(values)
+    pod = rendered.pods["tocsin-agent"]
+    mounts = {
+        one["mountPath"]: one for one in pod["containers"][0]["volumeMounts"] if one["mountPath"].startswith("/host")
+    }
+    assert set(mounts) == {"/host/usr", "/host/etc/alternatives", f"/host/var/lib/{packages}"}
+    assert all(one["readOnly"] for one in mounts.values())
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    assert {paths[one["name"]] for one in mounts.values()} == {path.removeprefix("/host") for path in mounts}
+    agent = settings_of(rendered, "agent", "tocsin-agent", tmp_path).agent
+    assert agent.host_root == Path("/host")
+    assert pod["securityContext"]["runAsNonRoot"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ("agent.versions=apk", "versions"),
         ("mode=destroy", "/mode"),
         ("agent.kernellog=true", "kernellog"),
         ("config.agent.pol=train", "pol"),

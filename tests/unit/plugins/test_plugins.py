@@ -157,7 +157,7 @@ def test_what_is_no_guard_of_its_name_is_refused(there: str, tmp_path: Path, mon
 def test_a_name_that_nobody_has_is_answered_with_the_nearest() -> None:
     with pytest.raises(InputError) as refused:
         load(Kind.CONDITION, "treshold", "rule r: kind")
-    assert refused.value.remedy.startswith("did you mean threshold? known are elastic, ")
+    assert refused.value.remedy.startswith("did you mean threshold? known are drift, ")
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from tocsin.domain.reading import Gpu
 from tocsin.domain.versions import (
     COMPONENTS,
     LONGEST,
+    Standing,
     VersionBefore,
     by_number,
     clean,
@@ -17,7 +18,7 @@ from tocsin.domain.versions import (
     missing_text,
     versions_of,
 )
-from tocsin.rules.version_groups import Group, Standing, a_day_ago, host_versions, judge, judge_group
+from tocsin.rules.version_groups import Group, a_day_ago, host_versions, judge, judge_group
 
 H100 = Group("training", "H100", "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +22,9 @@ class World:
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(T0)
         self.path = path
-        self.joined: Mapping[str, int] = {}
         self.journal = Journal.open(path, self.clock)
-        self.watch = VersionWatch(self.journal, lambda _: self.joined)
+        self.watch = VersionWatch(self.journal)
+        self.watch.recall([], T0, T0)
 
     def look(self, *hosts: tuple[str, str], passed: int = 10 * MINUTE, simulated: bool = False) -> list[VersionBefore]:
         """One look `passed` milliseconds later at `hosts` with their drivers."""
@@ -40,8 +40,8 @@ class World:
     def restart(self, *hosts: tuple[str, str]) -> None:
         self.journal.close()
         self.journal = Journal.open(self.path, self.clock)
-        self.watch = VersionWatch(self.journal, lambda _: self.joined)
-        self.watch.recall(readings(*hosts, at_ms=self.clock.now_ms()), self.clock.now_ms())
+        self.watch = VersionWatch(self.journal)
+        self.watch.recall(readings(*hosts, at_ms=self.clock.now_ms()), self.clock.now_ms(), T0)
 
 
 def readings(*hosts: tuple[str, str], at_ms: int = T0, simulated: bool = False) -> list[Reading]:
@@ -114,9 +114,11 @@ def test_it_outlives_a_restart_and_sees_what_changed_meanwhile(world: World) -> 
 
 def test_new_hosts_were_not_there_a_day_ago(world: World) -> None:
     world.look(("a", "1"))
-    world.joined = {"b": T0}
-    assert world.look(("a", "1"), ("b", "1")) == [had("b", "")]
-    assert world.entries() == []
+    assert world.look(("a", "1"), ("b", "1")) == [], "the first hour of a site"
+    assert world.look(("a", "1"), ("b", "1"), ("c", "1"), passed=HOUR) == [had("c", "")]
+    assert world.look(("a", "1"), ("b", "1"), ("c", "2")) == [had("c", "")]
+    world.restart(("a", "1"), ("b", "1"), ("c", "2"))
+    assert list(world.watch.before) == [had("c", "")]
 
 
 def test_a_version_that_is_told_later_or_no_more_is_no_change(world: World) -> None:
@@ -136,8 +138,8 @@ def test_the_same_answer_is_the_same_object(world: World) -> None:
 
 
 def test_a_standby_follows(world: World) -> None:
-    other = VersionWatch(world.journal, lambda _: {})
-    other.recall(readings(("a", "1")), T0)
+    other = VersionWatch(world.journal)
+    other.recall(readings(("a", "1")), T0, T0)
     world.look(("a", "1"))
     world.look(("a", "2"))
     other.follow(world.journal.entries())

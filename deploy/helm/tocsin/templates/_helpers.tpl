@@ -98,6 +98,8 @@ agent:
   attribution: {{ $agent.attribution }}
   hook_socket: {{ ternary "/run/tocsin/hook.sock" "" $agent.hook | quote }}
   release_file: ""
+  # The image's own packages and libraries are not the node's.
+  host_root: /host
   {{- with $agent.dcgmUrl }}
   source: dcgm_exporter
   dcgm_url: {{ . | quote }}

@@ -252,8 +252,7 @@ class Brain:
         self.store = store = parts.store
         self.journal = journal = parts.journal
         self.actions = parts.actions
-        self.forecasts = parts.forecasts
-        self.managers = parts.managers
+        self.forecasts, self.managers = parts.forecasts, parts.managers
         self.orders = parts.orders
         self.lease = parts.lease
         self.witnesses = parts.witnesses
@@ -262,7 +261,7 @@ class Brain:
         self.memory = FleetMemory()
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
-        self.versions = VersionWatch(journal, self.owners.joined)
+        self.versions = VersionWatch(journal)
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
         self._open = OpenIncidents(self.recorder.held(), clock.now_ms())
@@ -302,7 +301,7 @@ class Brain:
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
-        self.versions.recall(self.memory.latest(), now)
+        self.versions.recall(self.memory.latest(), now, first)
         past = _history(self._past(now), step_ms, self.actions.controls().repaired)
         self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
         self._expected.recall(self.gpus, now)

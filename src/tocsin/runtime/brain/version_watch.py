@@ -1,12 +1,13 @@
 """Which versions changed on which hosts: on record once, and what each host had a day ago.
 
 The journal remembers, not the store, which keeps no past of labels: a restart must not take a roll-out for drift. A
-host's versions are looked at every ten minutes, and what many hosts changed alike is one entry.
+host's versions are looked at every ten minutes, and what many hosts changed alike is one entry. A host that is new has
+changed from nothing; those of a site's first hour are not new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.domain.clock import HOUR, MINUTE
@@ -27,9 +28,10 @@ MOST_ENTRIES = 2_000
 """Entries of the last day that are read back: ten times those of a look every ten minutes."""
 _BACK_MS = BACK_HOURS * HOUR
 
+FIRST_MS = HOUR
+"""How long after the site's first start its agents may still come one by one."""
+
 HostModel = tuple[str, str]
-Joined = Callable[[int], Mapping[str, int]]
-"""Hosts that nobody knew before an instant, with that of their first GPU."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,21 +45,19 @@ class _Change:
 
 
 class VersionWatch:
-    """Compares what hosts tell with what is known of them. For the thread that evaluates; `before` may be read by any.
+    """Compares what hosts tell with what is known of them. For one thread; `before` may be read by any."""
 
-    `joined` says which hosts are new.
-    """
-
-    def __init__(self, journal: LiveJournal, joined: Joined) -> None:
+    def __init__(self, journal: LiveJournal) -> None:
         self._journal = journal
-        self._joined = joined
+        self._settled_ms = 0
         self._known: dict[HostModel, dict[str, str]] = {}
         self._changes: list[_Change] = []
         self._looked_ms: int | None = None
         self.before: Sequence[VersionBefore] = ()
 
-    def recall(self, readings: Sequence[Reading], now_ms: int) -> None:
-        """Take up what the store and the journal have from before this start."""
+    def recall(self, readings: Sequence[Reading], now_ms: int, first_ms: int) -> None:
+        """Take up what the store and the journal have from before this start; `first_ms` is the site's first."""
+        self._settled_ms = first_ms + FIRST_MS
         wanted = Wanted(kinds={EntryKind.VERSIONS_CHANGED}, start_ms=now_ms - _BACK_MS)
         self._known = _told(readings)
         self._changes = [one for entry in self._journal.newest(MOST_ENTRIES, wanted) for one in _read(entry)]
@@ -67,9 +67,7 @@ class VersionWatch:
         """On standby: take in what the active brain has put on record."""
         for entry in entries:
             if entry.kind == EntryKind.VERSIONS_CHANGED:
-                for one in _read(entry):
-                    self._changes.append(one)
-                    self._known.setdefault((one.host, one.model), {})[one.component] = one.after
+                self._take(_read(entry))
 
     def look(self, readings: Sequence[Reading], now_ms: int) -> Sequence[VersionBefore]:
         """Record what changed, where that is due; returns `before`, the same object while it says the same."""
@@ -82,35 +80,38 @@ class VersionWatch:
             if changes:
                 simulated = {one.gpu.host for one in readings if one.gpu.simulated}
                 self._journal.append_many(_drafts(changes, simulated))
-                self._changes += changes
+                self._take(changes)
         self._known = {key: {**versions, **self._known.get(key, {})} for key, versions in told.items()}
         self._tell(now_ms)
         return self.before
 
     def _changed(self, told: Mapping[HostModel, Mapping[str, str]], now_ms: int) -> list[_Change]:
-        """What differs from what is known, which is brought up to date with it."""
+        """What differs from what is known."""
         made: list[_Change] = []
         counts: dict[str, int] = {}
         for (host, model), versions in sorted(told.items()):
+            # A host that is known may tell later what it could not read before: that is no change.
+            new = (host, model) not in self._known and now_ms >= self._settled_ms
             known = self._known.get((host, model), {})
             for component, after in versions.items():
-                before = known.get(component, after)
+                before = known.get(component, "" if new else after)
                 if before != after and counts.get(host, 0) < MOST_OF_HOST:
                     counts[host] = counts.get(host, 0) + 1
                     made.append(_Change(now_ms, host, model, component, before, after))
-                    known[component] = after
         return made
 
+    def _take(self, changes: Iterable[_Change]) -> None:
+        """Take in what is on record."""
+        for one in changes:
+            self._changes.append(one)
+            self._known.setdefault((one.host, one.model), {})[one.component] = one.after
+
     def _tell(self, now_ms: int) -> None:
-        """Work out `before` from the changes of the last day and the hosts that are new."""
+        """Work out `before` from the changes of the last day."""
         self._changes = sorted(one for one in self._changes if 0 <= now_ms - one.at_ms < _BACK_MS)
         first: dict[tuple[str, str, str], str] = {}
         for one in self._changes:
             first.setdefault((one.host, one.model, one.component), one.before)
-        joined = self._joined(now_ms - _BACK_MS)
-        for (host, model), versions in self._known.items():
-            if host in joined:
-                first |= {(host, model, component): "" for component in versions}
         made = tuple(VersionBefore(*key, version) for key, version in sorted(first.items()))
         if made != self.before:
             self.before = made
