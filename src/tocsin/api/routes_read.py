@@ -30,7 +30,7 @@ from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_changes import Changes
-from tocsin.client.models_drift import DriftOut
+from tocsin.client.models_drift import ComponentKey, DriftOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
@@ -179,12 +179,14 @@ def morning_report(
 def drift(
     service: ServiceDep,
     _who: Viewer,
-    pool: Annotated[str | None, Query(max_length=200, description="One pool alone.")] = None,
-    component: Annotated[list[str] | None, Query(max_length=32, description="Components; all if none.")] = None,
+    pool: Annotated[str, Query(max_length=200, description="One pool alone.")] = "",
+    component: Annotated[
+        list[ComponentKey] | None, Query(max_length=32, description="Components; all if none.")
+    ] = None,
 ) -> DriftOut:
     """Versions of hosts that are meant to be equal: pool, GPU model and label `role`; which differ, and how each of
     them stands. Nothing is changed on any host."""
-    return service.drift(pool or "", component or [])
+    return service.drift(pool, component or [])
 
 
 @read_router.get("/changes", tags=["decisions"])

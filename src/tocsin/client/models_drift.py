@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from tocsin.client.wire import Count, Instant, Ratio, Wire
 from tocsin.domain.versions import Standing
+
+ComponentKey = Literal[
+    "driver",
+    "cuda_driver",
+    "cuda",
+    "nccl",
+    "cudnn",
+    "vbios",
+    "inforom",
+    "gsp_firmware",
+    "firmware",
+    "fabric_manager",
+    "kernel",
+    "container_toolkit",
+    "nic_firmware",
+]
+"""What a request may name: the keys of COMPONENTS."""
 
 
 class VersionOut(Wire):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,13 +12,18 @@ from fastapi.testclient import TestClient
 from tocsin.api.app import create_app
 from tocsin.cli.main import cli
 from tocsin.client.client import Client
+from tocsin.client.models_drift import ComponentKey
 from tocsin.config.access import ApiSettings
-from tocsin.domain.versions import Standing
+from tocsin.domain.versions import COMPONENTS, Standing
 from tocsin_testing.fake_service import FakeService, serving
 
 
 def said(*words: str) -> Result:
     return CliRunner().invoke(cli, ["drift", *words], catch_exceptions=False)
+
+
+def test_a_request_may_name_what_has_a_version() -> None:
+    assert get_args(ComponentKey) == tuple(COMPONENTS)
 
 
 def test_the_client_gets_what_was_asked_for() -> None:
