@@ -4,6 +4,9 @@ Many series at once, on an even grid of time. A straight line is fitted to the n
 it speaks where it rises by more than noise and ripples do, and still rises in its newer half. What filled up after a
 start and stays has a plateau, and a jump is a new job, not a trend. Memory that has grown since its process began, or
 since it was first seen, says nothing: a cache that fills and holds looks like a leak until it has come to its level.
+
+The probability of a statement is the share of its way that the growth was seen to go. That orders statements and is no
+chance yet: the record of the kind makes it one.
 """
 
 from __future__ import annotations
@@ -75,11 +78,13 @@ STEP_UP = 0.01
 
 @dataclass(frozen=True, slots=True)
 class FillOutlook:
-    """Of each series: steps until the limit is reached (infinite: no such growth), fitted level, rise a step."""
+    """Of each series: steps until the limit is reached (infinite: no such growth), fitted level, rise a step, and the
+    share of its way to the limit that the line has been watched for (0 to 1): what was seen for long goes on."""
 
     steps: Floats
     level: Floats
     slope: Floats
+    seen: Floats
 
 
 def outlook(values: Floats, limit: float) -> FillOutlook:
@@ -87,15 +92,17 @@ def outlook(values: Floats, limit: float) -> FillOutlook:
     count = len(values)
     newest = _since_jump(values[:, -PAST:])
     steps, level, slope = np.full(count, np.inf), np.full(count, np.nan), np.zeros(count)
+    seen = np.zeros(count)
     for window in WINDOWS:
         if window > newest.shape[1]:
             break
         found = _line(newest[:, -window:], window)
         ahead = np.where(found.rises, (limit - found.level) / np.where(found.rises, found.slope, 1.0), np.inf)
-        nearer = np.maximum(ahead, 0.0) < steps
-        steps = np.where(nearer, np.maximum(ahead, 0.0), steps)
+        ahead = np.maximum(ahead, 0.0)
+        nearer = ahead < steps
+        steps, seen = np.where(nearer, ahead, steps), np.where(nearer, window / (window + ahead), seen)
         level, slope = np.where(nearer, found.level, level), np.where(nearer, found.slope, slope)
-    return FillOutlook(steps, level, slope)
+    return FillOutlook(steps, level, slope, seen)
 
 
 def stepped_up(values: Floats) -> npt.NDArray[np.bool_]:
@@ -178,7 +185,8 @@ _TARGETS = {MEMORY: OUT_OF_MEMORY, INSTANCE: OUT_OF_MEMORY, HOLES: FRAGMENTATION
 _MEMORY = (MEMORY, INSTANCE)
 """The first of `_TARGETS`."""
 _PLACE = {limit.metric: place for place, limit in enumerate(_TARGETS)}
-_STARTS = tuple(_PLACE)
+WATCHED = tuple(_PLACE)
+"""Metrics that are looked at, and their variants."""
 RECALLED = (MEMORY.metric, LAYOUT.metric)
 """Plain metrics, whose past a store gives back by name."""
 
@@ -279,16 +287,22 @@ class FillingWatch:
         found: dict[tuple[int, str], _Filling] = {}
         self._watch_starts(kept)
         self._watch_leaks(kept, step)
+        leaks = {(leak.place, leak.row): leak.used for leak in self._leaks.found}
         for place, (limit, target) in enumerate(_TARGETS.items()):
             told = _due(kept[place], limit)
             # A cache that fills from its process' start on is no leak: it holds where it was made to.
             fills = self._starting[place] | self._unknown[place] if target == OUT_OF_MEMORY else np.zeros_like(told.due)
             self._said[place] = np.where(told.due & ~fills, self._said[place] + 1, 0)
             for row in np.flatnonzero(self._said[place] >= IN_A_ROW).tolist():
-                value = float(kept[place, row, -1])
-                key = self._keys[row][place]
                 one = _Filling(
-                    self._gpus[row], limit, target, key, value, float(told.steps[row]), float(told.slope[row])
+                    gpu=self._gpus[row],
+                    limit=limit,
+                    target=target,
+                    key=self._keys[row][place],
+                    value=float(kept[place, row, -1]),
+                    steps=float(told.steps[row]),
+                    slope=float(told.slope[row]),
+                    gone=max(float(told.gone[row]), leaks.get((place, row), 0.0)),
                 )
                 found.setdefault((row, target), one)
         self._found = list(found.values())
@@ -329,7 +343,7 @@ def _soonest(leaking: Sequence[LeakingGpu]) -> list[LeakingGpu]:
 @dataclass(frozen=True, slots=True)
 class _Filling:
     """One that fills up: the metric or variant `key` stands at `value` and reaches the limit in `steps` (NaN: not
-    known), rising by `slope` a step."""
+    known), rising by `slope` a step; `gone` is the share of its way there that it was seen to go."""
 
     gpu: Gpu
     limit: FillLimit
@@ -338,6 +352,7 @@ class _Filling:
     value: float
     steps: float
     slope: float
+    gone: float
 
 
 def _values(reading: Reading) -> dict[int, tuple[float, str]]:
@@ -353,31 +368,34 @@ def _values(reading: Reading) -> dict[int, tuple[float, str]]:
 @lru_cache(maxsize=4096)
 def _watched(keys: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
     """Places and keys of the watched metrics and variants among `keys`; readings of a GPU have the same ones mostly."""
-    named = ((split_variant(key)[0], key) for key in keys if key.startswith(_STARTS))
+    named = ((split_variant(key)[0], key) for key in keys if key.startswith(WATCHED))
     return tuple((_PLACE[name], key) for name, key in named if name in _PLACE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """By row: whether it is to be warned of, in how many minutes (NaN: not known), and how fast it rises."""
+    """By row: whether it is to be warned of, in how many minutes (NaN: not known), how fast it rises, and the share of
+    its way that it was seen to go."""
 
     due: npt.NDArray[np.bool_]
     steps: Floats
     slope: Floats
+    gone: Floats
 
 
 def _due(values: Floats, limit: FillLimit) -> _Due:
     newest = values[:, -1]
     below = np.isfinite(newest) & (newest < limit.limit)
     due, steps, slope = below.copy(), np.full(len(values), np.nan), np.full(len(values), np.nan)
+    gone = np.ones(len(values))  # a step of a layout tells all there is: it does not mend by itself
     rows = np.flatnonzero(below)
     if limit is LAYOUT:
         due[rows] = stepped_up(values[rows])
     elif rows.size:
         told = outlook(values[rows], limit.limit)
         due[rows] = told.steps <= limit.ahead_steps
-        steps[rows], slope[rows] = told.steps, told.slope
-    return _Due(due, steps, slope)
+        steps[rows], slope[rows], gone[rows] = told.steps, told.slope, told.seen
+    return _Due(due, steps, slope, gone)
 
 
 def _statement(one: _Filling, now_ms: int) -> Prediction:
@@ -407,6 +425,7 @@ def _statement(one: _Filling, now_ms: int) -> Prediction:
         metric=one.key,
         threshold=limit,
         value=value,
+        probability=min(one.gone, 1.0),
         eta_ms=eta_ms,
         evidence=(evidence_of(one.limit.metric, rise, now_ms, value),),
         simulated=one.gpu.simulated,

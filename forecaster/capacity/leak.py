@@ -222,6 +222,7 @@ def leak_statement(one: LeakingGpu, now_ms: int) -> Prediction:
         metric=one.key,
         threshold=one.limit,
         value=one.value,
+        probability=min(one.used, 1.0),
         eta_ms=one.eta_ms,
         evidence=(evidence_of(one.metric, say("rises {n} an hour", n=f"{one.slope * 60:.1%}"), now_ms, one.value),),
         simulated=one.gpu.simulated,

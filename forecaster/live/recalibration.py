@@ -27,16 +27,18 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import Floats
 from tocsin.forecaster.live.host_weight import weighed
 
-EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
-"""Ranges of stated probability that are calibrated apart (own choice)."""
+EDGES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Ranges of stated probability that are calibrated apart (own choice): the usual tenths, the lowest cut once more."""
 HALF_LIFE_MS = 14 * DAY
 """After this long a case weighs half: a fleet and its software change (own choice)."""
 WEEK_MS = 7 * DAY
 """A kind is muted by what it claimed within this."""
 OWN_WEIGHT = 5.0
 """Cases that the model's own word weighs where nothing is known (own choice)."""
-PRIOR_WEIGHT = 20.0
-"""Cases that what was seen in simulated fleets weighs at most (own choice)."""
+PRIOR_WEIGHT = 10.0
+"""Cases that what was seen in simulated fleets weighs at most, in each range of `EDGES` (own choice)."""
+PRIOR_CLAIMS = 20.0
+"""Claims that it weighs at most where a kind is muted or heard (own choice)."""
 COMES_BACK = 0.05
 """How far above the floor the precision of a muted kind must come before it is heard again."""
 MOST_DUE = 20_000
@@ -68,7 +70,7 @@ class KindPrior:
 
 @cache
 def shipped_priors() -> Mapping[str, KindPrior]:
-    """By kind; made by `python -m tocsin.offline.statement_prior`. None ships yet: every kind starts unrecalibrated."""
+    """By kind; made by `tocsin rehearse prior`."""
     text = files("tocsin.forecaster").joinpath("prior/statements.json").read_text(encoding="utf-8")
     return {kind: prior_of(raw) for kind, raw in json.loads(text)["kinds"].items()}
 
@@ -171,7 +173,7 @@ class KindRecord:
         claims, right = self.weighed(now_ms)
         known, good = 2.0, 1.0
         if self.prior is not None and self.prior.claims:
-            weight = min(self.prior.claims, PRIOR_WEIGHT)
+            weight = min(self.prior.claims, PRIOR_CLAIMS)
             known, good = known + weight, good + weight * self.prior.right / self.prior.claims
         return (right + good) / (claims + known)
 
@@ -193,14 +195,14 @@ class KindRecord:
 
     def _worked_out(self) -> list[float]:
         """What is stated by range of `EDGES`; nothing where there are no cases."""
-        cases, came = self.cases.copy(), self.came.copy()
-        if self.prior is not None:
-            known = np.asarray(self.prior.cases)
-            share = np.minimum(1.0, PRIOR_WEIGHT / np.maximum(known, 1.0))
-            cases, came = cases + known * share, came + np.asarray(self.prior.came) * share
-        middles = np.array([(low + high) / 2 for low, high in pairwise(EDGES)])
-        shares = _rising((came + OWN_WEIGHT * middles) / (cases + OWN_WEIGHT), cases + OWN_WEIGHT)
-        return [float(share) for share in shares] if cases.sum() else []
+        prior = self.prior or KindPrior()
+        known, middles = np.asarray(prior.cases), np.array([(low + high) / 2 for low, high in pairwise(EDGES)])
+        # The mean of a beta distribution: the model's own word as pseudo-cases, then simulated fleets, both bounded
+        # together, then what came here.
+        believed = (np.asarray(prior.came) + OWN_WEIGHT * middles) / (known + OWN_WEIGHT)
+        weight = np.minimum(known + OWN_WEIGHT, PRIOR_WEIGHT)
+        shares = _rising((self.came + weight * believed) / (self.cases + weight), self.cases + weight)
+        return [float(share) for share in shares] if self.cases.sum() + known.sum() else []
 
     def counted(self) -> dict[str, Any]:
         """As JSON, for a prior."""

@@ -185,6 +185,58 @@ def whole_set(
         click.echo(f"written: {page}")
 
 
+@rehearse.command()
+@click.option("--gpus", type=click.IntRange(1, 10_000), default=192, show_default=True, help="Size of each fleet.")
+@click.option("--days", type=click.FloatRange(0.01, 366), default=4.0, show_default=True, help="Length of each run.")
+@click.option(
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=(1001, 1002),
+    show_default=True,
+    help="Seed of a fleet; may be repeated. Fleets that judge the forecasts must have others.",
+)
+@click.option(
+    "--fault-scale",
+    type=click.FloatRange(0, 1000),
+    default=30.0,
+    show_default=True,
+    help="Multiplier on the published fault rates, alike for those that come and signs that lead to nothing.",
+)
+@click.option(
+    "--trend-every",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    help="Ask the trend model, which costs most, about one GPU in so many.",
+)
+@click.option("--commit", default="", help="What made it, for the record: the commit.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; default: print it.")
+@with_bars
+def prior(
+    gpus: int,
+    days: float,
+    seeds: tuple[int, ...],
+    fault_scale: float,
+    trend_every: int,
+    commit: str,
+    out: Path | None,
+) -> None:
+    """Count what each kind of forecast is worth in simulated fleets: what a site begins with that has no record yet."""
+    from tocsin.domain.atomic_file import write_atomically
+    from tocsin.offline.statement_prior import STEPS_PER_DAY, PriorPlan, count, document
+
+    plan = PriorPlan(gpus, days, seeds, fault_scale, trend_every, commit)
+    with work("rehearsal", days * STEPS_PER_DAY * len(seeds)) as bar:
+        text = document(count(plan, bar.advance))
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomically(out, text, 0o644)
+        click.echo(f"written: {out}")
+
+
 def pager_lines(report: PagerReport, life: str) -> list[str]:
     """The report as text: bars first, then what was wrong, then the kinds of statement."""
     from tocsin.queries.pager_score import bars

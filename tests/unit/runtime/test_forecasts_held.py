@@ -7,7 +7,7 @@ import pytest
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.evaluation.reliability import EDGES, bin_of
-from tocsin.runtime.brain.forecasts import _moved
+from tocsin.forecaster.live.news import moved as _moved
 from tocsin_testing.builders import T0
 
 

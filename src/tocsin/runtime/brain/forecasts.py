@@ -12,11 +12,11 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.grouping import grouped
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
-from tocsin.forecaster.evaluation.reliability import bin_of
 from tocsin.forecaster.features.onsets import Onset, onsets_of
+from tocsin.forecaster.live.news import is_news
 from tocsin.forecaster.live.recalibration import KindFigures, Recalibration, came_of
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
@@ -216,13 +216,8 @@ class FleetForecasts:
             self._newest.update((_key(prediction), prediction) for prediction in made)
         return made
 
-    def _is_news(self, prediction: Prediction) -> bool:
-        """Warnings, and changes of status or of what the scoreboard tells apart: that nothing is expected, again, is
-        worth a row a day, so that how often it was right can be told."""
-        before = self._newest.get(_key(prediction))
-        changed = before is None or before.status is not prediction.status or _moved(before, prediction)
-        changed |= prediction.at_ms - self._stored_ms.get(_key(prediction), 0) >= DAY
-        return changed or prediction.status in (PredictionStatus.CROSSING, PredictionStatus.LIKELY)
+    def _is_news(self, said: Prediction) -> bool:
+        return is_news(said, self._newest.get(_key(said)), self._stored_ms.get(_key(said), 0))
 
     def current(self, now_ms: int) -> list[Prediction]:
         """The newest prediction of each subject and target, less those that three intervals have outdated."""
@@ -266,12 +261,6 @@ def _in_time(said: Prediction) -> tuple[int, str]:
 
 def _on_faults(cases: Sequence[Prediction]) -> bool:
     return any(not one.metric for one in cases)
-
-
-def _moved(before: Prediction, after: Prediction) -> bool:
-    """Whether a probability has gone into another bin of reliability."""
-    stated = [None if one.probability is None else bin_of(one.probability) for one in (before, after)]
-    return stated[0] != stated[1]
 
 
 def _key(prediction: Prediction) -> Key:
