@@ -21,7 +21,7 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 REHEARSALS ?= build/rehearsals
-.PHONY: help demo setup setup-servers lint quick unit walk attack kills takeovers detect clicks chaos wheel-test aws-test test release bench docs prior backtest \
+.PHONY: help demo setup setup-servers lint quick unit walk attack kills takeovers detect clicks chaos wheel-test aws-test test release bench docs prior statements backtest \
 	rehearsal rehearsals grafana chart clean
 
 help:  ## List the targets
@@ -103,6 +103,9 @@ docs: setup  ## Build the documentation site into build/site-docs; a warning is 
 
 prior: setup  ## Train the model that ships with the package (10 minutes)
 	@bash .ci/prior.sh $(BIN)/tocsin
+
+statements: setup  ## Count what each kind of forecast is worth in simulated fleets: the prior that ships (10 minutes)
+	nice $(BIN)/tocsin rehearse prior --commit "$$(git rev-parse HEAD)" --out forecaster/prior/statements.json
 
 backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin

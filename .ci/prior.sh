@@ -16,4 +16,6 @@ nice "$tocsin" train --simulated 2048 --days 60 --version prior-2 --out "$made/s
 grep -q "^  wins: " "$made/report" || { echo "prior: it does not beat the rules; $place stays as it is" >&2; exit 1; }
 nice "$tocsin" models judge prior-2 "$TOCSIN_DATA_DIR"/gwdg/telemetry/* --models "$made/shelf"
 cp -r "$made/shelf/prior-2" "$place"
+# What kinds of statements are worth is counted apart: make statements.
+[ ! -f "$made/old/statements.json" ] || cp "$made/old/statements.json" "$place"
 chmod -R u=rwX,go=rX "$place"

@@ -33,12 +33,15 @@ HALF_LIFE_MS = 14 * DAY
 """After this long a case weighs half: a fleet and its software change (own choice)."""
 WEEK_MS = 7 * DAY
 """A kind is muted by what it claimed within this."""
-OWN_WEIGHT = 5.0
+CLAIMED = 0.5
+"""Where what models claim begins; one of `EDGES`."""
+OWN_WEIGHT = 3.0
 """Cases that the model's own word weighs where nothing is known (own choice)."""
+WORD_BESIDE = 0.1
+"""Cases that it weighs against ranges beside it."""
 PRIOR_WEIGHT = 10.0
-"""Cases that what was seen in simulated fleets weighs at most, in each range of `EDGES` (own choice)."""
-PRIOR_CLAIMS = 20.0
-"""Claims that it weighs at most where a kind is muted or heard (own choice)."""
+"""Cases that what was seen in simulated fleets weighs at most: in each range of `EDGES` of what is stated, and among
+the claims by which a kind is muted (own choice)."""
 COMES_BACK = 0.05
 """How far above the floor the precision of a muted kind must come before it is heard again."""
 MOST_DUE = 20_000
@@ -173,7 +176,7 @@ class KindRecord:
         claims, right = self.weighed(now_ms)
         known, good = 2.0, 1.0
         if self.prior is not None and self.prior.claims:
-            weight = min(self.prior.claims, PRIOR_CLAIMS)
+            weight = min(self.prior.claims, PRIOR_WEIGHT)
             known, good = known + weight, good + weight * self.prior.right / self.prior.claims
         return (right + good) / (claims + known)
 
@@ -188,7 +191,7 @@ class KindRecord:
         return self.muted is not self.announced
 
     def calibrated(self, said: float) -> float:
-        """What is stated in place of `said`: never less for more."""
+        """What is stated in place of `said`: never less for more, among claims and among the others."""
         if self._shares is None:
             self._shares = self._worked_out()
         return self._shares[_place(said)] if self._shares else said
@@ -198,10 +201,12 @@ class KindRecord:
         prior = self.prior or KindPrior()
         known, middles = np.asarray(prior.cases), np.array([(low + high) / 2 for low, high in pairwise(EDGES)])
         # The mean of a beta distribution: the model's own word as pseudo-cases, then simulated fleets, both bounded
-        # together, then what came here.
+        # together, then what came here. The word moves no range beside it that something is known of.
         believed = (np.asarray(prior.came) + OWN_WEIGHT * middles) / (known + OWN_WEIGHT)
+        believed = _rising_apart(believed, known + WORD_BESIDE)
         weight = np.minimum(known + OWN_WEIGHT, PRIOR_WEIGHT)
-        shares = _rising((self.came + weight * believed) / (self.cases + weight), self.cases + weight)
+        seen = self.cases + np.minimum(known, PRIOR_WEIGHT) + WORD_BESIDE
+        shares = _rising_apart((self.came + weight * believed) / (self.cases + weight), seen)
         return [float(share) for share in shares] if self.cases.sum() + known.sum() else []
 
     def counted(self) -> dict[str, Any]:
@@ -212,6 +217,13 @@ class KindRecord:
 
 def _place(said: float) -> int:
     return min(bisect_right(EDGES, said) - 1, len(EDGES) - 2)
+
+
+def _rising_apart(shares: Floats, weights: Floats) -> Floats:
+    """Never falling among claims, and among what claims nothing: models work out the two in different ways, and what
+    stands just below a limit crosses it more often than much that is said to be on its way there."""
+    half = EDGES.index(CLAIMED)
+    return np.concatenate([_rising(shares[part], weights[part]) for part in (slice(half), slice(half, None))])
 
 
 def _rising(shares: Floats, weights: Floats) -> Floats:

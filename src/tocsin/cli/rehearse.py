@@ -207,7 +207,7 @@ def whole_set(
 @click.option(
     "--trend-every",
     type=click.IntRange(1, 10_000),
-    default=4,
+    default=6,
     show_default=True,
     help="Ask the trend model, which costs most, about one GPU in so many.",
 )
@@ -239,7 +239,8 @@ def prior(
 
 def pager_lines(report: PagerReport, life: str) -> list[str]:
     """The report as text: bars first, then what was wrong, then the kinds of statement."""
-    from tocsin.queries.pager_score import bars
+    from tocsin.queries.pager_score import FAULTS, bars
+    from tocsin.queries.statement_bars import statement_bars
 
     lines = [
         f"{report.gpus} simulated GPUs, {report.days:g} days, {life}: {report.hard_faults} hard faults, "
@@ -249,6 +250,9 @@ def pager_lines(report: PagerReport, life: str) -> list[str]:
     ]
     judged = bars(report, life, report.days, report.breaker_trips_by_forecast)
     lines += [f"{'ok' if bar.reached else 'MISSED':<8}{_bar(bar)}" for bar in judged]
+    if life == FAULTS:
+        lines += ["", "forecasts and early warnings (one run has few cases):"]
+        lines += [f"{'ok' if bar.reached else 'missed':<8}{_bar(bar)}" for bar in statement_bars([report])]
     wrong = [f"  {one.count:>5} {one.level} {one.rule}: {one.reason}" for one in report.wrong]
     lines += ["", "wrong pages and warnings:", *(wrong or ["  none"]), "", "kinds of statement:"]
     return [*lines, *map(_statement, report.statements)]

@@ -19,6 +19,18 @@ class StatedBin(Wire):
     """Share of the cases that came true."""
 
 
+class StatedInterval(Wire):
+    """The finite interval of one settled claim, beside what a line through its last hour would have said."""
+
+    held: bool
+    """Whether the crossing came within it."""
+    minutes: float = Field(ge=0)
+    """How wide it is."""
+    last_slope_minutes: float | None = Field(default=None, ge=0)
+    """How wide the interval of the last hour's straight line is at the same coverage; null where that line does not
+    surely rise, so that its interval has no end."""
+
+
 class StatementScore(Wire):
     """One kind of statement: a rule's alerts, or a target of one model.
 
@@ -35,6 +47,8 @@ class StatementScore(Wire):
     """Share of those that came true."""
     brier_skill: float | None = None
     """Brier score against always saying the observed share: 1 is perfect, 0 no better."""
+    brier: Ratio | None = None
+    """Mean squared error of the stated probability."""
     coverage: Ratio | None = None
     """Share of the crossings with a finite interval that came within it."""
     nominal_coverage: Ratio | None = None
@@ -43,6 +57,8 @@ class StatementScore(Wire):
     muted_share: Ratio | None = None
     """Share of the time for which the kind was muted."""
     bins: list[StatedBin] = Field(default_factory=list)
+    intervals: list[StatedInterval] = Field(default_factory=list)
+    """Those with a finite end."""
 
 
 class FaultKindScore(Wire):

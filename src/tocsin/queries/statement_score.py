@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.client.models_pager import StatedBin, StatementScore
+from tocsin.client.models_pager import StatedBin, StatedInterval, StatementScore
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -23,6 +24,8 @@ Numbers = npt.NDArray[np.float64]
 
 EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
 """Ends of the ranges of stated probability (own choice)."""
+LEAST_POINTS = 12
+"""Readings of the last hour without which it has no slope (own choice)."""
 _SPOKEN = frozenset({PredictionStatus.CROSSING, PredictionStatus.NO_CROSSING})
 _EVENTS = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
 
@@ -37,6 +40,14 @@ class StatedCase:
     said: Prediction
     came_ms: int | None
     settled: bool
+    last_slope_ms: int | None = None
+    """Width of the interval that a line through the last hour gives."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the crossing came within the interval, which has a finite end. One in which nothing came did not
+        hold: what only claims that came true say would flatter it."""
+        return (self.said.eta_low_ms or 0) <= (self.came_ms or -1) <= (self.said.eta_high_ms or 0)
 
 
 def kind_of(prediction: Prediction) -> str:
@@ -66,8 +77,31 @@ def cases_of(
         if said.metric:
             came, known = _crossed(said, series_of, min(end_ms, now_ms))
         if known or end_ms > now_ms:
-            found.append(StatedCase(said, came, end_ms <= now_ms))
+            found.append(StatedCase(said, came, end_ms <= now_ms, _last_slope(said, series_of)))
     return found
+
+
+def _last_slope(said: Prediction, series_of: SeriesOf) -> int | None:
+    """How wide the interval of `said` would be by the least-squares line through the hour before it, its slope's
+    standard error alone; None where that line might not rise towards the threshold."""
+    if said.eta_high_ms is None or said.threshold is None or said.coverage is None:
+        return None
+    series = series_of(said.subject.name, said.metric, said.at_ms - HOUR, said.at_ms + 1)
+    known = np.isfinite(series.values[:, 0]) if series.values.size else np.zeros(0, np.bool_)
+    if known.sum() < LEAST_POINTS:
+        return None
+    at = (series.at_ms[known] - said.at_ms).astype(np.float64)
+    values = series.values[known, 0].astype(np.float64)
+    spread = ((at - at.mean()) ** 2).sum()
+    slope = ((at - at.mean()) * (values - values.mean())).sum() / spread
+    level = values.mean() - slope * at.mean()
+    rest = values - level - slope * at
+    error = NormalDist().inv_cdf((1 + said.coverage) / 2) * float(np.sqrt((rest**2).sum() / (at.size - 2) / spread))
+    left = said.threshold - level
+    slowest = abs(slope) - error
+    if slope * left <= 0.0 or slowest <= 0.0:
+        return None
+    return round(abs(left) / slowest - abs(left) / (abs(slope) + error))
 
 
 def is_claim(said: Prediction) -> bool:
@@ -111,8 +145,6 @@ def _score(kind: str, cases: Sequence[StatedCase], muted: float) -> StatementSco
     stated = np.array([case.said.probability for case in with_chance], dtype=np.float64)
     came = np.array([case.came_ms is not None for case in with_chance], dtype=np.float64)
     closed = [case for case in claims if case.said.eta_high_ms is not None]
-    # An interval in which nothing came did not hold: what only claims that came true say would flatter it.
-    within = [(case.said.eta_low_ms or 0) <= (case.came_ms or -1) <= (case.said.eta_high_ms or 0) for case in closed]
     with_interval = [case for case in claims if case.said.eta_low_ms is not None]
     return StatementScore(
         kind=kind,
@@ -122,12 +154,20 @@ def _score(kind: str, cases: Sequence[StatedCase], muted: float) -> StatementSco
         stated=float(stated.mean()) if stated.size else None,
         observed=float(came.mean()) if came.size else None,
         brier_skill=_skill(stated, came),
-        coverage=float(np.mean(within)) if within else None,
+        brier=float(np.mean((stated - came) ** 2)) if stated.size else None,
+        coverage=float(np.mean([case.held for case in closed])) if closed else None,
         nominal_coverage=next((case.said.coverage for case in with_interval), None),
         open_intervals=float(np.mean([c.said.eta_high_ms is None for c in with_interval])) if with_interval else None,
         muted_share=muted,
         bins=_bins(stated, came),
+        intervals=[_interval(case) for case in closed],
     )
+
+
+def _interval(case: StatedCase) -> StatedInterval:
+    said, last = case.said, case.last_slope_ms
+    wide = ((said.eta_high_ms or 0) - (said.eta_low_ms or 0)) / MINUTE
+    return StatedInterval(held=case.held, minutes=wide, last_slope_minutes=None if last is None else last / MINUTE)
 
 
 def _skill(stated: Numbers, came: Numbers) -> float | None:

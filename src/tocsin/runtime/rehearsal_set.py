@@ -12,16 +12,19 @@ from statistics import mean
 
 from pydantic import ValidationError
 
-from tocsin.client.models_pager import EarlyWarnings, PagerReport, WarningPolicy
+from tocsin.client.models_pager import PagerReport, WarningPolicy
 from tocsin.config.settings import Settings
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.errors import InputError
 from tocsin.queries.pager_score import FAULTS, LIVES, QUIET, SOFTWARE, bars, passes
+from tocsin.queries.statement_bars import bins_of, less, statement_bars, ways_of
 from tocsin.runtime.fleet_rehearsal import RehearsalPlan, rehearse_fleet
 
 FAULT_SCALE = 30.0
 """Times the published rates, so that a fortnight has enough hard faults to count."""
 SEEDS = (101, 102, 103, 104, 105)
+GPUS, DAYS = 256, 14.0
+"""The full set."""
 _NAME = re.compile(r"(?P<life>[a-z]+)-(?P<seed>\d+)-(?P<gpus>\d+)x(?P<days>\d+(?:\.\d+)?)\.json")
 
 Run = Callable[[RehearsalPlan, Settings], PagerReport]
@@ -97,12 +100,12 @@ onset. Levels are those at which a receiver with the default settings hears of i
 
 def page(reports: Sequence[KeptReport]) -> str:
     """The page in Markdown; lives without a finished report have no section."""
-    lines = [_INTRO]
+    lines = [_INTRO, size(reports), ""]
     for life in LIVES:
         mine = [one for one in reports if one.life == life]
         if mine:
             lines += [f"## {life.capitalize()}", "", *_bars(life, mine), *_nulls(life, mine)]
-            lines += [*_wrong(mine), *_statements(mine), *_early(life, mine)]
+            lines += [*_wrong(mine), *_together(life, mine), *_statements(mine), *_early(life, mine)]
     if not reports:
         lines.append("No rehearsal is finished yet.")
     return "\n".join(lines).rstrip() + "\n"
@@ -156,29 +159,57 @@ def _statements(mine: Sequence[KeptReport]) -> list[str]:
 
 
 def _early(life: str, mine: Sequence[KeptReport]) -> list[str]:
-    found = [early for one in mine for early in one.report.early if early.service.faults or early.service.warnings]
-    if life == QUIET or not found:
+    reports = [one.report for one in mine]
+    families = dict.fromkeys(early.family for report in reports for early in report.early)
+    found = {family: ways_of(reports, family) for family in families}
+    told = {family: ways for family, ways in found.items() if ways[0].faults or ways[0].warnings}
+    if life == QUIET or not told:
         return []
-    rows = ["| family | way of warning | warnings | precision | faults | warned with half the lead |", "|---" * 6 + "|"]
-    for family in dict.fromkeys(early.family for early in found):
-        for name, ways in _ways([early for early in found if early.family == family]).items():
-            rows.append(f"| {family} | {name} | {_pooled(ways)} |")
+    rows = [
+        "| family | way of warning | warnings | precision | faults | warned with half the lead | service less it: "
+        "precision | warned |",
+        "|---" * 8 + "|",
+    ]
+    rows += [f"| {family} | {_beside(ways[0], way)} |" for family, ways in told.items() for way in ways]
+    return [*rows, "", "Differences are 95 % intervals; the service is above a way of warning where both ends are.", ""]
+
+
+def _beside(service: WarningPolicy, way: WarningPolicy) -> str:
+    figures = f"{way.name} | {way.warnings} | {_number(way.precision)} | {way.faults} | {_number(way.recall)}"
+    if way is service:
+        return f"{figures} | - | -"
+    precision = less((service.right, service.warnings), (way.right, way.warnings))
+    warned = less((service.warned, service.faults), (way.warned, way.faults))
+    return f"{figures} | {_between(precision)} | {_between(warned)}"
+
+
+def _between(ends: tuple[float, float] | None) -> str:
+    return "-" if ends is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"
+
+
+def _together(life: str, mine: Sequence[KeptReport]) -> list[str]:
+    """What forecasts and early warnings are held to, over all seeds: a run has too few cases of most kinds."""
+    if life != FAULTS:
+        return []
+    reports = [one.report for one in mine]
+    rows = ["Forecasts and early warnings, all these runs together:", "", "| bar | asked for | reached | verdict |"]
+    rows.append("|---|---|---:|---|")
+    for bar in statement_bars(reports):
+        verdict = "holds" if bar.reached else "**does not hold**"
+        rows.append(f"| {bar.name} | {bar.wanted} | {_number(bar.figure)} | {verdict} |")
+    rows += ["", "| stated probability | cases | mean stated | observed |", "|---|---:|---:|---:|"]
+    bins = bins_of(score for report in reports for score in report.statements)
+    rows += [f"| {one.low:g} to {one.high:g} | {one.cases} | {one.stated:.3f} | {one.observed:.3f} |" for one in bins]
     return [*rows, ""]
 
 
-def _ways(found: Sequence[EarlyWarnings]) -> dict[str, list[WarningPolicy]]:
-    ways: dict[str, list[WarningPolicy]] = {}
-    for early in found:
-        for policy in (early.service, *early.policies):
-            ways.setdefault(policy.name, []).append(policy)
-    return ways
-
-
-def _pooled(ways: Sequence[WarningPolicy]) -> str:
-    warnings, right = sum(one.warnings for one in ways), sum(one.right for one in ways)
-    faults, warned = sum(one.faults for one in ways), sum(one.warned for one in ways)
-    precision = _number(right / warnings if warnings else None)
-    return f"{warnings} | {precision} | {faults} | {_number(warned / faults if faults else None)}"
+def size(reports: Sequence[KeptReport]) -> str:
+    """How much the page stands on, against the full set."""
+    whole = sum((one.report.gpus, one.report.days) == (GPUS, DAYS) for one in reports)
+    asked = f"The full set is {len(LIVES)} lives with {len(SEEDS)} seeds each, {GPUS} GPUs for {DAYS:g} days a run."
+    runs = Counter((one.report.gpus, one.report.days) for one in reports)
+    told = ", ".join(f"{count} of {gpus} GPUs for {days:g} days" for (gpus, days), count in sorted(runs.items()))
+    return f"{asked} This page stands on {len(reports)} runs ({told}); {whole} of them are of the full set."
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

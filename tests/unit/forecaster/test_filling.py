@@ -94,3 +94,11 @@ def test_a_layout_that_stands_above_its_least_has_stepped_up() -> None:
     nan = np.nan
     rows = np.array([[0.0, 0.0, 0.02], [0.0, 0.0, 0.0], [0.4, 0.0, 0.0], [nan, nan, nan], [nan, 0.39, 0.39]])
     assert stepped_up(rows).tolist() == [True, False, False, False, False]
+
+
+def test_the_share_of_its_way_that_is_gone_is_the_line_against_what_is_left() -> None:
+    rising = np.array([0.9 - 0.003 * np.arange(160.0)[::-1]])
+    near, far = (outlook(rising, limit) for limit in (0.906, 0.96))
+    # Two and twenty minutes to go, by a line of eight minutes or more.
+    assert near.seen[0] >= 8 / 10 > 0.7 > far.seen[0] >= 8 / 28
+    assert outlook(np.full((1, 160), 0.9), 0.96).seen[0] == 0.0, "without growth there is no way"

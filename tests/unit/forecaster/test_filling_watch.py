@@ -180,11 +180,14 @@ def test_a_leak_of_hours_is_told_before_half_of_its_time_is_over() -> None:
     assert prediction.target == MEMORY_LEAK
     assert prediction.eta_ms is not None
     assert abs((prediction.eta_ms - T0) / MINUTE - full) < 30
+    assert prediction.probability == pytest.approx(0.47, abs=0.03), "the share of its way that is gone"
     assert "was level and has grown evenly since" in prediction.sentence
     assert "匀速上升" in prediction.sentence_zh
     last = {minute for minute, one in said if one.target == MEMORY_LEAK}
     assert max(last) - first + 1 == len(last), "said without a break"
-    assert {one.target for minute, one in said if minute >= full - 15} == {MEMORY_LEAK, OUT_OF_MEMORY}
+    late = [one for minute, one in said if minute >= full - 15]
+    assert {one.target for one in late} == {MEMORY_LEAK, OUT_OF_MEMORY}
+    assert all((one.probability or 0.0) > 0.9 for one in late), "most of the way is gone by then"
 
 
 @pytest.mark.parametrize(

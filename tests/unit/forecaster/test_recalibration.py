@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.forecaster.live.recalibration import KindPrior, Recalibration, crossed, shipped_priors
+from tocsin.forecaster.live.recalibration import EDGES, KindPrior, Recalibration, crossed, shipped_priors
 from tocsin_testing.builders import T0
 
 KIND = "time_to_threshold:gpu_memory_used_ratio by threshold"
@@ -44,6 +45,12 @@ def told(kinds: Recalibration, count: int, right: int, at_ms: int = T0) -> None:
     due = kinds.take_due(at_ms + 2 * HOUR, count)
     kinds.settle([(one, number < right) for number, one in enumerate(due)])
     kinds.judge(at_ms + 2 * HOUR)
+
+
+def prior_at(stated: float, claims: int, right: int) -> KindPrior:
+    """Claims of simulated fleets that all stated the same."""
+    cases, came = ([count * (low <= stated < high) for low, high in pairwise(EDGES)] for count in (claims, right))
+    return KindPrior(tuple(cases), tuple(came), claims, right)
 
 
 def test_a_kind_that_is_usually_wrong_mutes_itself_and_says_so_in_one_line() -> None:
@@ -98,13 +105,12 @@ def test_a_case_is_one_window_of_one_subject_and_counts_when_it_is_over() -> Non
 
 
 def test_a_prior_speaks_until_there_is_a_record_and_a_weak_one_says_so() -> None:
-    poor = KindPrior((0.0,) * 4 + (40.0, 0.0, 0.0), (0.0,) * 4 + (2.0, 0.0, 0.0), 40.0, 2.0)
-    kinds = Recalibration(0.5, {KIND: poor})
+    kinds = Recalibration(0.5, {KIND: prior_at(0.75, 40, 2)})
     (one,) = kinds.restated([said(1)])
     assert one.muted
     assert one.probability is not None
     assert one.probability < 0.4
-    assert kinds.figures(T0)[0].line.endswith("no record here yet, 9% right in simulated fleets, muted")
+    assert kinds.figures(T0)[0].line.endswith("no record here yet, 12% right in simulated fleets, muted")
     fresh = Recalibration(0.5, {})
     assert fresh.restated([said(1)])[0].probability == 0.75
     assert fresh.figures(T0)[0].line.endswith("no record yet")
@@ -136,9 +142,18 @@ def test_a_crossing_counts_within_its_window_in_its_direction() -> None:
     assert crossed(falls, at_ms, np.array([40.0, 5.0, 40.0]))
 
 
+def test_a_prior_moves_what_is_said_first_and_less_than_the_models_word_where_it_saw_little() -> None:
+    (much,) = Recalibration(0.0, {KIND: prior_at(0.75, 400, 40)}).restated([said(1)])
+    (little,) = Recalibration(0.0, {KIND: prior_at(0.75, 2, 0)}).restated([said(1)])
+    assert much.probability == pytest.approx(0.1, abs=0.02)
+    assert little.probability == pytest.approx(0.75 * 3 / 5, abs=0.02)
+
+
 def test_the_shipped_priors_can_be_read() -> None:
+    assert {"memory_leak by filling", "out_of_memory by filling", "fragmentation by filling"} <= shipped_priors().keys()
     for kind, prior in shipped_priors().items():
         assert " by " in kind
+        assert len(prior.cases) == len(prior.came) == len(EDGES) - 1
         assert 0 <= prior.right <= prior.claims
         assert all(0 <= came <= cases + 1e-9 for came, cases in zip(prior.came, prior.cases, strict=True))
 
@@ -163,8 +178,7 @@ def test_simulated_gpus_mute_no_real_ones() -> None:
 
 
 def test_a_kind_that_its_prior_mutes_is_news_once() -> None:
-    poor = KindPrior((0.0,) * 4 + (40.0, 0.0, 0.0), (0.0,) * 4 + (2.0, 0.0, 0.0), 40.0, 2.0)
-    kinds = Recalibration(0.5, {KIND: poor})
+    kinds = Recalibration(0.5, {KIND: prior_at(0.75, 40, 2)})
     kinds.restated([said(1)])
     assert [one.muted for one in kinds.judge(T0)] == [True]
     assert kinds.judge(T0) == []
