@@ -15,20 +15,7 @@ from tocsin.forecaster.live.recalibration import EDGES, prior_of
 from tocsin.offline.statement_prior import PriorPlan, SimulatedRecord, count, document
 from tocsin.runtime.rehearsal_set import SEEDS
 
-CALL = [
-    "rehearse",
-    "prior",
-    "--gpus",
-    "24",
-    "--days",
-    "0.15",
-    "--seed",
-    "1001",
-    "--seed",
-    "1003",
-    "--fault-scale",
-    "300",
-]
+CALL = ["rehearse", "prior", "--gpus", "24", "--days", "0.1", "--seed", "1001", "--fault-scale", "1000"]
 
 
 def shipped() -> dict[str, dict[str, object]]:
