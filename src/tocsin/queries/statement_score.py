@@ -97,11 +97,11 @@ def _last_slope(said: Prediction, series_of: SeriesOf) -> int | None:
     level = values.mean() - slope * at.mean()
     rest = values - level - slope * at
     error = NormalDist().inv_cdf((1 + said.coverage) / 2) * float(np.sqrt((rest**2).sum() / (at.size - 2) / spread))
-    left = said.threshold - level
-    slowest = abs(slope) - error
+    left = float(said.threshold - level)
+    slowest = float(abs(slope)) - error
     if slope * left <= 0.0 or slowest <= 0.0:
         return None
-    return round(abs(left) / slowest - abs(left) / (abs(slope) + error))
+    return round(abs(left) / slowest - abs(left) / float(abs(slope) + error))
 
 
 def is_claim(said: Prediction) -> bool:
