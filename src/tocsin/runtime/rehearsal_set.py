@@ -209,6 +209,8 @@ def size(reports: Sequence[KeptReport]) -> str:
     asked = f"The full set is {len(LIVES)} lives with {len(SEEDS)} seeds each, {GPUS} GPUs for {DAYS:g} days a run."
     runs = Counter((one.report.gpus, one.report.days) for one in reports)
     told = ", ".join(f"{count} of {gpus} GPUs for {days:g} days" for (gpus, days), count in sorted(runs.items()))
+    if not reports:
+        return f"{asked} No run is finished."
     return f"{asked} This page stands on {len(reports)} runs ({told}); {whole} of them are of the full set."
 
 
