@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -42,6 +43,16 @@ def test_the_shell_signs_what_the_brain_takes() -> None:
     assert json.loads(done.stdout)["outcome"] == "done", done.stdout
     (made,) = service.silences.stand
     assert (made.by, made.reason) == ("ticket:ops", "OPS-123 taken on")
+
+
+def test_the_function_in_python_signs_what_the_brain_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    service, names = FakeService(), dict[str, Any]()
+    exec(example("python"), names)
+    card = service.cards(1).items[0].id
+    with serving(service, ApiSettings.model_validate(desks_and_slack())) as url:
+        answer = names["send"](url, DESK_KEY, action="resolve", card=card, ticket="OPS-123")
+    assert (answer["outcome"], answer["card"]) == ("done", card)
 
 
 def test_the_ingress_passes_the_two_paths_and_leads_to_the_brain() -> None:

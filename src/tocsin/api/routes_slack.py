@@ -6,6 +6,7 @@ Nothing is decided here: approve, decline and acknowledge go the way of the API'
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
@@ -85,14 +86,18 @@ class _Interaction(_Part):
     response_url: Annotated[str, Field(max_length=500)] = ""
 
 
+@dataclass(frozen=True, slots=True)
 class _Press:
     """One press of a button of ours."""
 
-    def __init__(self, sent: _Interaction, action: _Action, mac: str) -> None:
-        self.sent = sent
-        self.action = action
-        self.request_id = mac
-        self.language = action.block_id.removeprefix(f"{BLOCK}-")
+    sent: _Interaction
+    action: _Action
+    request_id: str
+
+    @property
+    def language(self) -> str:
+        """That of the message, as its block of buttons has it."""
+        return self.action.block_id.removeprefix(f"{BLOCK}-")
 
 
 class SlackPresses:
@@ -112,7 +117,7 @@ class SlackPresses:
         self.replies = SlackReplies(settings.timeout_seconds, lambda: service.came_back(NAME, "unanswered"))
 
     async def take(self, timestamp: str, signature: str, body: bytes) -> None:
-        """Do what a signed `body` asks for, or go on with it after `ANSWER_SECONDS`. Raises ApiError 401 or 415,
+        """Do what a signed `body` asks for, or go on with it after `ANSWER_SECONDS`. Raises ApiError 401, 429 or 503,
         RequestValidationError, and Conflict where no secret is set."""
         if not self._settings.key:
             raise Conflict("no api.slack.signing_secret is set: nobody decides in Slack here")
