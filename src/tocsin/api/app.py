@@ -10,6 +10,7 @@ from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
 from tocsin.api.ingest import Ingest
 from tocsin.api.login import LoginService, login_router
+from tocsin.api.routes_cells import cells_control_router, cells_router
 from tocsin.api.routes_decisions import control_router, decisions_router
 from tocsin.api.routes_desk import Desks, desk_router
 from tocsin.api.routes_ops import ops_router, orders_router
@@ -33,6 +34,8 @@ ROUTERS = (
     usage_router,
     decisions_router,
     control_router,
+    cells_router,
+    cells_control_router,
     silences_router,
     login_router,
     ops_router,

@@ -35,6 +35,12 @@ def operation_id(route: APIRoute) -> str:
     return route.name + suffix
 
 
+def credential_of(request: Request) -> str:
+    """What whoever asks proves it with; other cells of the fleet are asked with the same."""
+    return str(request.headers.get("authorization", ""))
+
+
+Credential = Annotated[str, Depends(credential_of)]
 ServiceDep = Annotated[Service, of_app("service")]
 Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a GPU or MIG instance.")]
 DecisionId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a decision.")]

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
+from pydantic import JsonValue
 
 from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_role, require_scope
-from tocsin.api.dependencies import DecisionId, Sequence64, ServiceDep, instant_of, operation_id, require_json
+from tocsin.api.dependencies import (
+    Credential,
+    DecisionId,
+    Sequence64,
+    ServiceDep,
+    instant_of,
+    operation_id,
+    require_json,
+)
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
-from tocsin.api.service import Service
+from tocsin.api.service import Asked, Service
 from tocsin.client.control import (
     ControlRequest,
     ControlState,
@@ -28,6 +38,7 @@ from tocsin.client.control import (
     ReleaseOut,
     ReleaseRequest,
 )
+from tocsin.client.errors import NotFound
 from tocsin.client.models import (
     DecisionOut,
     DecisionStory,
@@ -276,16 +287,36 @@ control_router = APIRouter(
 
 @control_router.post("/decisions/{decision_id}/approve", tags=["decisions"], responses=documented(404))
 def approve(
-    service: ServiceDep, who: Operator, decision_id: DecisionId, _request: ControlRequest
+    service: ServiceDep, who: Operator, credential: Credential, decision_id: DecisionId, _request: ControlRequest
 ) -> Wired[DecisionOut]:
-    """Say yes to a held decision; guards are asked again before it runs."""
-    return approve_by(service, who, decision_id)
+    """Say yes to a held decision, also of another cell; guards are asked again before it runs."""
+    try:
+        return approve_by(service, who, decision_id)
+    except NotFound as error:
+        return _elsewhere(service, credential, decision_id, "approve", {}, error)
 
 
 @control_router.post("/decisions/{decision_id}/reject", tags=["decisions"], responses=documented(404))
-def reject(service: ServiceDep, who: Operator, decision_id: DecisionId, request: OverruleRequest) -> Wired[DecisionOut]:
-    """Say no to a held decision; its subject is left alone for the hold-off."""
-    return reject_by(service, who, decision_id, request)
+def reject(
+    service: ServiceDep, who: Operator, credential: Credential, decision_id: DecisionId, request: OverruleRequest
+) -> Wired[DecisionOut]:
+    """Say no to a held decision, also of another cell; its subject is left alone for the hold-off."""
+    try:
+        return reject_by(service, who, decision_id, request)
+    except NotFound as error:
+        body = request.model_dump(mode="json", exclude_unset=True)
+        return _elsewhere(service, credential, decision_id, "reject", body, error)
+
+
+def _elsewhere(
+    service: Service, credential: str, decision_id: str, verb: str, body: Mapping[str, JsonValue], unknown: NotFound
+) -> DecisionOut:
+    """What the cell answers that has the decision, to the person's own credential; `unknown` where none has it."""
+    path = f"/v1/decisions/{quote(decision_id, safe='')}"
+    found = service.cells.pass_on(Asked(f"{path}/{verb}", credential, body=body), path, DecisionOut)
+    if found is None:
+        raise unknown
+    return found
 
 
 @control_router.post("/pause", tags=["control"])

@@ -7,14 +7,16 @@ decision, `InputError` for a bad argument, `Conflict` where the present state fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import JsonValue
 
 from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_cells import CellAnswer, CellOut
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_pager import PagerReport
@@ -72,8 +74,55 @@ class SilenceService(Protocol):
         """Pools of a silence that stands."""
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question to the cells `cells`, all where there is none, by whoever sends `credential` as Authorization: the
+    other cells decide by it what they answer. `body` is sent where something is to change."""
+
+    path: str
+    credential: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    cells: Sequence[str] = ()
+    body: Mapping[str, JsonValue] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Generic[T]):
+    """What became of a question to each cell, and the answers by cell."""
+
+    cells: list[CellAnswer]
+    answers: dict[str, T]
+
+    @property
+    def partial(self) -> bool:
+        """Whether an answer is missing or old."""
+        return any(one.state != "answered" for one in self.cells)
+
+
+class CellService(Protocol):
+    """The other cells of the fleet, as the API sees them."""
+
+    def known(self) -> list[CellOut]:
+        """The cells that have told of themselves, by name; only this one where it is the whole fleet."""
+
+    def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
+        """Ask every cell, and wait for so long at most; `own` is the answer of this one. Raises InputError for a cell
+        that is none."""
+
+    def pass_on(self, asked: Asked, found_at: str, kind: type[T]) -> T | None:
+        """Send what is to change to the one other cell that knows `found_at`; None where none does. Raises what that
+        cell answers."""
+
+
 class Service(Protocol):
     """The brain, as the API sees it."""
+
+    @property
+    def cells(self) -> CellService:
+        """The other cells of the fleet."""
 
     def ready(self) -> control.Readiness:
         """Whether the brain can do its work; answers within a second also where it cannot."""

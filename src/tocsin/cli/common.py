@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -63,6 +63,20 @@ api_options = all_of(
     click.option("--token", help="Bearer token; default: that of `tocsin login`, else setting dashboard.api_token."),
 )
 """Options that say which brain to talk to."""
+
+
+cell_option = click.option("--cell", "cells", multiple=True, metavar="NAME", help="Only this cell; repeatable.")
+"""Which cells of a fleet of several are asked; all where none is named."""
+
+
+def spans_cells(client: Client, cells: Sequence[str] = ()) -> bool:
+    """Whether the fleet has several cells, or some are asked for by name; a brain of the version before knows none."""
+    from tocsin.client.errors import NotFound
+
+    try:
+        return bool(cells) or len(client.cells()) > 1
+    except NotFound:
+        return False
 
 
 def brain_of(settings: Settings, api_url: str | None) -> str:

@@ -2,34 +2,73 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, api_options, connect, done, json_option, pass_context
+from tocsin.cli.common import (
+    CliContext,
+    api_options,
+    cell_option,
+    connect,
+    done,
+    json_option,
+    pass_context,
+    show,
+    spans_cells,
+)
 from tocsin.client.wire import to_json
+
+if TYPE_CHECKING:
+    from tocsin.client.models_cells import WholeControl
+
+
+def _everywhere(whole: WholeControl, what: str, as_json: bool, url: str) -> int:
+    """Say in which cells it is done, and where nobody knows; exit code 1 where that is anywhere."""
+    from tocsin.client.whole import missing
+
+    lacking = missing(whole)
+    lines = [f"ok: {what} in cell {', '.join(sorted(whole.answers))}"] if whole.answers else []
+    lines += [f"NOT KNOWN to be {what} in cell {one.cell} ({one.state}): {one.detail}" for one in lacking]
+    show(as_json, {"ok": not lacking, **whole.model_dump(mode="json")}, lines, url)
+    return int(bool(lacking))
 
 
 @click.command()
 @click.argument("reason")
+@cell_option
 @api_options
 @json_option
 @pass_context
-def pause(context: CliContext, reason: str, api_url: str | None, token: str | None, as_json: bool) -> None:
-    """Stop all actions for REASON; notifications go on."""
+def pause(
+    context: CliContext, reason: str, cells: tuple[str, ...], api_url: str | None, token: str | None, as_json: bool
+) -> int:
+    """Stop all actions for REASON; notifications go on.
+
+    In a fleet of several cells in all of them; exit code 1 where one was not reached.
+    """
     with connect(context, api_url, token) as client:
+        if spans_cells(client, cells):
+            return _everywhere(client.pause_cells(reason, cells), "paused", as_json, client.base_url)
         state = client.pause(reason)
     done(as_json, "paused", client.base_url, **state.model_dump(mode="json"))
+    return 0
 
 
 @click.command()
+@cell_option
 @api_options
 @json_option
 @pass_context
-def resume(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
-    """Allow actions again after a pause."""
+def resume(context: CliContext, cells: tuple[str, ...], api_url: str | None, token: str | None, as_json: bool) -> int:
+    """Allow actions again after a pause; in a fleet of several cells in all of them."""
     with connect(context, api_url, token) as client:
+        if spans_cells(client, cells):
+            return _everywhere(client.resume_cells(cells), "resumed", as_json, client.base_url)
         state = client.resume()
     done(as_json, "resumed", client.base_url, **state.model_dump(mode="json"))
+    return 0
 
 
 @click.command()
@@ -72,14 +111,20 @@ def breaker() -> None:
 
 
 @breaker.command("reset")
+@cell_option
 @api_options
 @json_option
 @pass_context
-def breaker_reset(context: CliContext, api_url: str | None, token: str | None, as_json: bool) -> None:
-    """Reset the tripped breaker; who did it is kept in the journal."""
+def breaker_reset(
+    context: CliContext, cells: tuple[str, ...], api_url: str | None, token: str | None, as_json: bool
+) -> int:
+    """Reset the tripped breaker, in every cell of a fleet; who did it is kept in the journal."""
     with connect(context, api_url, token) as client:
+        if spans_cells(client, cells):
+            return _everywhere(client.reset_breakers(cells), "reset", as_json, client.base_url)
         state = client.reset_breaker()
     done(as_json, "breaker reset", client.base_url, **state.model_dump(mode="json"))
+    return 0
 
 
 @click.command()

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
+from tocsin.cli.common import (
+    CliContext,
+    api_options,
+    cell_option,
+    connect,
+    json_option,
+    pass_context,
+    show,
+    spans_cells,
+)
 
 if TYPE_CHECKING:
     from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
@@ -19,11 +28,24 @@ _HOUR = 3600.0
 @click.command()
 @api_options
 @click.option("--report", is_flag=True, help="Show the pager's report on the last fortnight.")
+@cell_option
 @json_option
 @pass_context
-def scoreboard(context: CliContext, api_url: str | None, token: str | None, report: bool, as_json: bool) -> None:
-    """Show what Tocsin would have done, how often that would have been right, and how predictions turned out."""
+def scoreboard(
+    context: CliContext, api_url: str | None, token: str | None, report: bool, cells: tuple[str, ...], as_json: bool
+) -> None:
+    """Show what Tocsin would have done, how often that would have been right, and how predictions turned out; of each
+    cell of a fleet of several."""
     with connect(context, api_url, token) as client:
+        if not report and spans_cells(client, cells):
+            from tocsin.client.whole import said
+
+            whole = client.cells_scoreboard(cells)
+            lines = said(whole)
+            for name, board in sorted(whole.answers.items()):
+                lines += [f"{name}:", *(f"  {line}" for line in _lines(board))]
+            show(as_json, whole.model_dump(mode="json"), lines, client.base_url)
+            return
         if report:
             found = client.pager_report()
             show(as_json, found.model_dump(mode="json"), _report(found), client.base_url)

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING
 import click
 
 from tocsin.cli.cards import hidden_line, summary_lines
-from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
+from tocsin.cli.common import (
+    CliContext,
+    api_options,
+    cell_option,
+    connect,
+    json_option,
+    pass_context,
+    show,
+    spans_cells,
+)
 from tocsin.client.wire import to_json
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import from_iso, optional_iso
 
 if TYPE_CHECKING:
+    from tocsin.client.client import Client
     from tocsin.client.control import Readiness
     from tocsin.client.models import DecisionOut, FleetSummary
     from tocsin.domain.prediction import Prediction
@@ -106,16 +116,23 @@ _MOST_SHOWN = 8
 
 @click.command()
 @click.option("--check", is_flag=True, help="Exit with 1 if anything needs attention; for scripts and monitoring.")
+@cell_option
 @api_options
 @json_option
 @pass_context
-def status(context: CliContext, check: bool, api_url: str | None, token: str | None, as_json: bool) -> int:
+def status(
+    context: CliContext, check: bool, cells: tuple[str, ...], api_url: str | None, token: str | None, as_json: bool
+) -> int:
     """Print the state of the fleet and of the service: cards, predictions, and decisions that need approval.
 
+    Of a fleet of several cells all are asked, and what is printed says which did not answer.
+
     Exit codes: 0 the brain answered, 3 it does not answer, 5 it refuses the token. With --check also 1: a finding is
-    warning or worse, the breaker has tripped, or the service itself is unhealthy.
+    warning or worse, the breaker has tripped, the service itself is unhealthy, or a cell does not answer.
     """
     with connect(context, api_url, token) as client:
+        if spans_cells(client, cells):
+            return _all_cells(client, cells, check, as_json)
         summary, ready = client.summary(), client.ready()
         incidents, predictions, decisions = client.incidents(), client.predictions(), client.decisions()
         cards = client.cards(_MOST_SHOWN)
@@ -143,6 +160,49 @@ def status(context: CliContext, check: bool, api_url: str | None, token: str | N
     ]
     show(as_json, summary.model_dump(mode="json") | whole, lines, client.base_url)
     return int(check and _wants_attention(summary, ready, service))
+
+
+def _all_cells(client: Client, cells: Sequence[str], check: bool, as_json: bool) -> int:
+    """The same over all cells; how the service is, is that of the brain that was asked."""
+    from tocsin.client import whole
+
+    found, ready = client.cells_summary(cells), client.ready()
+    predictions, decisions = client.cells_predictions(cells), client.cells_decisions(cells=cells)
+    cards, service = client.cells_cards(_MOST_SHOWN, cells), own_metrics(client.metrics())
+    if not found.answers:
+        show(as_json, {"cells": found.model_dump(mode="json")}, whole.said(found), client.base_url)
+        return int(check)
+    summary = whole.whole_summary(found.answers)
+    shown, total = whole.every_card(cards.answers, _MOST_SHOWN)
+    waiting = [one for one in whole.flat(decisions.answers) if one.approvable]
+    ahead = [one for one in whole.flat(predictions.answers) if (one.eta_ms or 0) > from_iso(summary.now)]
+    on_cards = {card.action.decision for _, card in shown if card.action is not None and card.action.can_approve}
+    document = summary.model_dump(mode="json") | {
+        "cells": found.model_dump(mode="json"),
+        "ready": ready.model_dump(mode="json"),
+        "service": service,
+        "cards": {name: one.model_dump(mode="json")["items"] for name, one in cards.answers.items()},
+        "ahead": to_json(ahead),
+        "waiting": to_json(waiting),
+    }
+    lines = [
+        *whole.said(found),
+        *(f"  {name}: {_cell_line(one)}" for name, one in sorted(found.answers.items())),
+        *_summary_lines(summary),
+        *summary_lines([card for _, card in shown], total),
+        *_ahead_lines(ahead, summary.now),
+        *_waiting_lines(waiting, on_cards),
+        *health_lines(ready, service),
+    ]
+    show(as_json, document, lines, client.base_url)
+    return int(check and (found.partial or _wants_attention(summary, ready, service)))
+
+
+def _cell_line(one: FleetSummary) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in one.states.items() if count) or "no GPU yet"
+    paused = f"paused by {one.paused_by}" if one.paused else "running"
+    breaker = ", breaker tripped" if one.breaker.tripped else ""
+    return f"{one.gpus} GPUs ({states}), mode {one.mode}, {paused}{breaker}, {one.decisions_approvable} to decide"
 
 
 def _wants_attention(summary: FleetSummary, ready: Readiness, service: Mapping[str, float]) -> bool:

@@ -8,7 +8,8 @@ from contextlib import closing
 import click
 
 from tocsin.cli import values
-from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context
+from tocsin.cli.common import CliContext, api_options, connect, dump, json_option, pass_context, spans_cells
+from tocsin.client import whole
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied
 from tocsin.client.models import GpuDetail
@@ -20,6 +21,7 @@ from tocsin.terminal.look import CHARTED, Detail, FleetFeed, Look
 
 SPAN_MS = 6 * HOUR
 POINTS = 360
+MOST_CARDS = 50
 SHOWN = 8
 """Most sentences of one kind in a GPU's view."""
 
@@ -31,6 +33,7 @@ class ApiFeed:
         self.origin = f"brain {client.base_url}"
         self._client = client
         self._role: str | None = None
+        self._whole: bool | None = None
 
     def look(self) -> Look:
         if self._role is None:
@@ -41,6 +44,10 @@ class ApiFeed:
             # A log-in that has ended, or a role that was changed: asked anew at the next look.
             self._role = None
             raise
+        if self._whole is None:
+            self._whole = spans_cells(self._client)
+        if self._whole:
+            return self._all_cells(self._role)
         return Look(
             origin=self.origin,
             at=summary.now,
@@ -50,6 +57,26 @@ class ApiFeed:
             decisions=tuple(self._client.decisions()),
             cards=tuple(self._client.cards().items),
             role=self._role,
+        )
+
+    def _all_cells(self, role: str) -> Look:
+        """The same over all cells of the fleet; what is missing is a note."""
+        found, cards = self._client.cells_summary(), self._client.cells_cards()
+        incidents, decisions = self._client.cells_incidents(), self._client.cells_decisions()
+        gpus = self._client.cells_gpus()
+        summary = whole.whole_summary(found.answers)
+        lacking = {one.cell: one for part in (found, cards, incidents, decisions, gpus) for one in whole.missing(part)}
+        said = [f"cell {name} is {one.state}: {one.detail}" for name, one in sorted(lacking.items())]
+        return Look(
+            origin=f"{self.origin} for {len(found.cells)} cells{', PARTIAL' if said else ''}",
+            at=summary.now,
+            gpus=tuple(whole.every_gpu(gpus.answers)),
+            summary=summary,
+            incidents=tuple(whole.flat(incidents.answers)),
+            decisions=tuple(whole.flat(decisions.answers)),
+            cards=tuple(card for _, card in whole.every_card(cards.answers, MOST_CARDS)[0]),
+            role=role,
+            notes=tuple(said),
         )
 
     def detail(self, uuid: str) -> Detail:

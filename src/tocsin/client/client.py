@@ -16,6 +16,18 @@ from tocsin.client.control import ManualAction, ManualActionOut
 from tocsin.client.errors import BadRequest, Busy, Denied, NotFound, ServerFault
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_cells import (
+    CellOut,
+    WholeCards,
+    WholeControl,
+    WholeDecisions,
+    WholeGpus,
+    WholeIncidents,
+    WholePredictions,
+    WholeReport,
+    WholeScoreboard,
+    WholeSummary,
+)
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_pager import PagerReport
@@ -138,6 +150,47 @@ class Client:
         if response.status_code == 304:
             return None, tag
         return self._parse(models.FleetMap, response), response.headers.get("etag", "")
+
+    def cells(self) -> list[CellOut]:
+        """The cells of the fleet, as each last told of itself."""
+        return self._get(list[CellOut], "/v1/cells")
+
+    def cells_summary(self, cells: Sequence[str] = ()) -> WholeSummary:
+        """`summary` of each of `cells`, all where there is none; as everything named so."""
+        return self._get(WholeSummary, "/v1/cells/fleet", {"cell": list(cells)})
+
+    def cells_gpus(self, cells: Sequence[str] = ()) -> WholeGpus:
+        return self._get(WholeGpus, "/v1/cells/gpus", {"cell": list(cells)})
+
+    def cells_cards(self, limit: int = 50, cells: Sequence[str] = ()) -> WholeCards:
+        """The open cards, the most urgent `limit` of each cell."""
+        return self._get(WholeCards, "/v1/cells/cards", {"limit": limit, "cell": list(cells)})
+
+    def cells_incidents(self, cells: Sequence[str] = ()) -> WholeIncidents:
+        return self._get(WholeIncidents, "/v1/cells/incidents", {"cell": list(cells)})
+
+    def cells_predictions(self, cells: Sequence[str] = ()) -> WholePredictions:
+        return self._get(WholePredictions, "/v1/cells/predictions", {"cell": list(cells)})
+
+    def cells_decisions(self, limit: int = 100, cells: Sequence[str] = ()) -> WholeDecisions:
+        """The newest `limit` decisions of each cell."""
+        return self._get(WholeDecisions, "/v1/cells/decisions", {"limit": limit, "cell": list(cells)})
+
+    def cells_scoreboard(self, cells: Sequence[str] = ()) -> WholeScoreboard:
+        return self._get(WholeScoreboard, "/v1/cells/scoreboard", {"cell": list(cells)})
+
+    def cells_report(self, hours: int = 24, cells: Sequence[str] = ()) -> WholeReport:
+        return self._get(WholeReport, "/v1/cells/report", {"hours": hours, "cell": list(cells)})
+
+    def pause_cells(self, reason: str = "", cells: Sequence[str] = ()) -> WholeControl:
+        """Hold every action of each cell; the answer says which were not reached."""
+        return self._post(WholeControl, "/v1/cells/pause", {"reason": reason}, {"cell": list(cells)})
+
+    def resume_cells(self, cells: Sequence[str] = ()) -> WholeControl:
+        return self._post(WholeControl, "/v1/cells/resume", {}, {"cell": list(cells)})
+
+    def reset_breakers(self, cells: Sequence[str] = ()) -> WholeControl:
+        return self._post(WholeControl, "/v1/cells/breaker/reset", {}, {"cell": list(cells)})
 
     def attention(self, limit: int = 20) -> models.Attention:
         """What needs a person now, worst first."""
@@ -424,8 +477,8 @@ class Client:
     def _get(self, kind: type[T], path: str, params: Params | None = None) -> T:
         return self._parse(kind, self._ask("GET", path, params))
 
-    def _post(self, kind: type[T], path: str, body: Mapping[str, object]) -> T:
-        return self._parse(kind, self._ask("POST", path, json=body))
+    def _post(self, kind: type[T], path: str, body: Mapping[str, object], params: Params | None = None) -> T:
+        return self._parse(kind, self._ask("POST", path, params, json=body))
 
     def _ask(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
         response = self._send(method, path, params, **more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field, field_validator
 
 from tocsin.config.section import Section
@@ -15,6 +17,10 @@ class CellSettings(Section):
     `fleet_<fleet>` of it. Empty: this cell is the whole fleet."""
     url: str = Field(default="", max_length=500)
     """Base URL at which the other cells reach the active brain of this one, such as `https://tocsin-a.example:8470`."""
+    answer_seconds: float = Field(default=2.0, gt=0, le=30)
+    """How long the other cells are waited for when the whole fleet is asked for."""
+    ca: Path | None = None
+    """CA file for the certificates of the other cells; unset: those of the system."""
 
     @field_validator("url")
     @classmethod

@@ -48,6 +48,7 @@ from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
 from tocsin.queries.cards import CardInputs, MadeCard, forecast_levels, make_cards
+from tocsin.queries.cells import CellQueries, Directory
 from tocsin.queries.changes import changes_now
 from tocsin.queries.cost import CostQueries
 from tocsin.queries.cost_hours import CostHours
@@ -111,11 +112,19 @@ EVIDENCE_PIECE = 65_536
 class BrainService:
     """Implements `tocsin.api.service.Service` over a running brain.
 
-    `wall` is the clock that people wait by: that of a simulated fleet runs ahead.
+    `wall` is the clock that people wait by: that of a simulated fleet runs ahead. `directory` lists the cells of the
+    fleet, where this is not the whole of it.
     """
 
-    def __init__(self, brain: LiveBrain, injector: Injector | None = None, wall: Clock | None = None) -> None:
+    def __init__(
+        self,
+        brain: LiveBrain,
+        injector: Injector | None = None,
+        wall: Clock | None = None,
+        directory: Directory | None = None,
+    ) -> None:
         wall = wall or SystemClock()
+        self.cells = CellQueries(brain.settings.journal.cell, brain.settings.cell, directory, wall)
         self._brain = brain
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)

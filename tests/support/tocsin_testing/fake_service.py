@@ -62,8 +62,9 @@ from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
 from tocsin.collector.push.fleet import Admits, PushedFleet, Taken
 from tocsin.collector.push.samples import PushedSeries
 from tocsin.config.access import ApiSettings
+from tocsin.config.cell import CellSettings
 from tocsin.config.promql import PromqlSettings
-from tocsin.domain.clock import DAY, HOUR, MINUTE, ManualClock, to_iso
+from tocsin.domain.clock import DAY, HOUR, MINUTE, ManualClock, SystemClock, to_iso
 from tocsin.domain.decision import DecisionState, Mode, Ruling
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.entry import Entry, Verification
@@ -72,6 +73,7 @@ from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
 from tocsin.journal.bundle import FILES, pack
+from tocsin.queries.cells import CellQueries
 from tocsin.queries.what_if import change_of
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.store.port import StoreUnavailable
@@ -115,6 +117,7 @@ class FakeService(FakeDecisions):
         self._lock = threading.Lock()
         self._decisions = {decision.id: decision for decision in fleet.decisions()}
         self.silences = FakeSilences(self)
+        self.cells = CellQueries("fleet", CellSettings(), None, SystemClock())
         self._paused: tuple[str, str] | None = None
         self._tripped = True
         self._journal: list[Entry] = []

@@ -428,7 +428,8 @@ class ServedBrain:
     def __init__(self, settings: Settings, clock: Clock, starting: Starting, place: SharedJournal | None) -> None:
         starting.app = None
         self.running = open_brain(settings, clock, place=place)
-        service = BrainService(self.running.brain)
+        service = BrainService(self.running.brain, directory=None if place is None else place.fleet)
+        self._cells = service.cells
         starting.refused = service.refused
         app = create_app(service, settings.api, clock)
         self._slack: SlackPresses = app.state.slack

@@ -1,0 +1,287 @@
+"""One view over all cells of a fleet: each is asked, none is waited for beyond a deadline, and what is missing is said.
+
+The other cells get the credential of whoever asks and nothing else, so that nobody sees or does more there than by
+asking them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import httpx2
+from pydantic import ValidationError
+
+from tocsin.api.errors import ApiError
+from tocsin.api.service import Asked, Gathered
+from tocsin.client.control import ErrorOut
+from tocsin.client.models_cells import AnswerState, CellAnswer, CellOut
+from tocsin.client.wire import adapter
+from tocsin.config.cell import CellSettings
+from tocsin.domain.clock import Clock
+from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
+from tocsin.http_client import http_client
+from tocsin.journal.postgres.fleet import KnownCell
+
+T = TypeVar("T")
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Largest answer of a cell; also what all answers that are kept may have together."""
+KEPT_SECONDS = 600.0
+"""Age up to which the last answer of a cell stands in for one that does not come (own choice)."""
+LISTED_SECONDS = 5.0
+"""How long the list of cells is taken as it was read."""
+MOST_WAITING = 4
+"""Questions to one cell that may be under way: one that hangs holds up nobody else."""
+MOST_THREADS = 32
+NOT_FOUND = 404
+
+
+class Directory(Protocol):
+    """Where the cells of the fleet are listed."""
+
+    def cells(self) -> list[KnownCell]:
+        """The cells that have told of themselves. Raises Unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A body and when it came, by the monotonic clock."""
+
+    body: bytes
+    at_s: float
+
+
+class _Answers:
+    """The newest answers by question, cell and credential, within `MOST_BYTES`."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, ...], _Kept] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def keep(self, key: tuple[str, ...], kept: _Kept) -> None:
+        with self._lock:
+            self._drop(key)
+            self._kept[key] = kept
+            self._bytes += len(kept.body)
+            while self._bytes > MOST_BYTES:
+                self._drop(next(iter(self._kept)))
+
+    def find(self, key: tuple[str, ...], now_s: float) -> _Kept | None:
+        with self._lock:
+            found = self._kept.get(key)
+            return found if found is not None and now_s - found.at_s <= KEPT_SECONDS else None
+
+    def _drop(self, key: tuple[str, ...]) -> None:
+        gone = self._kept.pop(key, None)
+        self._bytes -= 0 if gone is None else len(gone.body)
+
+
+class CellQueries:
+    """A `tocsin.api.service.CellService`: `directory` is None where this cell, `name`, is the whole fleet."""
+
+    def __init__(self, name: str, settings: CellSettings, directory: Directory | None, clock: Clock) -> None:
+        self._name = name
+        self._settings = settings
+        self._directory = directory
+        self._clock = clock
+        self._answers = _Answers()
+        self._listed: tuple[float, list[KnownCell]] = (float("-inf"), [])
+        self._slots: dict[str, threading.Semaphore] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="cells")
+        self._http: httpx2.Client | None = None
+
+    def close(self) -> None:
+        """Ask nobody any more; safe to repeat."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            if self._http is not None:
+                self._http.close()
+
+    def known(self) -> list[CellOut]:
+        return [
+            CellOut(
+                name=one.name,
+                url=one.url,
+                own=one.name == self._name,
+                gpus=one.gpus,
+                age_s=max(0.0, one.age_seconds),
+                stale=one.stale,
+                active=one.held,
+            )
+            for one in self._cells()
+        ]
+
+    def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
+        cells = self._chosen(asked.cells)
+        until = self._clock.monotonic() + self._settings.answer_seconds
+        others = {one.name: self._pool.submit(self._body, one, asked, until) for one in cells if one.name != self._name}
+        answers: dict[str, T] = {}
+        found = [self._own(one, own, answers) for one in cells if one.name == self._name]
+        wait(others.values(), timeout=max(0.0, until - self._clock.monotonic()))
+        rest = [one for one in cells if one.name in others]
+        found += [self._other(one, asked, kind, others[one.name], answers) for one in rest]
+        return Gathered(sorted(found, key=lambda one: one.cell), answers)
+
+    def pass_on(self, asked: Asked, found_at: str, kind: type[T]) -> T | None:
+        until = self._clock.monotonic() + self._settings.answer_seconds
+        others = [one for one in self._cells() if one.name != self._name and one.url]
+        looked = Asked(found_at, asked.credential)
+        looking = {one.name: self._pool.submit(self._body, one, looked, until) for one in others}
+        wait(looking.values(), timeout=max(0.0, until - self._clock.monotonic()))
+        silent = []
+        for cell in others:
+            job = looking[cell.name]
+            problem = job.exception() if job.done() else None
+            if job.done() and problem is None:
+                body = self._body(cell, asked, self._clock.monotonic() + self._settings.answer_seconds)
+                return _read(kind, body)
+            if not isinstance(problem, ApiError) or problem.status_code != NOT_FOUND:
+                silent.append(cell.name)
+        if silent:
+            said = f"it is not known here, and cell {', '.join(silent)} could not be asked for it"
+            raise Unavailable(f"{said}; ask there, or again")
+        return None
+
+    # ------------------------------------------------------------------ who there is
+
+    def _cells(self) -> list[KnownCell]:
+        """The cells as they were last listed; this one is always among them."""
+        if self._directory is not None and self._clock.monotonic() - self._listed[0] > LISTED_SECONDS:
+            job = self._pool.submit(self._directory.cells)
+            wait([job], timeout=self._settings.answer_seconds)
+            # A database that does not answer makes no cell unknown.
+            if job.done() and job.exception() is None:
+                self._listed = self._clock.monotonic(), job.result()
+        listed = self._listed[1]
+        if any(one.name == self._name for one in listed):
+            return listed
+        mine = KnownCell(self._name, self._settings.url, 0, 0.0, True)
+        return sorted([*listed, mine], key=lambda one: one.name)
+
+    def _chosen(self, names: Sequence[str]) -> list[KnownCell]:
+        cells = self._cells()
+        unknown = sorted(set(names) - {one.name for one in cells})
+        if unknown:
+            known = ", ".join(one.name for one in cells)
+            raise InputError("cell", unknown[0], "is no cell of the fleet", f"name one of {known}")
+        return [one for one in cells if not names or one.name in names]
+
+    # ------------------------------------------------------------------ asking
+
+    def _own(self, cell: KnownCell, own: Callable[[], T], answers: dict[str, T]) -> CellAnswer:
+        try:
+            answers[cell.name] = own()
+        except Conflict as error:
+            return self._said(cell, AnswerState.REFUSED, str(error))
+        except Unavailable as error:
+            return self._said(cell, AnswerState.UNREACHABLE, str(error))
+        return self._said(cell, AnswerState.ANSWERED)
+
+    def _other(
+        self, cell: KnownCell, asked: Asked, kind: type[T], job: Future[bytes], answers: dict[str, T]
+    ) -> CellAnswer:
+        key, now_s = _key(cell, asked), self._clock.monotonic()
+        try:
+            if not job.done():
+                raise Unavailable(f"no answer within {self._settings.answer_seconds:g} s")
+            body = job.result()
+            answers[cell.name] = _read(kind, body)
+        except ApiError as error:
+            return self._said(cell, AnswerState.REFUSED, error.message)
+        except TocsinError as error:
+            kept = self._answers.find(key, now_s) if asked.body is None else None
+            if kept is None:
+                return self._said(cell, AnswerState.UNREACHABLE, str(error))
+            answers[cell.name] = _read(kind, kept.body)
+            return self._said(cell, AnswerState.STALE, str(error), now_s - kept.at_s)
+        if asked.body is None:
+            self._answers.keep(key, _Kept(body, now_s))
+        return self._said(cell, AnswerState.ANSWERED)
+
+    def _said(self, cell: KnownCell, state: AnswerState, detail: str = "", age_s: float | None = None) -> CellAnswer:
+        own, gpus = cell.name == self._name, cell.gpus or None
+        return CellAnswer(
+            cell=cell.name, url=cell.url, own=own, state=state, detail=detail[:500], age_s=age_s, gpus=gpus
+        )
+
+    def _body(self, cell: KnownCell, asked: Asked, until: float) -> bytes:
+        """What the cell answers. Raises Unavailable, and ApiError where it refuses."""
+        with self._slot(cell.name):
+            headers = {"Authorization": asked.credential} if asked.credential else {}
+            method, body = ("GET", None) if asked.body is None else ("POST", dict(asked.body))
+            try:
+                with self._client().stream(
+                    method, cell.url + asked.path, params=dict(asked.params), headers=headers, json=body
+                ) as response:
+                    content = self._read_within(response, until)
+            except (httpx2.RequestError, httpx2.InvalidURL) as error:
+                raise Unavailable(f"{cell.url} does not answer: {error or type(error).__name__}") from None
+        if response.status_code >= 500:
+            raise Unavailable(f"{cell.url} answers {response.status_code}: {_message(content)}")
+        if response.status_code != 200:
+            raise ApiError(response.status_code, *_refusal(content))
+        return content
+
+    def _client(self) -> httpx2.Client:
+        with self._lock:
+            if self._http is None:
+                self._http = http_client(self._settings.answer_seconds, ca=self._settings.ca)
+            return self._http
+
+    def _read_within(self, response: httpx2.Response, until: float) -> bytes:
+        parts, size = list[bytes](), 0
+        for part in response.iter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise Unavailable(f"its answer is larger than {MOST_BYTES} bytes")
+            if self._clock.monotonic() > until:
+                raise Unavailable("its answer did not come in time")
+        return b"".join(parts)
+
+    @contextmanager
+    def _slot(self, name: str) -> Iterator[None]:
+        with self._lock:
+            slot = self._slots.setdefault(name, threading.Semaphore(MOST_WAITING))
+        if not slot.acquire(blocking=False):
+            raise Unavailable("it has not answered earlier questions yet")
+        try:
+            yield
+        finally:
+            slot.release()
+
+
+def _key(cell: KnownCell, asked: Asked) -> tuple[str, ...]:
+    # The credential itself is kept nowhere.
+    who = hashlib.sha256(asked.credential.encode()).hexdigest()
+    return cell.name, cell.url, asked.path, who, *(f"{name}={value}" for name, value in sorted(asked.params.items()))
+
+
+def _read(kind: type[T], body: bytes) -> T:
+    try:
+        return adapter(kind).validate_json(body, extra="ignore")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Unavailable(f"its answer cannot be read: {where}: {first['msg']}; is it of this version?") from None
+
+
+def _refusal(content: bytes) -> tuple[str, str]:
+    try:
+        error = ErrorOut.model_validate_json(content, extra="ignore").error
+    except ValidationError:
+        return "refused", "the answer is not of this API"
+    return error.code, error.message
+
+
+def _message(content: bytes) -> str:
+    return _refusal(content)[1]

@@ -1,0 +1,296 @@
+"""One view over several cells: brains that answer, refuse, hang and are gone, and what is said of each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx2
+import pytest
+from click.testing import CliRunner, Result
+from werkzeug import Request, Response
+
+from tocsin.cli.main import cli
+from tocsin.client import whole
+from tocsin.client.client import Client
+from tocsin.client.errors import NotFound
+from tocsin.client.models_cells import AnswerState
+from tocsin.config.access import ApiSettings
+from tocsin.config.cell import CellSettings
+from tocsin.domain.clock import SystemClock
+from tocsin.domain.errors import Conflict, Unavailable
+from tocsin.journal.postgres.fleet import KnownCell
+from tocsin.queries import cells as cell_queries
+from tocsin.queries.cells import CellQueries
+from tocsin_testing.fake_service import FakeService, serving
+from tocsin_testing.quick_server import QuickHttpServer
+
+DEADLINE = 0.5
+
+
+class Listed:
+    """The fleet's list of cells."""
+
+    def __init__(self) -> None:
+        self.known: list[KnownCell] = []
+        self.away = False
+
+    def cells(self) -> list[KnownCell]:
+        if self.away:
+            raise Unavailable("the database is away")
+        return list(self.known)
+
+    def add(self, name: str, url: str, age_seconds: float = 1.0) -> None:
+        self.known.append(KnownCell(name, url, 8, age_seconds, True))
+
+
+class Fleet:
+    """Cells `a` and `b` of one fleet, each a service of its own behind a real server."""
+
+    def __init__(self, stack: ExitStack, settings: ApiSettings | None = None) -> None:
+        self.listed = Listed()
+        self.a, self.b = FakeService(), FakeService()
+        wanted = CellSettings(fleet="gpus", url="http://a.test", answer_seconds=DEADLINE)
+        self.a.cells = CellQueries("a", wanted, self.listed, SystemClock())
+        stack.callback(self.a.cells.close)
+        self.url_a = stack.enter_context(serving(self.a, settings))
+        self.url_b = stack.enter_context(serving(self.b, settings))
+        self.listed.add("a", self.url_a)
+        self.listed.add("b", self.url_b)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def fleet(stack: ExitStack) -> Fleet:
+    return Fleet(stack)
+
+
+@pytest.fixture
+def client(stack: ExitStack, fleet: Fleet) -> Client:
+    return stack.enter_context(Client(fleet.url_a))
+
+
+@pytest.fixture
+def strange(stack: ExitStack) -> QuickHttpServer:
+    return stack.enter_context(QuickHttpServer())
+
+
+def asked(fleet: Fleet, *words: str) -> Result:
+    return CliRunner().invoke(cli, [*words, "--api-url", fleet.url_a], standalone_mode=False)
+
+
+def test_any_brain_answers_for_all(fleet: Fleet, client: Client) -> None:
+    found = client.cells_gpus()
+    assert not found.partial
+    assert {name: len(gpus) for name, gpus in found.answers.items()} == {
+        "a": len(fleet.a.gpus()), "b": len(fleet.b.gpus())
+    }  # fmt: skip
+    assert [(one.cell, one.own, one.state) for one in found.cells] == [
+        ("a", True, AnswerState.ANSWERED), ("b", False, AnswerState.ANSWERED)
+    ]  # fmt: skip
+    for read in (client.cells_summary, client.cells_incidents, client.cells_predictions, client.cells_scoreboard):
+        assert sorted(read().answers) == ["a", "b"]
+    assert sorted(client.cells_cards(5).answers) == ["a", "b"]
+    assert client.cells_decisions(3).answers["b"] == client.decisions(3)
+    assert client.cells_report(12).answers["b"] == client.morning_report(12)
+    assert [(one.name, one.own, one.active) for one in client.cells()] == [("a", True, True), ("b", False, True)]
+
+
+def test_a_cell_may_be_chosen_and_an_unknown_one_is_refused(client: Client) -> None:
+    assert list(client.cells_summary(["b"]).answers) == ["b"]
+    with pytest.raises(Exception, match="name one of a, b"):
+        client.cells_summary(["nowhere"])
+
+
+def test_a_cell_that_is_gone_is_said_to_be_missing(fleet: Fleet, client: Client) -> None:
+    fleet.listed.add("c", "http://127.0.0.1:9")
+    found = client.cells_summary()
+    assert found.partial
+    (gone,) = whole.missing(found)
+    assert (gone.cell, gone.state, gone.gpus) == ("c", AnswerState.UNREACHABLE, 8)
+    assert whole.said(found)[0] == "3 cells: a, b, c; PARTIAL, 1 did not answer"
+    assert sorted(found.answers) == ["a", "b"]
+
+
+def test_one_that_hangs_costs_the_deadline_and_its_last_answer_is_shown(
+    fleet: Fleet, client: Client, strange: QuickHttpServer
+) -> None:
+    go, hang = threading.Event(), threading.Event()
+
+    def answer(_request: Request) -> Response:
+        if hang.is_set():
+            go.wait(10)
+        return Response(httpx2.get(f"{fleet.url_b}/v1/fleet").content, content_type="application/json")
+
+    strange.expect_request("/v1/fleet").respond_with_handler(answer)
+    fleet.listed.add("c", strange.url_for(""))
+    assert not client.cells_summary().partial
+    hang.set()
+    clock = SystemClock()
+    begun = clock.monotonic()
+    found = client.cells_summary()
+    took = clock.monotonic() - begun
+    go.set()
+    assert took < DEADLINE + 1.5
+    stale = next(one for one in found.cells if one.cell == "c")
+    assert stale.state is AnswerState.STALE
+    assert stale.age_s is not None
+    assert "no answer within 0.5 s" in stale.detail or "does not answer" in stale.detail
+    assert sorted(found.answers) == ["a", "b", "c"]
+
+
+def test_the_last_answer_of_one_person_is_shown_to_no_other(stack: ExitStack, strange: QuickHttpServer) -> None:
+    tokens = [{"name": name, "role": "viewer", "secret": name * 20} for name in ("x", "y")]
+    fleet = Fleet(stack, ApiSettings.model_validate({"tokens": tokens}))
+    seen: list[str] = []
+
+    def answer(request: Request) -> Response:
+        seen.append(request.headers["Authorization"])
+        return Response(
+            httpx2.get(f"{fleet.url_b}/v1/fleet", headers={"Authorization": seen[0]}).content
+            if len(seen) == 1 else b"{}", content_type="application/json"
+        )  # fmt: skip
+
+    strange.expect_request("/v1/fleet").respond_with_handler(answer)
+    fleet.listed.add("c", strange.url_for(""))
+    with Client(fleet.url_a, "x" * 20) as one, Client(fleet.url_a, "y" * 20) as other:
+        assert one.cells_summary().answers.keys() == {"a", "b", "c"}
+        assert one.cells_summary().answers.keys() == {"a", "b", "c"}, "an answer that cannot be read is none"
+        assert other.cells_summary().answers.keys() == {"a", "b"}
+    assert seen == ["Bearer " + "x" * 20, "Bearer " + "x" * 20, "Bearer " + "y" * 20], "each with their own token"
+
+
+def test_a_cell_that_knows_no_such_token_refuses(stack: ExitStack) -> None:
+    token = {"name": "ann", "role": "viewer", "secret": "a" * 20}
+    fleet = Fleet(stack, ApiSettings.model_validate({"tokens": [token]}))
+    other = ApiSettings.model_validate({"tokens": [token | {"secret": "b" * 20}]})
+    fleet.listed.add("c", stack.enter_context(serving(FakeService(), other)))
+    with Client(fleet.url_a, "a" * 20) as client:
+        refused = next(one for one in client.cells_gpus().cells if one.cell == "c")
+        assert (refused.state, refused.detail) == (AnswerState.REFUSED, "the token is none of api.tokens")
+        assert httpx2.get(f"{fleet.url_a}/v1/cells/fleet").status_code == 401
+
+
+def test_an_answer_without_end_is_cut_off(
+    fleet: Fleet, client: Client, strange: QuickHttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_queries, "MOST_BYTES", 100_000)
+    strange.expect_request("/v1/fleet").respond_with_data("x" * 200_000)
+    fleet.listed.add("c", strange.url_for(""))
+    cut = next(one for one in client.cells_summary().cells if one.cell == "c")
+    assert cut.state is AnswerState.UNREACHABLE
+    assert "larger than" in cut.detail
+
+
+def test_kept_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_queries, "MOST_BYTES", 10)
+    kept = cell_queries._Answers()
+    kept.keep(("a",), cell_queries._Kept(b"12345678", 0.0))
+    kept.keep(("b",), cell_queries._Kept(b"1234", 0.0))
+    assert kept.find(("a",), 1.0) is None
+    assert kept.find(("b",), 1.0) is not None
+    assert kept.find(("b",), 1.0 + cell_queries.KEPT_SECONDS) is None
+
+
+def test_a_list_that_cannot_be_read_makes_no_cell_unknown(
+    fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(client.cells()) == 2
+    monkeypatch.setattr(cell_queries, "LISTED_SECONDS", -1.0)
+    fleet.listed.away = True
+    assert len(client.cells()) == 2
+
+
+def test_a_pause_is_for_all_cells_and_says_which_it_did_not_reach(fleet: Fleet, client: Client) -> None:
+    done = asked(fleet, "pause", "power works")
+    assert done.return_value == 0
+    assert "ok: paused in cell a, b" in done.output
+    assert fleet.a.summary().paused
+    assert fleet.b.summary().paused
+    fleet.listed.add("c", "http://127.0.0.1:9")
+    fleet.a.cells._listed = (float("-inf"), [])  # type: ignore[attr-defined]
+    resumed = asked(fleet, "resume")
+    assert resumed.return_value == 1
+    assert "ok: resumed in cell a, b" in resumed.output
+    assert "NOT KNOWN to be resumed in cell c (unreachable)" in resumed.output
+    assert not fleet.b.summary().paused
+    assert asked(fleet, "pause", "only there", "--cell", "b").return_value == 0
+    assert not fleet.a.summary().paused
+    assert fleet.b.summary().paused
+
+
+def test_a_yes_goes_to_the_cell_that_has_the_decision(fleet: Fleet, client: Client) -> None:
+    mine = next(one for one in fleet.b.decisions(100) if one.approvable)
+    taken = fleet.a.decision
+
+    def without(decision_id: str) -> object:
+        if decision_id == mine.id:
+            raise NotFound(f"no decision {decision_id}")
+        return taken(decision_id)
+
+    def refuse(decision_id: str, *_more: object, **_others: object) -> object:
+        raise NotFound(f"no decision {decision_id}")
+
+    fleet.a.decision = without  # type: ignore[assignment]
+    fleet.a.approve = refuse  # type: ignore[assignment,method-assign]
+    fleet.a.reject = refuse  # type: ignore[assignment,method-assign]
+    assert client.approve(mine.id).id == mine.id
+    assert fleet.b.decision(mine.id).state == "approved"
+    with pytest.raises(Conflict):
+        client.approve(mine.id)
+    with pytest.raises(NotFound):
+        client.reject("unknown")
+    fleet.listed.add("c", "http://127.0.0.1:9")
+    fleet.a.cells._listed = (float("-inf"), [])  # type: ignore[attr-defined]
+    with pytest.raises(Unavailable, match="cell c could not be asked for it"):
+        client.approve("unknown")
+
+
+def test_a_cell_that_stands_alone_has_itself() -> None:
+    service = FakeService()
+    with serving(service) as url, Client(url) as client:
+        assert [(one.name, one.own) for one in client.cells()] == [("fleet", True)]
+        assert list(client.cells_summary().answers) == ["fleet"]
+
+
+def test_status_top_report_and_scoreboard_are_of_all_cells(fleet: Fleet, client: Client) -> None:
+    fleet.listed.add("c", "http://127.0.0.1:9")
+    status = asked(fleet, "status").output
+    assert "3 cells: a, b, c; PARTIAL, 1 did not answer" in status
+    both = len(fleet.a.gpus()) + len(fleet.b.gpus())
+    assert f"{both} GPUs on" in status
+    assert f"  b: {len(fleet.b.gpus())} GPUs" in status
+    assert asked(fleet, "status", "--check").return_value == 1
+    top = asked(fleet, "top", "--once").output
+    assert "for 3 cells, PARTIAL" in top
+    assert "note: cell c is unreachable" in top
+    for words in (["report"], ["scoreboard"]):
+        said = asked(fleet, *words).output
+        assert "PARTIAL" in said
+        assert "\nb:\n" in said
+
+
+def test_summaries_add_up() -> None:
+    one = FakeService().summary()
+    other = one.model_copy(update={"paused": True, "paused_by": "ann", "paused_reason": "works", "gpus": one.gpus * 3,
+                                   "utilization_ratio": 0.0})  # fmt: skip
+    made = whole.whole_summary({"a": one, "b": other})
+    assert made.gpus == one.gpus * 4
+    assert made.paused_reason == "in cell b: works"
+    assert one.utilization_ratio is not None
+    assert made.utilization_ratio == pytest.approx(one.utilization_ratio / 4)
+    assert made.findings == {severity: 2 * count for severity, count in one.findings.items()}
+
+
+def test_a_gpu_that_two_cells_know_is_one() -> None:
+    gpus = FakeService().gpus()
+    older = [one.model_copy(update={"last_reading": "2020-01-01T00:00:00.000Z", "host": "old"}) for one in gpus]
+    found = whole.every_gpu({"a": older, "b": gpus})
+    assert [one.uuid for one in found] == [one.uuid for one in gpus]
+    assert all(one.host != "old" for one in found if one.last_reading is not None)
