@@ -77,32 +77,36 @@ def whole_summary(answers: Mapping[str, FleetSummary]) -> FleetSummary:
         reason = f"in cell {', '.join(tripped)}: {causes[0].reason}"
         most = max(one.root_causes for one in causes)
         breaker = BreakerOut(tripped=True, root_causes=most, limit=limit, since=causes[0].since, reason=reason)
-    return every[0].model_copy(
-        update={
-            "now": max(one.now for one in every),
-            "simulated": any(one.simulated for one in every),
-            "mode": max((one.mode for one in every), key=_FURTHEST.index),
-            "executor": ", ".join(sorted({one.executor for one in every})),
-            "paused": bool(paused),
-            "paused_by": ", ".join(sorted({one.paused_by for one in paused.values()})),
-            "paused_reason": _reasons({name: one.paused_reason for name, one in paused.items()}),
-            "journal_witness": _reasons({n: one.journal_witness for n, one in answers.items() if one.journal_witness}),
-            "breaker": breaker,
-            "breaker_reason_zh": next((one.breaker_reason_zh for one in tripped.values()), ""),
-            **{name: sum(getattr(one, name) for one in every) for name in _ADDED},
-            **{name: _tallied(every, name) for name in ("states", "findings", "levels")},
-            "pools": max(one.pools for one in every),
-            "last_reading": max((one.last_reading for one in every if one.last_reading), default=None),
-            "last_reading_age_s": min(
-                (o.last_reading_age_s for o in every if o.last_reading_age_s is not None), default=None
-            ),
-            "utilization_ratio": _mean([(one.utilization_ratio, one.gpus) for one in every]),
-            "memory_used_ratio": _mean([(one.memory_used_ratio, one.gpus) for one in every]),
-            "power_watts": _sum([one.power_watts for one in every]),
-            "muted": [f"{name}: {line}" for name in sorted(answers) for line in answers[name].muted],
-            "risk_model": _reasons({n: one.risk_model for n, one in answers.items() if one.risk_model}),
-        }
-    )
+    told = {
+        "paused": bool(paused),
+        "paused_by": ", ".join(sorted({one.paused_by for one in paused.values()})),
+        "paused_reason": _reasons({name: one.paused_reason for name, one in paused.items()}),
+        "journal_witness": _reasons({name: one.journal_witness for name, one in answers.items()}),
+        "breaker": breaker,
+        "breaker_reason_zh": next((one.breaker_reason_zh for one in tripped.values()), ""),
+        "muted": [f"{name}: {line}" for name in sorted(answers) for line in answers[name].muted],
+        "risk_model": _reasons({name: one.risk_model for name, one in answers.items()}),
+    }
+    return every[0].model_copy(update=told | _figures(every))
+
+
+def _figures(every: Sequence[FleetSummary]) -> dict[str, object]:
+    ages = [one.last_reading_age_s for one in every if one.last_reading_age_s is not None]
+    return {
+        "now": max(one.now for one in every),
+        "simulated": any(one.simulated for one in every),
+        "mode": max((one.mode for one in every), key=_FURTHEST.index),
+        "executor": ", ".join(sorted({one.executor for one in every})),
+        # A pool of one name is one pool, wherever its GPUs are; how many names there are no cell knows.
+        "pools": max(one.pools for one in every),
+        "last_reading": max((one.last_reading for one in every if one.last_reading), default=None),
+        "last_reading_age_s": min(ages, default=None),
+        "utilization_ratio": _mean([(one.utilization_ratio, one.gpus) for one in every]),
+        "memory_used_ratio": _mean([(one.memory_used_ratio, one.gpus) for one in every]),
+        "power_watts": _sum([one.power_watts for one in every]),
+        **{name: sum(getattr(one, name) for one in every) for name in _ADDED},
+        **{name: _tallied(every, name) for name in ("states", "findings", "levels")},
+    }
 
 
 _ADDED = (
@@ -118,11 +122,11 @@ _ADDED = (
 
 
 def _reasons(by_cell: Mapping[str, str]) -> str:
-    """What is said of single cells; the same of several once."""
+    """What is said of single cells, the same of several once; nothing where nothing is."""
     cells: dict[str, list[str]] = {}
     for name in sorted(by_cell):
         cells.setdefault(by_cell[name], []).append(name)
-    return "; ".join(f"in cell {', '.join(names)}" + (f": {text}" if text else "") for text, names in cells.items())
+    return "; ".join(f"in cell {', '.join(names)}: {text}" for text, names in cells.items() if text)
 
 
 def _tallied(every: Sequence[FleetSummary], name: str) -> dict[object, int]:
