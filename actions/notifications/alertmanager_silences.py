@@ -18,12 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tocsin.actions.model.alert_silences import AlertMatcher, AlertSilence, matcher_of
 from tocsin.domain.clock import Clock, from_iso
 from tocsin.domain.errors import InputError, Unavailable
+from tocsin.domain.json_size import values_in
 from tocsin.domain.words import clean, clip
 from tocsin.http_client import http_client
 
 PATH = "/api/v2/silences"
 MAX_BYTES = 8 * 1024 * 1024
 """Bytes of one answer: some 20,000 silences. Alertmanager keeps those that ended for five days, and tells of them."""
+MAX_VALUES = 500_000
+"""Values in one answer, counted before it is read: a silence has some twenty."""
 MAX_STANDING = 500
 """Silences that stand at one time; as many as people may set in Tocsin itself."""
 MAX_MATCHERS = 16
@@ -140,8 +143,10 @@ class AlertmanagerClient:
 
 
 def answer_of(body: bytes, now_ms: int, url: str = "") -> Answer:
-    """What of a list of silences can be used at `now_ms`. Raises NotAlertmanager for what is no such list, and
-    Unavailable where expressions cannot be evaluated here."""
+    """What of a list of silences can be used at `now_ms`. Raises NotAlertmanager for what is no such list, TooLong for
+    more than is read, and Unavailable where expressions cannot be evaluated here."""
+    if values_in(body) > MAX_VALUES:
+        raise TooLong(f"{url} has more than {MAX_VALUES} values in its silences")
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

@@ -19,6 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from tocsin.collector.promql.heads import MAX_LABEL_CHARS
 from tocsin.collector.push.otlp import Bound, answered, resource_labels, series_of, underscored
 from tocsin.collector.push.samples import Broken, PushedSeries, Tally, TooLarge
+from tocsin.domain.json_size import values_in
 
 MAX_VALUES = 500_000
 """Commas and opening brackets of a body: what it takes in memory goes by these. Data points have some 30 each."""
@@ -36,7 +37,7 @@ _M = TypeVar("_M", bound=Message)
 
 def parsed(body: bytes) -> Mapping[str, Any]:
     """The object in `body`. Raises TooLarge before more is made of it than memory is for, Broken where it is none."""
-    if sum(body.count(sign) for sign in (b",", b"{", b"[")) > MAX_VALUES:
+    if values_in(body) > MAX_VALUES:
         raise TooLarge(f"the body has more than {MAX_VALUES} values; send less at once")
     try:
         found = json.loads(body)

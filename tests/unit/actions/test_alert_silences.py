@@ -18,6 +18,7 @@ from tocsin.actions.notifications.alertmanager_silences import (
     MAX_BYTES,
     MAX_MATCHERS,
     MAX_STANDING,
+    MAX_VALUES,
     MOST_COMMENT,
     AlertmanagerClient,
     NotAlertmanager,
@@ -232,6 +233,8 @@ def test_what_else_is_answered_is_an_error(status: int, error: type[Exception]) 
 def test_an_answer_is_bounded_in_bytes_and_in_time() -> None:
     with pytest.raises(TooLong):
         client(lambda _request: httpx2.Response(200, content=b"[" + b" " * MAX_BYTES)).silences(T0)
+    with pytest.raises(TooLong):
+        client(lambda _request: httpx2.Response(200, content=b"[" + b"[]," * MAX_VALUES + b"0]")).silences(T0)
     clock = ManualClock(T0)
 
     def drip() -> Iterable[bytes]:
