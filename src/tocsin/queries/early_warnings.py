@@ -62,15 +62,13 @@ def score_early(
 ) -> EarlyWarnings:
     """The service's `warnings` of faults of `kinds`, beside the best fixed level of `signal` and every rise of it.
 
-    What is said of a place after the onset of a fault in `struck` there is no early warning of anybody's.
+    What is said of a place after the onset of a fault in `struck` there is no early warning of anybody's. What is said
+    while a sign of these kinds goes on that has led to nothing by the end, nor ended, is not judged yet, of anybody.
     """
     faults = [cause for cause in truth.causes if _foreseeable(cause, kinds, truth.end_ms)]
-    failed = _first_onsets(struck)
-    mine = _judge("service", _early_ones(warnings, failed), faults)
-    others = [
-        _best_level(signal, faults, failed),
-        _judge("warn at every rise", _early_ones(rises(signal), failed), faults),
-    ]
+    heard = _Heard(_first_onsets(struck), _undecided(truth, kinds))
+    mine = _judge("service", heard.of(warnings), faults)
+    others = [_best_level(signal, faults, heard), _judge("warn at every rise", heard.of(rises(signal)), faults)]
     rng = np.random.default_rng([seed % 2**64, len(faults)])
     return EarlyWarnings(
         family=family,
@@ -94,8 +92,31 @@ def _first_onsets(struck: Sequence[Cause]) -> dict[str, int]:
     return first
 
 
-def _early_ones(warnings: Sequence[Warned], failed: Mapping[str, int]) -> list[Warned]:
-    return [one for one in warnings if one.gpu not in failed or one.at_ms < failed[one.gpu]]
+def _undecided(truth: Truth, kinds: frozenset[str]) -> dict[str, int]:
+    """Since when each place has a sign of `kinds` that still goes on at the end: whether it comes to anything, benign
+    or not, shows later."""
+    since: dict[str, int] = {}
+    for cause in truth.causes:
+        if cause.kind in kinds and cause.precursor and cause.ended_ms is None and cause.onset_ms > truth.end_ms:
+            since |= {place: min(since.get(place, cause.first_ms), cause.first_ms) for place in cause.places}
+    return since
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """When each place was first struck, and since when it has a sign that nothing has come of yet."""
+
+    failed: Mapping[str, int]
+    undecided: Mapping[str, int]
+
+    def of(self, warnings: Sequence[Warned]) -> list[Warned]:
+        """Those that are early, and can be judged."""
+        return [
+            one
+            for one in warnings
+            if one.at_ms < self.failed.get(one.gpu, one.at_ms + 1)
+            and one.at_ms < self.undecided.get(one.gpu, one.at_ms + 1)
+        ]
 
 
 def _judge(name: str, warnings: Sequence[Warned], faults: Sequence[Cause]) -> _Judged:
@@ -146,12 +167,12 @@ def rises(signal: SignalTable) -> list[Warned]:
     return _alarms(signal, on)
 
 
-def _best_level(signal: SignalTable, faults: Sequence[Cause], failed: Mapping[str, int]) -> _Judged:
+def _best_level(signal: SignalTable, faults: Sequence[Cause], heard: _Heard) -> _Judged:
     """The level with the best F1 on these very faults: better than anybody could choose beforehand."""
     known = signal.values[np.isfinite(signal.values)]
     levels = np.unique(np.quantile(known, 1.0 - np.geomspace(0.3, 1e-4, LEVELS))) if known.size else np.zeros(0)
     tried = [
-        _judge(f"used > {level:.3g}", _early_ones(_alarms(signal, signal.values > level), failed), faults)
+        _judge(f"used > {level:.3g}", heard.of(_alarms(signal, signal.values > level)), faults)
         for level in levels.tolist()
     ]
     best = max(tried, key=_f1, default=_judge("used > nothing", [], faults))

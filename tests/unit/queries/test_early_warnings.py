@@ -76,3 +76,14 @@ def test_what_is_said_of_a_place_that_has_failed_is_nobody_s_early_warning() -> 
     assert (rise.warnings, rise.right) == (1, 1), "the rises of the two that failed come after their fault"
     unexcused = score_early("leaks", mine, KINDS, truth, signal({0, 1, 2}), seed=1)
     assert (unexcused.service.warnings, unexcused.policies[1].warnings) == (3, 3)
+
+
+@pytest.mark.parametrize("benign", [False, True])
+def test_what_goes_on_at_the_end_judges_nobody_whatever_it_will_come_to(benign: bool) -> None:
+    end_ms = T0 + 4 * HOUR
+    open_one = Cause("memory_leak", frozenset({GPUS[0]}), T0 + HOUR, T0 + 9 * HOUR, None, None, False, benign, True)
+    truth = Truth([open_one, leak(1, benign=True)], end_ms)
+    mine = [Warned(T0 + 30 * MINUTE, GPUS[0]), Warned(T0 + 3 * HOUR, GPUS[0]), Warned(T0 + 3 * HOUR, GPUS[1])]
+    found = score_early("leaks", mine, KINDS, truth, signal({0}), seed=1)
+    assert (found.service.warnings, found.service.right, found.service.faults) == (2, 0, 0)
+    assert found.policies[1].warnings == 0, "nor the rises of the same sign"
