@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import Floats
@@ -29,6 +29,9 @@ from tocsin.forecaster.live.host_weight import weighed
 
 EDGES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Ranges of stated probability that are calibrated apart (own choice): the usual tenths, the lowest cut once more."""
+SHIFT_MS = 8 * HOUR
+"""What is said of a shift, and of longer, is calibrated apart (own choice): within a day another job comes, of which
+the past shows nothing."""
 HALF_LIFE_MS = 14 * DAY
 """After this long a case weighs half: a fleet and its software change (own choice)."""
 WEEK_MS = 7 * DAY
@@ -124,11 +127,12 @@ class KindFigures:
 
 @dataclass
 class KindRecord:
-    """The cases of one kind."""
+    """The cases of one kind: those that `settle` took in by horizon, up to `SHIFT_MS` and beyond, and by range of
+    `EDGES`."""
 
     prior: KindPrior | None
-    cases: Floats = field(default_factory=lambda: np.zeros(len(EDGES) - 1))
-    came: Floats = field(default_factory=lambda: np.zeros(len(EDGES) - 1))
+    cases: Floats = field(default_factory=lambda: np.zeros((2, len(EDGES) - 1)))
+    came: Floats = field(default_factory=lambda: np.zeros((2, len(EDGES) - 1)))
     claims: deque[tuple[int, bool, str]] = field(default_factory=deque)
     settled: int = 0
     right: int = 0
@@ -139,7 +143,7 @@ class KindRecord:
     announced: bool = False
     """Whether it was muted when that was last told."""
     _weighed_ms: int | None = None
-    _shares: list[float] | None = None
+    _shares: list[list[float]] | None = None
     """Of `calibrated`, until the next case: every forecast of every GPU asks for them."""
 
     def settle(self, case: Prediction, came: bool, now_ms: int) -> None:
@@ -151,8 +155,9 @@ class KindRecord:
         self._weighed_ms = now_ms
         said = case.raw if case.raw is not None else case.probability
         if said is not None:
-            self.cases[_place(said)] += 1.0
-            self.came[_place(said)] += came
+            at = _beyond(case.horizon_ms), _place(said)
+            self.cases[at] += 1.0
+            self.came[at] += came
         if case.probability is not None:
             self.stated, self.with_chance = self.stated + case.probability, self.with_chance + 1
             self.observed += came
@@ -190,14 +195,15 @@ class KindRecord:
             self.muted = precision < floor and (grounds or self.weighed(now_ms)[0] >= LEAST_CLAIMS)
         return self.muted is not self.announced
 
-    def calibrated(self, said: float) -> float:
+    def calibrated(self, said: float, horizon_ms: int) -> float:
         """What is stated in place of `said`: never less for more, among claims and among the others."""
         if self._shares is None:
-            self._shares = self._worked_out()
-        return self._shares[_place(said)] if self._shares else said
+            self._shares = [self._worked_out(cases, came) for cases, came in zip(self.cases, self.came, strict=True)]
+        shares = self._shares[_beyond(horizon_ms)]
+        return shares[_place(said)] if shares else said
 
-    def _worked_out(self) -> list[float]:
-        """What is stated by range of `EDGES`; nothing where there are no cases."""
+    def _worked_out(self, cases: Floats, came: Floats) -> list[float]:
+        """What is stated by range of `EDGES` after these `cases`; nothing where there are none."""
         prior = self.prior or KindPrior()
         known, middles = np.asarray(prior.cases), np.array([(low + high) / 2 for low, high in pairwise(EDGES)])
         # The mean of a beta distribution: the model's own word as pseudo-cases, then simulated fleets, both bounded
@@ -205,14 +211,20 @@ class KindRecord:
         believed = (np.asarray(prior.came) + OWN_WEIGHT * middles) / (known + OWN_WEIGHT)
         believed = _rising_apart(believed, known + WORD_BESIDE)
         weight = np.minimum(known + OWN_WEIGHT, PRIOR_WEIGHT)
-        seen = self.cases + np.minimum(known, PRIOR_WEIGHT) + WORD_BESIDE
-        shares = _rising_apart((self.came + weight * believed) / (self.cases + weight), seen)
-        return [float(share) for share in shares] if self.cases.sum() + known.sum() else []
+        seen = cases + np.minimum(known, PRIOR_WEIGHT) + WORD_BESIDE
+        shares = _rising_apart((came + weight * believed) / (cases + weight), seen)
+        return [float(share) for share in shares] if cases.sum() + known.sum() else []
 
     def counted(self) -> dict[str, Any]:
-        """As JSON, for a prior."""
-        rounded = [[round(float(one), 3) for one in column] for column in (self.cases, self.came)]
+        """As JSON, for a prior: all horizons together."""
+        both = self.cases.sum(axis=0), self.came.sum(axis=0)
+        rounded = [[round(float(one), 3) for one in column] for column in both]
         return {"cases": rounded[0], "came": rounded[1], "claims": self.settled, "right": self.right}
+
+
+def _beyond(horizon_ms: int) -> int:
+    """Which half of a record a horizon belongs to."""
+    return int(horizon_ms > SHIFT_MS)
 
 
 def _place(said: float) -> int:
@@ -278,7 +290,7 @@ class Recalibration:
             # A model that gives no probability of its own: its claims are as likely as its record says.
             return replace(said, muted=muted, probability=record.precision(said.at_ms))
         if said.metric and said.probability is not None:
-            chance = record.calibrated(said.probability)
+            chance = record.calibrated(said.probability, said.horizon_ms)
             return replace(said, muted=muted, probability=chance, raw=said.probability)
         return replace(said, muted=muted) if muted else said
 

@@ -149,6 +149,16 @@ def test_a_prior_moves_what_is_said_first_and_less_than_the_models_word_where_it
     assert little.probability == pytest.approx(0.75 * 3 / 5, abs=0.02)
 
 
+def test_what_is_said_of_a_shift_and_of_longer_is_calibrated_apart() -> None:
+    kinds = Recalibration(0.0, {})
+    for hours, came in ((2, False), (24, True)):
+        told_of = [said(n, T0, 0.3, horizon_ms=hours * HOUR) for n in range(40)]
+        kinds.follow(told_of)
+        kinds.settle([(one, came) for one in kinds.take_due(T0 + hours * HOUR, 99)])
+    near, far = kinds.restated([said(1, T0 + 2 * DAY, 0.3, horizon_ms=hours * HOUR) for hours in (8, 9)])
+    assert (near.probability or 0.0) < 0.1 < 0.9 < (far.probability or 0.0)
+
+
 def test_the_shipped_priors_can_be_read() -> None:
     assert {"memory_leak by filling", "out_of_memory by filling", "fragmentation by filling"} <= shipped_priors().keys()
     for kind, prior in shipped_priors().items():
