@@ -172,7 +172,9 @@ def _intervals(scores: Sequence[StatementScore]) -> list[PagerBar]:
             covered is not None and COVERED[0] <= covered <= COVERED[1],
         ),
         PagerBar("their median width, minutes", f"at most that {asked}", wide, narrow),
-        PagerBar("intervals without a finite end", f"at most {MOST_OPEN:g}", share, share is not None and share <= 0.5),
+        PagerBar(
+            "intervals without a finite end", f"at most {MOST_OPEN:g}", share, share is not None and share <= MOST_OPEN
+        ),
     ]
 
 
