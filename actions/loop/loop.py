@@ -319,6 +319,11 @@ class ActionLoop:
         """What `statuses` has of the decisions `ids`: most steps change none of the thousands that are listed."""
         return [one for one in self.statuses() if one.decision.id in ids] if ids else []
 
+    def tickets(self) -> dict[str, dict[str, str]]:
+        """What people call the open tickets, by the id of the incident and by channel."""
+        with self._decision_log.lock:
+            return self._decision_log.ledger.deliveries.tickets()
+
     def held(self) -> threading.RLock:
         """Nothing is recorded of decisions while this is held."""
         return self._decision_log.lock

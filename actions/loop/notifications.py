@@ -238,6 +238,8 @@ class Notifications:
                 payload["message"] = message.key
                 if delivery.reference:
                     payload["reference"] = delivery.reference
+                if delivery.called:
+                    payload["called"] = delivery.called
                 if message.gathered:
                     payload["gathered"] = True
             done = {**self._decision_log.ledger.deliveries.done(decision.key)}

@@ -108,6 +108,7 @@ class _PlainState:
     gathered: dict[str, set[str]] = field(default_factory=dict)
     lowered: dict[str, set[str]] = field(default_factory=dict)
     references: dict[str, dict[str, str]] = field(default_factory=dict)
+    called: dict[str, dict[str, str]] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     silences: list[Any] = field(default_factory=list)
 
@@ -462,6 +463,7 @@ class Ledger:
             gathered=self.deliveries.gathered,
             lowered=self.deliveries.lowered,
             references=self.deliveries.references,
+            called=self.deliveries.called,
             repaired=self._repaired,
             silences=self.silences.state(),
         )
@@ -497,7 +499,7 @@ class Ledger:
         found.deliveries.told = plain.done
         found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
         found.deliveries.gathered, found.deliveries.lowered = plain.gathered, plain.lowered
-        found.deliveries.references = plain.references
+        found.deliveries.references, found.deliveries.called = plain.references, plain.called
         found.deliveries.open = {
             channel: {
                 message: {key: load_decision(raw) for key, raw in decisions.items()}

@@ -41,7 +41,7 @@ class Delivered:
     channel and by key of the message what must be told when it ends: the notifications of that message by their keys.
     `pages` and `summaries` are by channel and key of the message when it paged; `gathered` are open messages of what
     was beyond a budget of pages, `lowered` those of them that were no page any more. `references` are by channel and
-    key of an open message the names that the receiver gave them.
+    key of an open message the names that the receiver gave them, `called` what people call those, where it is another.
     """
 
     def __init__(self) -> None:
@@ -52,6 +52,7 @@ class Delivered:
         self.gathered: dict[str, set[str]] = {}
         self.lowered: dict[str, set[str]] = {}
         self.references: dict[str, dict[str, str]] = {}
+        self.called: dict[str, dict[str, str]] = {}
 
     def paged(self, channel: str, now_ms: int) -> Paged:
         """The pages to `channel` that count at `now_ms`."""
@@ -71,6 +72,16 @@ class Delivered:
         """The receiver's own name for an open message; empty where it gave none."""
         return self.references.get(channel, {}).get(message, "")
 
+    def tickets(self) -> dict[str, dict[str, str]]:
+        """What people call the open tickets, by the id of the incident and by channel."""
+        found: dict[str, dict[str, str]] = {}
+        for channel, references in self.references.items():
+            for message, name in references.items():
+                for decision in self.open.get(channel, {}).get(message, {}).values():
+                    called = self.called.get(channel, {}).get(message, name)
+                    found.setdefault(decision.incident, {})[channel] = called
+        return found
+
     def _count_page(self, channel: str, kind: str, message: str, at_ms: int) -> None:
         told = self.summaries if kind == "summary" else self.pages
         mine = told.setdefault(channel, {})
@@ -87,6 +98,7 @@ class Delivered:
                 self.gathered.get(channel, set()).discard(message)
                 self.lowered.get(channel, set()).discard(message)
                 self.references.get(channel, {}).pop(message, None)
+                self.called.get(channel, {}).pop(message, None)
             return False
         key = payload["key"]
         if "page" in payload:
@@ -103,6 +115,8 @@ class Delivered:
             self.open.setdefault(channel, {}).setdefault(payload["message"], {})[key] = decision
             if payload.get("reference"):
                 self.references.setdefault(channel, {})[payload["message"]] = payload["reference"]
+            if payload.get("called"):
+                self.called.setdefault(channel, {})[payload["message"]] = payload["called"]
         return "outcome" in payload
 
     def open_as_json(self) -> dict[str, Any]:

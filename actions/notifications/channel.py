@@ -87,7 +87,8 @@ class Delivery:
 
     `certain` is False where it failed but the receiver may have taken it. `again` is False where the same message would
     be refused again. `rest_seconds` is how long the receiver asks to be left alone, 0 where it does not say.
-    `reference` is the name that the receiver gave to what it took, such as a ticket's; empty where it gives none.
+    `reference` is the name that the receiver gave to what it took, such as a ticket's, `called` what people call that;
+    empty where it gives none.
     `partial` says that it was taken but for a part, which `detail` names and which is not tried again.
     """
 
@@ -98,6 +99,7 @@ class Delivery:
     again: bool = True
     rest_seconds: float = 0.0
     reference: str = ""
+    called: str = ""
     partial: bool = False
 
 

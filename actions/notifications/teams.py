@@ -21,6 +21,7 @@ VERSION = "1.4"
 MOST_BYTES = 28 * 1024
 """Of a message with every letter beyond ASCII as `\\uXXXX`: how the flow spells it when it passes it on is not told,
 and no other way is longer."""
+CLOSE = {"spacing": "Small"}
 _LEFT_OUT = {"en": "... ({} more characters)", "zh": "...（另有 {} 个字符）"}
 
 
@@ -37,7 +38,7 @@ def payload(text: MessageText) -> dict[str, Any]:
     body = [_runs(_run(text.title, size="Large", weight="Bolder"))]
     # A line end within a run is shown as a space.
     body += [_runs(_run(line)) for line in text.body.split("\n") if line]
-    body += [_runs(_run(f"{label}: ", isSubtle=True), _run(value)) for label, value in text.facts if value]
+    body += [_runs(_run(f"{label}: ", isSubtle=True), _run(value)) | CLOSE for label, value in text.facts if value]
     card = {
         "$schema": SCHEMA,
         "type": "AdaptiveCard",

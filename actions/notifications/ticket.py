@@ -61,17 +61,22 @@ class Evidence:
     name: str = ""
     content: bytes = field(default=b"", repr=False)
     why: str = ""
+    why_zh: str = ""
 
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.content).hexdigest() if self.content else ""
 
-    @property
-    def said(self) -> str:
+    def said(self, language: str) -> str:
         """The sentence for the ticket."""
+        size, chinese = len(self.content), language == "zh"
         if not self.content:
-            return f"none: {self.why}"
-        return f"{self.name}, {len(self.content)} bytes, SHA-256 {self.sha256}"
+            return f"无：{self.why_zh or self.why}" if chinese else f"none: {self.why}"
+        return (
+            f"{self.name}，{size} 字节，SHA-256 {self.sha256}"
+            if chinese
+            else (f"{self.name}, {size} bytes, SHA-256 {self.sha256}")
+        )
 
 
 @dataclass(slots=True)
@@ -158,8 +163,8 @@ class TicketChannel:
         shown = f"{done or 'told'} {begun.shown or ticket}"
         refused = self._attach(begun, words | {"ticket": ticket}) if begun.evidence.content else ""
         if refused:
-            return Delivery(True, f"{shown}; without the evidence: {refused}", 1, reference=ticket, partial=True)
-        return Delivery(True, shown, 1, reference=ticket)
+            shown = f"{shown}; without the evidence: {refused}"
+        return Delivery(True, shown, 1, reference=ticket, called=begun.shown, partial=bool(refused))
 
     def _find(self, words: Words) -> str:
         """The name of the open ticket; empty where there is none."""
@@ -275,7 +280,7 @@ class TicketChannel:
             "card": decision.incident,
             "decision": decision.id,
             "at": to_iso(message.at_ms),
-            "evidence": evidence.said,
+            "evidence": evidence.said(settings.language),
         }
         words = {name: self._template.neutral(no_mention(_tidy(value))) for name, value in told.items()}
         words |= {"runbook": links.runbook(decision), "console": links.console}
@@ -289,19 +294,21 @@ class TicketChannel:
         decision, make = message.first, self._dependencies.evidence
         name = self._id(decision)
         if message.resolved or message.reference:
-            return Evidence(why="it goes with the first message of a ticket")
+            return Evidence(why="it goes with the first message of a ticket", why_zh="随工单的第一条消息附上")
         if message.test:
             return Evidence(f"tocsin-test-{name}.txt", TEST_CONTENT)
         if not self._asked.evidence or make is None:
-            return Evidence(why="it is not asked for")
+            return Evidence(why="it is not asked for", why_zh="未启用")
         if decision.subject.kind is not SubjectKind.GPU:
-            return Evidence(why="this is about no single GPU")
+            return Evidence(why="this is about no single GPU", why_zh="与单个 GPU 无关")
         try:
             content = make(decision.subject.name, round(self._asked.evidence_days * DAY), self._asked.evidence_owners)
         except TocsinError as error:
             return Evidence(why=clip(clean(str(error)), 200))
         if len(content) > self._asked.evidence_bytes:
-            return Evidence(why=f"it has {len(content)} bytes; tocsin evidence makes it by hand")
+            size = len(content)
+            why_zh = f"共 {size} 字节；可用 tocsin evidence 手动生成"
+            return Evidence(why=f"it has {size} bytes; tocsin evidence makes it by hand", why_zh=why_zh)
         return Evidence(f"tocsin-evidence-{name}.tar", content)
 
 

@@ -29,7 +29,7 @@ class ChannelTrial:
 
     @property
     def ok(self) -> bool:
-        return self.sent.ok and (self.ended is None or self.ended.ok)
+        return self.sent.ok and not self.sent.partial and (self.ended is None or self.ended.ok)
 
     def as_dict(self) -> dict[str, object]:
         end = None if self.ended is None else self.ended.detail

@@ -70,14 +70,14 @@ class CardAction(Wire):
 class CardEvidence(Wire):
     """One thing that a card rests on, or that was said about it."""
 
-    kind: Literal["finding", "forecast", "guard", "decision", "earlier", "alert", "silence"]
+    kind: Literal["finding", "forecast", "guard", "decision", "earlier", "alert", "silence", "ticket"]
     text: str
     text_zh: str = ""
     """The same in Chinese; empty where there is English alone."""
     at: Instant | None = None
     name: str = ""
     """Of a finding its rule, of a guard its name, of a decision its action, of another's alert its name, of a silence
-    at Alertmanager whose it is."""
+    at Alertmanager whose it is, of a ticket the channel that opened it."""
     decision: str = ""
     """Id of the decision that a guard or decision is about."""
     xid: int | None = None

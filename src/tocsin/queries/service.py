@@ -47,6 +47,7 @@ from tocsin.journal.witness import in_words
 from tocsin.queries import attention, timeline, views
 from tocsin.queries.background import BackgroundTasks
 from tocsin.queries.cache import Cache, by_effort
+from tocsin.queries.card_tickets import with_tickets
 from tocsin.queries.cards import CardInputs, MadeCard, forecast_levels, make_cards
 from tocsin.queries.cells import CellQueries, Directory
 from tocsin.queries.changes import changes_now
@@ -256,7 +257,7 @@ class BrainService:
             self._fresh_ms,
             brain.alert_silences,
         )
-        return self._alerts.on(make_cards(inputs), snapshot.now_ms)
+        return with_tickets(self._alerts.on(make_cards(inputs), snapshot.now_ms), brain.actions.tickets())
 
     def peers(
         self, uuid: str, by: models.PeerGroup, metrics: Sequence[str], start_ms: int, end_ms: int, points: int

@@ -10,15 +10,20 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 from werkzeug import Request, Response
 
 SECRET = "robot@example.com:t0ken-0123456789"
 BASIC = "Basic " + base64.b64encode(SECRET.encode()).decode()
 JIRA_VALUES = {"project": "GPU", "issuetype": "Task", "resolve_transition": "31"}
 SNOW_VALUES = {"assignment_group": "GPU Repair", "close_code": "Solved (Permanently)"}
-ADF_NODES = {"doc", "paragraph", "codeBlock", "text"}
+ADF = jsonschema.Draft4Validator(
+    json.loads((Path(__file__).parents[2] / "data" / "atlassian" / "adf_v1.json").read_text())
+)
+"""The document format as Atlassian publishes it."""
 
 
 @dataclass
@@ -159,16 +164,8 @@ class JiraCloud(TicketDouble):
         return _json(200, [{"filename": file.filename}])
 
     def check_text(self, document: Any) -> None:
-        """Refuse what is no document: every node of a known type, no empty text."""
-        _need(document.get("type") == "doc" and document.get("version") == 1, "no document")
-        self._check_node(document)
-
-    def _check_node(self, node: Any) -> None:
-        _need(node["type"] in ADF_NODES, f"node {node['type']}")
-        if node["type"] == "text":
-            _need(node["text"] and set(node) == {"type", "text"}, "text nodes must not be empty")
-        for inner in node.get("content", ()):
-            self._check_node(inner)
+        """Refuse what is no document."""
+        _need(ADF.is_valid(document), "INVALID_INPUT")
 
 
 class JiraDataCenter(JiraCloud):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from pytest_httpserver import HTTPServer
+from werkzeug import Response
 
 from tocsin.cli.main import cli
 from tocsin.domain.errors import InputError
 from tocsin_testing.servers import free_port
+from tocsin_testing.ticket_doubles import SECRET, JiraCloud
 
 
 def _run(folder: Path, text: str, *arguments: str) -> Result:
@@ -110,3 +113,34 @@ mail = {{ host = "127.0.0.1", port = {free_port()}, sender = "a@b.c", to = ["d@e
     assert result.exit_code == 1
     shown = (Path(__file__).parents[3] / "docs" / "notifications.md").read_text(encoding="utf-8")
     assert f"```text\n{result.output}```" in shown
+
+
+def test_a_ticket_is_opened_and_resolved_and_a_card_goes_to_teams(httpserver: HTTPServer, tmp_path: Path) -> None:
+    jira = JiraCloud()
+    httpserver.expect_request("/flow").respond_with_data(status=202)
+    httpserver.expect_request(re.compile("/rest/.*")).respond_with_handler(jira)
+    base = httpserver.url_for("")
+    text = f"""
+[[notify.channels]]
+name = "repair"
+kind = "ticket"
+url = "{base}"
+secret = "{SECRET}"
+[notify.channels.ticket]
+template = "jira_cloud"
+values = {{ project = "GPU", issuetype = "Task", resolve_transition = "31" }}
+[[notify.channels]]
+name = "team"
+kind = "teams"
+url = "{base}/flow?sig=0123456789"
+"""
+    result = _run(tmp_path, text)
+    assert result.output.splitlines() == [
+        "ok  repair (ticket): opened GPU-1; end: resolved GPU-1",
+        "ok  team (teams): answered 202",
+    ]
+    assert jira.asked == ["find", "open", "attach", "state", "comment", "transition"]
+    jira.instead = lambda step: Response("", 403) if step == "attach" else None
+    partly = _run(tmp_path, text, "--channel", "repair")
+    assert partly.exit_code == 1
+    assert partly.output.startswith("failed  repair (ticket): opened GPU-2; without the evidence: attach: answered 403")

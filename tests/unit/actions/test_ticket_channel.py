@@ -17,7 +17,6 @@ from werkzeug import Response
 from tocsin.actions.notifications.channel import (
     Channel,
     ChannelDependencies,
-    Delivery,
     Message,
     Phase,
     build_channel,
@@ -31,7 +30,7 @@ from tocsin.domain.finding import Subject, SubjectKind
 from tocsin_testing.builders import T0
 from tocsin_testing.notify_world import DECISION, LINKS, channel_settings, message
 from tocsin_testing.servers import free_port
-from tocsin_testing.ticket_doubles import DOUBLES, SECRET, JiraCloud, ServiceNow, TicketDouble
+from tocsin_testing.ticket_doubles import DOUBLES, SECRET, JiraCloud, RefusedError, ServiceNow, TicketDouble
 
 BUNDLE = b"ustar\0" * 300
 KEY = f"ticket|{DECISION.incident}"
@@ -319,5 +318,23 @@ def test_tickets_that_wait_for_a_system_that_is_away_hold_little(jira: Desk) -> 
     assert len(jira.asked_for) == made + 1
 
 
-def test_deliveries_of_others_name_no_ticket() -> None:
-    assert (Delivery(True, "", 1).reference, Delivery(True, "", 1).partial) == ("", False)
+@pytest.mark.parametrize("text", ["", "x"])
+def test_the_double_of_jira_takes_no_empty_text(text: str) -> None:
+    leaf = {"type": "text", "text": text}
+    document = {"type": "doc", "version": 1, "content": [{"type": "paragraph", "content": [leaf]}]}
+    if text:
+        JiraCloud().check_text(document)
+    else:
+        with pytest.raises(RefusedError):
+            JiraCloud().check_text(document)
+
+
+@pytest.mark.parametrize(("language", "said"), [("en", "Evidence: none: it is not asked for"), ("zh", "无：未启用")])
+def test_the_evidence_is_told_in_the_channels_language(jira: Desk, language: str, said: str) -> None:
+    found = channel_settings(
+        "ticket", url=jira.server.url_for(""), language=language, **jira.double.channel(evidence=False)
+    )
+    channel = build_channel(ChannelDependencies(found, LINKS))
+    assert channel.send([_told()]).ok
+    channel.close()
+    assert said in _said(jira.double.only.fields)

@@ -22,5 +22,6 @@ class TicketEvidence:
         """The sealed archive over the last `span_ms`. Raises TocsinError where it cannot be made."""
         if self._brain is None or self._service is None:
             raise Unavailable("the brain has not started yet")
-        now_ms = self._brain.clock.now_ms()
-        return b"".join(self._service.evidence(uuid, now_ms - span_ms, now_ms, with_owners))
+        # What was written down at this very instant is in it too: the end of a span is not.
+        end_ms = self._brain.clock.now_ms() + 1
+        return b"".join(self._service.evidence(uuid, end_ms - span_ms, end_ms, with_owners))
