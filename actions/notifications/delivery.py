@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import httpx2
 
 from tocsin.actions.notifications.channel import ChannelDependencies, Delivery, Message, MessageText, text_of
-from tocsin.domain.clock import SECOND
+from tocsin.domain.clock import SECOND, Clock, SystemClock
 from tocsin.domain.words import clean, clip
 from tocsin.http_client import http_client
 
@@ -23,6 +23,8 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 LONGEST_REST_SECONDS = 900.0
 """However long a receiver asks to be left alone, it is tried again after this; own choice."""
+LONGEST_ANSWER_SECONDS = 30.0
+"""How long the body of an answer may come, byte by byte; own choice."""
 SIGNATURE_HEADER = "Tocsin-Signature"
 """``t=<seconds since the epoch>,v1=<hexadecimal HMAC-SHA256 of "<t>." followed by the body>``"""
 _TRY_AGAIN = frozenset({408, 425, 429})
@@ -102,8 +104,10 @@ class Receiver:
         name: str = "the url",
         rest: Callable[[float], object] | None = None,
         secrets: Collection[str] = (),
+        clock: Clock | None = None,
     ) -> None:
         self._url = url
+        self._clock = clock or SystemClock()
         self._name = name
         self._secrets = sorted({*_secrets_of(url), *secrets}, key=len, reverse=True)
         self._closed = threading.Event()
@@ -138,7 +142,7 @@ class Receiver:
         try:
             url, headers = self._address(request), dict(request.headers)
             with self._client.stream(request.method, url, content=request.body, headers=headers) as response:
-                said = self._blanked(_read(response))
+                said = self._blanked(_read(response, self._clock))
                 return HttpAnswer(response.status_code, said, response.headers.get("retry-after", ""))
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             return Delivery(False, f"cannot connect: {self._words(error)}", 1)
@@ -203,12 +207,15 @@ def _secrets_of(url: str) -> list[str]:
     return sorted((each for each in held if len(each) >= _SHORTEST_SECRET), key=len, reverse=True)
 
 
-def _read(response: httpx2.Response) -> str:
-    held = b""
+def _read(response: httpx2.Response, clock: Clock) -> str:
+    """The text of the answer. Raises ReadTimeout where it comes so slowly that no time-out of a single read ends it."""
+    held, until = b"", clock.monotonic() + LONGEST_ANSWER_SECONDS
     for chunk in response.iter_bytes():
         held += chunk
         if len(held) >= _MOST_READ:
             break
+        if clock.monotonic() > until:
+            raise httpx2.ReadTimeout(f"the answer took longer than {LONGEST_ANSWER_SECONDS:.0f} s")
     return held[:_MOST_READ].decode(errors="replace")
 
 
@@ -258,7 +265,9 @@ class HttpChannel:
         self.name = settings.name
         self.links = dependencies.links
         self.clock = dependencies.clock
-        self._receiver = Receiver(url or settings.endpoint, settings.timeout_seconds, settings.ca_file)
+        self._receiver = Receiver(
+            url or settings.endpoint, settings.timeout_seconds, settings.ca_file, clock=self.clock
+        )
 
     def encode(self, messages: Sequence[Message]) -> HttpRequest:
         raise NotImplementedError

@@ -120,7 +120,8 @@ class TicketChannel:
         self._headers = _headers(template.headers, settings, asked.values)
         self._attach_headers = self._headers | _headers(template.attach_headers, settings, asked.values)
         secrets = (settings.key, _basic(settings)) if settings.key else ()
-        self._receiver = Receiver(settings.endpoint, settings.timeout_seconds, settings.ca_file, secrets=secrets)
+        seconds, clock = settings.timeout_seconds, dependencies.clock
+        self._receiver = Receiver(settings.endpoint, seconds, settings.ca_file, secrets=secrets, clock=clock)
 
     def ticket_of(self, decision: Decision) -> str:
         return decision.incident or decision.id

@@ -24,7 +24,7 @@ from tocsin.actions.notifications.channel import (
 from tocsin.actions.notifications.ticket import MOST_ATTACHING, TEST_CONTENT
 from tocsin.actions.notifications.trial import marked_message
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin_testing.builders import T0
@@ -268,6 +268,23 @@ def test_one_that_never_answers_is_left_after_the_time_out_and_asked_again(jira:
         channel.close()
     assert (delivery.ok, delivery.again, delivery.certain) == (False, True, False)
     assert delivery.detail.startswith("find: no answer: ReadTimeout")
+
+
+def test_an_answer_that_drips_is_left(jira: Desk) -> None:
+    clock = ManualClock(T0)
+
+    def drops() -> Iterator[bytes]:
+        while True:
+            clock.advance(10_000)
+            yield b" "
+
+    jira.double.instead = lambda step: Response(drops(), 200)
+    found = channel_settings("ticket", url=jira.server.url_for(""), **jira.double.channel())
+    channel = build_channel(ChannelDependencies(found, LINKS, clock))
+    delivery = channel.send([_told()])
+    channel.close()
+    assert (delivery.ok, delivery.again) == (False, True)
+    assert delivery.detail == "find: no answer: ReadTimeout: the answer took longer than 30 s"
 
 
 def test_a_base_url_may_have_a_path(httpserver: HTTPServer) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from tocsin.actions.model.decision_log import Ledger
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.notifications.channel import ChannelDependencies, build_channel
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut, wants
+from tocsin.actions.notifications.report import notice_of
 from tocsin.config.notify import ChannelSettings
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, MINUTE
-from tocsin.domain.decision import OutcomeStatus
+from tocsin.domain.decision import Mode, OutcomeStatus
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.queries.pager_journal import JournalSpan, journal_report
@@ -78,10 +80,13 @@ def test_the_ticket_is_on_record_and_a_restart_goes_on_with_it(rig: Rig) -> None
     rig.restart()
     rig.world.step()
     assert rig.jira.asked == ["find", "open"]
+    assert rig.world.loop.tickets() == {fault.id: {"ticket": "GPU-1"}}
     rig.world.faults.clear()
     rig.world.step()
     assert rig.jira.asked[2:] == ["state", "comment", "transition"]
     assert not rig.jira.only.open
+    assert rig.world.loop.tickets() == {}
+    assert json.loads(json.dumps(rig.world.loop.folded()))["plain"]["references"] == {"ticket": {}}
     assert rig.counted("delivered") == rig.counted("resolved") == 1
 
 
@@ -184,3 +189,9 @@ def test_tickets_are_for_hardware_unless_set_otherwise() -> None:
     assert [one for one in Category if _wanted(one)] == [Category.HARDWARE]
     assert all(_wanted(one, categories=[]) for one in Category)
     assert [one for one in Category if _wanted(one, categories=["memory"])] == [Category.MEMORY]
+
+
+def test_a_ticket_system_gets_no_morning_report() -> None:
+    report = notice_of(date(2026, 11, 26), "All is well.", "", T0, mode=Mode.OBSERVE, simulated=False)
+    assert wants(channel_settings("slack"), report)
+    assert not wants(channel_settings("ticket", **JiraCloud().channel(categories=[]), min_level="note"), report)
