@@ -119,6 +119,18 @@ class Delivered:
                 self.called.setdefault(channel, {})[payload["message"]] = payload["called"]
         return "outcome" in payload
 
+    def plain(self) -> dict[str, Any]:
+        """All but what must be told when it ends, by name, for a checkpoint of the journal."""
+        return {
+            "done": self.told,
+            "pages": self.pages,
+            "summaries": self.summaries,
+            "gathered": self.gathered,
+            "lowered": self.lowered,
+            "references": self.references,
+            "called": self.called,
+        }
+
     def open_as_json(self) -> dict[str, Any]:
         """What must be told when it ends, for a checkpoint of the journal."""
         return {
