@@ -331,28 +331,39 @@ class UsageTable:
         found: int | None = self._read(query)[0][0]
         return found
 
-    def groups(self, first_day: int, last_day: int, by: Sequence[str]) -> list[DayGroup]:
-        """Sums of the days from `first_day` to `last_day` by day, model, kind and what `by` names, of `GROUPS`."""
+    def groups(
+        self, first_day: int, last_day: int, by: Sequence[str], whose: Collection[str] | None = None
+    ) -> list[DayGroup]:
+        """Sums of the days from `first_day` to `last_day` by day, model, kind and what `by` names, of `GROUPS`.
+
+        `whose` are the namespaces and accounts whose work alone counts; None: everybody's.
+        """
+        only, names_of = _only(whose)
         names = "".join(f", {_DIMENSIONS[name]}" for name in by)
         numbers = ", ".join(str(place + 1) for place in range(4 + len(by)))
         sums = ", ".join(f"sum(r.{name})" for name in _SUMS)
         found = self._read(
             f"SELECT r.day, r.model, r.kind, h.key != ''{names}, {sums} FROM ({_BOTH}) r"
-            f" JOIN holder h ON h.id = r.holder GROUP BY {numbers}",
-            (first_day, last_day, first_day, last_day),
+            f" JOIN holder h ON h.id = r.holder{only} GROUP BY {numbers}",
+            (first_day, last_day, first_day, last_day, *names_of),
         )
         end = 4 + len(by)
         return [
             DayGroup(one[0], one[1], one[2], tuple(one[4:end]), bool(one[3]), _row((*one[end:], b""))) for one in found
         ]
 
-    def profiles(self, first_day: int, last_day: int) -> list[JobProfile]:
-        """The profile of each holder and model over some days, by key, then model."""
+    def holders(self) -> list[Holder]:
+        """Everybody on file."""
+        return [Holder(*one) for one in self._read("SELECT key, job, namespace, user, team, account FROM holder")]
+
+    def profiles(self, first_day: int, last_day: int, whose: Collection[str] | None = None) -> list[JobProfile]:
+        """The profile of each holder and model over some days, by key, then model; `whose` as for `groups`."""
+        only, names_of = _only(whose)
         found = self._read(
             f"SELECT h.key, h.job, h.namespace, h.user, h.team, h.account, r.model, r.day, r.profile FROM ({_BOTH}) r"
-            " JOIN holder h ON h.id = r.holder WHERE length(r.profile) > 0 AND h.key NOT IN ('', '?', '+')"
-            " ORDER BY h.key, r.model, r.day",
-            (first_day, last_day, first_day, last_day),
+            " JOIN holder h ON h.id = r.holder AND length(r.profile) > 0 AND h.key NOT IN ('', '?', '+')"
+            f"{only} ORDER BY h.key, r.model, r.day",
+            (first_day, last_day, first_day, last_day, *names_of),
         )
         made: dict[tuple[str, str], JobProfile] = {}
         for *names, model, day, raw in found:
@@ -367,6 +378,14 @@ class UsageTable:
     def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._lock:
             return self._db.execute(query, values).fetchall()
+
+
+def _only(whose: Collection[str] | None) -> tuple[str, list[str]]:
+    """The clause for the work of these namespaces and accounts, and its values; without `whose` there is none."""
+    if whose is None:
+        return "", []
+    marks, names = _marks(len(whose)), sorted(whose)
+    return f" WHERE h.key != '' AND (h.namespace IN ({marks}) OR h.account IN ({marks}))", [*names, *names]
 
 
 def _claim(path: Path) -> int | None:

@@ -21,6 +21,7 @@ from tocsin.api.routes_slack import SlackPresses, slack_router
 from tocsin.api.routes_usage import usage_router
 from tocsin.api.service import Service
 from tocsin.api.signatures import Replays
+from tocsin.api.tenancy import Names, vocabulary_of
 from tocsin.config.access import ApiSettings
 from tocsin.domain.clock import Clock, SystemClock
 
@@ -70,6 +71,16 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
     replays = Replays(clock)
     app.state.desks = Desks(settings.desks, clock, replays)
     app.state.slack = SlackPresses(settings.slack, clock, replays, service)
-    app.add_middleware(Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused)
+
+    def names(namespaces: frozenset[str]) -> Names:
+        # The document is made once, at the first question of a tenant.
+        if app.state.vocabulary is None:
+            app.state.vocabulary = vocabulary_of(app.openapi())
+        return service.names_of_others(namespaces, app.state.vocabulary)
+
+    app.state.vocabulary = None
+    app.add_middleware(
+        Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused, names=names
+    )
     errors.install(app)
     return app

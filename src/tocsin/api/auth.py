@@ -15,6 +15,7 @@ from tocsin.api.errors import ApiError
 from tocsin.api.oidc import OidcVerifier, looks_like_jwt
 from tocsin.api.principal import Principal, simple
 from tocsin.api.sessions import PREFIX, LoginSessions, digest_of
+from tocsin.api.tenancy import require_declared
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.config.host_tokens import host_of_token
 from tocsin.domain.clock import Clock
@@ -49,7 +50,15 @@ def _known_tokens(tokens: Iterable[Token]) -> list[tuple[str, Principal]]:
         if any(hmac.compare_digest(digest, other) for other, _ in known):
             field = f"api.tokens.{token.name}.secret"
             raise InputError(field, "(hidden)", "two tokens have this secret", "give each its own")
-        known.append((digest, simple(token.name, token.role, token.scopes, token.host, personal=token.personal)))
+        found = simple(
+            token.name,
+            token.role,
+            token.scopes,
+            token.host,
+            personal=token.personal,
+            namespaces=token.namespaces,
+        )
+        known.append((digest, found))
     return known
 
 
@@ -132,6 +141,8 @@ def _require(*roles: Role) -> Callable[..., Coroutine[Any, Any, Principal]]:
     async def check(request: Request, _documented: Annotated[object, Security(_SCHEME)] = None) -> Principal:
         principal: Principal = request.state.principal
         require_role(principal, roles)
+        if principal.namespaces:
+            require_declared(request.method, request.scope["route"].path, principal.name)
         return principal
 
     _ROLES[check] = roles

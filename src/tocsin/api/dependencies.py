@@ -8,6 +8,7 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.routing import APIRoute
 
 from tocsin.api.errors import ApiError
+from tocsin.api.principal import Principal
 from tocsin.api.service import Service
 from tocsin.domain.clock import DAY, HOUR, from_iso
 from tocsin.domain.errors import InputError
@@ -41,7 +42,18 @@ def credential_of(request: Request) -> str:
 
 
 Credential = Annotated[str, Depends(credential_of)]
-ServiceDep = Annotated[Service, of_app("service")]
+
+
+def service_for(request: Request) -> Service:
+    """The service as whoever asks may see it: a tenant's has that tenant's own alone."""
+    service: Service = request.app.state.service
+    principal: Principal | None = getattr(request.state, "principal", None)
+    if principal is None or not principal.namespaces:
+        return service
+    return service.for_tenant(principal.name, principal.namespaces)
+
+
+ServiceDep = Annotated[Service, Depends(service_for)]
 Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a GPU or MIG instance.")]
 DecisionId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a decision.")]
 CardId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a card, or of one of its incidents.")]

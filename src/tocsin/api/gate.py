@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
@@ -18,6 +19,7 @@ from tocsin.api.auth import Authenticator
 from tocsin.api.buckets import TokenBuckets
 from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
+from tocsin.api.tenancy import Names, StruckSend
 from tocsin.config.access import ApiSettings, Role
 from tocsin.domain.clock import Clock
 
@@ -135,7 +137,7 @@ def too_many(seconds: float, code: str = "rate_limited", what: str = "too many r
 class Gate:
     """ASGI middleware: origin, principal, rate, number, size and pace of requests.
 
-    `refused` gets the code of whatever is turned away here.
+    `refused` gets the code of whatever is turned away here; `names` tells those that a tenant must not read.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class Gate:
         settings: ApiSettings,
         clock: Clock,
         refused: Callable[[str], None],
+        names: Callable[[frozenset[str]], Names] = lambda _namespaces: Names(),
     ) -> None:
         limits = settings.limits
         self._app = app
@@ -156,6 +159,7 @@ class Gate:
         # One caller's quarter must hold the largest body.
         self._budget = BodyBudget(max(limits.body_bytes_in_flight, 4 * settings.max_body_bytes))
         self._refused = refused
+        self._names = names
         self._people = TokenBuckets(clock, limits.requests_per_second, limits.request_burst)
         self._agents = TokenBuckets(clock, limits.agent_requests_per_second, limits.agent_request_burst)
         self._strangers = TokenBuckets(clock, limits.refused_per_second, limits.refused_burst)
@@ -180,9 +184,15 @@ class Gate:
         limit = self._limit(scope["path"])
         body = _Body(receive, limit, self._body_seconds, self._bytes_per_second, self._budget, caller)
         try:
-            await self._app(scope, body.receive, send)
+            await self._app(scope, body.receive, self._way(scope, send))
         finally:
             self._budget.give_back(caller, body.seen)
+
+    def _way(self, scope: Scope, send: Send) -> Send:
+        principal: Principal | None = scope.get("state", {}).get("principal")
+        if principal is None or not principal.namespaces:
+            return send
+        return StruckSend(send, partial(self._names, principal.namespaces))
 
     def _limit(self, path: str) -> int:
         most = SIGNED_PATHS.get(path, MAX_CONTROL_BYTES)

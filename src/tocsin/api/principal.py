@@ -18,10 +18,12 @@ def least_role(roles: Iterable[Role]) -> Role:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A role, limited to some actions in some pools where `scopes` names any."""
+    """A role, limited to some actions in some pools where `scopes` names any, and to the work of some namespaces where
+    there are any."""
 
     role: Role
     scopes: tuple[AccessScope, ...] = ()
+    namespaces: frozenset[str] = frozenset()
 
     def covers(self, action: str, pool: str) -> bool:
         """Whether `action` is granted in `pool`; an empty `pool` is the whole fleet."""
@@ -52,6 +54,13 @@ class Principal:
         return max((grant.role for grant in self.grants), key=_RANK.index)
 
     @property
+    def namespaces(self) -> frozenset[str]:
+        """Of a tenant, whose every grant names some: those that are read alone; empty for whoever reads the fleet."""
+        if not all(grant.namespaces for grant in self.grants):
+            return frozenset()
+        return frozenset[str]().union(*(grant.namespaces for grant in self.grants))
+
+    @property
     def limited(self) -> bool:
         """Whether any scope has to be looked at."""
         return any(grant.scopes for grant in self.grants)
@@ -76,14 +85,21 @@ class Principal:
 
 
 def simple(
-    name: str, role: Role, scopes: Sequence[AccessScope] = (), host: str = "", *, personal: bool = False
+    name: str,
+    role: Role,
+    scopes: Sequence[AccessScope] = (),
+    host: str = "",
+    *,
+    personal: bool = False,
+    namespaces: Iterable[str] = (),
 ) -> Principal:
     """A principal with one role."""
     hosts = frozenset({host.lower()}) if host else frozenset[str]()
-    return Principal(name, (Grant(role, tuple(scopes)),), hosts, personal=personal)
+    return Principal(name, (Grant(role, tuple(scopes), frozenset(namespaces)),), hosts, personal=personal)
 
 
 def grants_of(groups: Iterable[str], mapping: Sequence[GroupRole]) -> tuple[Grant, ...]:
     """What the members of `groups` may do; capitals do not matter. Empty where no group is mapped."""
     held = {group.casefold() for group in groups}
-    return tuple(Grant(row.role, tuple(row.scopes)) for row in mapping if row.group.casefold() in held)
+    mapped = [row for row in mapping if row.group.casefold() in held]
+    return tuple(Grant(row.role, tuple(row.scopes), frozenset(row.namespaces)) for row in mapped)

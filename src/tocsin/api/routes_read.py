@@ -54,7 +54,13 @@ read_router = APIRouter(
 @read_router.get("/me", tags=["fleet"])
 async def me(who: Anyone) -> Whoami:
     """Name, role and scopes of whoever sends the request."""
-    return Whoami(name=who.name, role=who.role.value, scopes=who.scope_texts(), hosts=sorted(who.hosts))
+    return Whoami(
+        name=who.name,
+        role=who.role.value,
+        scopes=who.scope_texts(),
+        hosts=sorted(who.hosts),
+        namespaces=sorted(who.namespaces),
+    )
 
 
 @read_router.get("/fleet", tags=["fleet"])

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import JsonValue
 
+from tocsin.api.tenancy import Names
 from tocsin.client import control, models
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
@@ -123,6 +124,12 @@ class Service(Protocol):
     @property
     def cells(self) -> CellService:
         """The other cells of the fleet."""
+
+    def for_tenant(self, name: str, namespaces: frozenset[str]) -> Service:
+        """The same as a tenant sees it: its own GPUs, jobs and cost; what is about others raises ApiError 403."""
+
+    def names_of_others(self, namespaces: frozenset[str], vocabulary: frozenset[str]) -> Names:
+        """Names that a tenant must not read; `vocabulary` are words of the API that nobody's name takes away."""
 
     def ready(self) -> control.Readiness:
         """Whether the brain can do its work; answers within a second also where it cannot."""

@@ -75,6 +75,8 @@ class Whoami(Wire):
     """What may be decided where, as `pools: actions`; empty: whatever the role may."""
     hosts: list[str] = Field(default_factory=list)
     """Nodes whose telemetry may be written; empty: any."""
+    namespaces: list[str] = Field(default_factory=list)
+    """Whose GPUs, jobs and cost alone are read; empty: the whole fleet."""
 
 
 class OidcMethod(Wire):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -48,6 +49,16 @@ class AccessScope(Section):
         return value
 
 
+Namespaces = list[Annotated[str, Field(min_length=1, max_length=253)]]
+_Tenant = TypeVar("_Tenant")
+
+
+def _tenant_reads(section: _Tenant, role: Role, namespaces: Sequence[str]) -> _Tenant:
+    if namespaces and role is not Role.VIEWER:
+        raise ValueError(f"namespaces is for role viewer; {role.value} acts on the fleet")
+    return section
+
+
 class Token(Section):
     """One bearer token of the API."""
 
@@ -63,6 +74,13 @@ class Token(Section):
     """The one node whose telemetry it may write; empty: any."""
     personal: bool = False
     """Whether one person alone has it: then an acknowledgement with it keeps its cause out of the breaker."""
+    namespaces: Namespaces = Field(default_factory=list)
+    """For role `viewer`: the Kubernetes namespaces and Slurm accounts whose GPUs, jobs and cost alone it reads; empty:
+    the whole fleet."""
+
+    @model_validator(mode="after")
+    def _tenant_reads(self) -> Self:
+        return _tenant_reads(self, self.role, self.namespaces)
 
 
 class GroupRole(Section):
@@ -74,6 +92,13 @@ class GroupRole(Section):
     """`viewer`, `operator` or `admin`."""
     scopes: list[AccessScope] = Field(default_factory=list)
     """What they may decide, and where; empty: whatever the role may."""
+    namespaces: Namespaces = Field(default_factory=list)
+    """For role `viewer`: the Kubernetes namespaces and Slurm accounts whose GPUs, jobs and cost alone they read; empty:
+    the whole fleet. Who is also in a group without reads the fleet."""
+
+    @model_validator(mode="after")
+    def _tenant_reads(self) -> Self:
+        return _tenant_reads(self, self.role, self.namespaces)
 
 
 class OidcSettings(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from prometheus_client import generate_latest
 from pydantic import JsonValue
@@ -13,7 +13,8 @@ from pydantic import JsonValue
 from tocsin import __version__
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.scope import base_key
-from tocsin.api.service import Detail
+from tocsin.api.service import Detail, Service
+from tocsin.api.tenancy import Names
 from tocsin.client import control, models
 from tocsin.client.errors import NotFound
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
@@ -67,6 +68,7 @@ from tocsin.queries.plans import plans_now
 from tocsin.queries.rule_records import rule_records
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.silences import SilenceService
+from tocsin.queries.tenants import TenantService, names_of_others
 from tocsin.queries.usage import UsageQueries
 from tocsin.queries.views import peer_band
 from tocsin.queries.what_if import what_if_now
@@ -141,13 +143,14 @@ class BrainService:
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
         self._reports = Cache[str, PagerReport](wall.monotonic, by_effort, most=1)
         self._morning = Cache[int, MorningReport](wall.monotonic, by_effort, most=4)
+        self._others = Cache[frozenset[str], Names](wall.monotonic, by_effort)
         self._changes = Cache[tuple[int, int], Changes](wall.monotonic, by_effort, most=4)
         self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
         hours = CostHours(brain.store, brain.clock, wall)
         self._outlook = ForecastQueries(brain, self._tasks, hours, lambda: self.scoreboard().hazards, wall.monotonic)
         self._costs = CostQueries(brain, hours, wall.monotonic)
         self._usage = UsageQueries(brain)
-        self.silences = SilenceService(brain, self._made_cards, self._made_card)
+        self.silences = SilenceService(brain, self.made_cards, self._made_card)
 
     def now_ms(self) -> int:
         return self._brain.clock.now_ms()
@@ -219,7 +222,7 @@ class BrainService:
         return found.model_copy(update={"waiting": views.waiting(brain.statuses())})
 
     def cards(self, limit: int, state: CardState | None = None, *, hidden: bool = False) -> Cards:
-        made = [one.card for one in self._made_cards()]
+        made = [one.card for one in self.made_cards()]
         wanted = [one for one in made if (one.state is not CardState.RESOLVED if state is None else one.state is state)]
         wanted = [one for one in wanted if (one.hidden is not None) is hidden]
         by = {one.hidden.id: one.hidden.silence for one in made if one.hidden is not None}
@@ -236,12 +239,13 @@ class BrainService:
         return self._made_card(card_id).card
 
     def _made_card(self, card_id: str) -> MadeCard:
-        found = next((one for one in self._made_cards() if card_id in one.ids), None)
+        found = next((one for one in self.made_cards() if card_id in one.ids), None)
         if found is None:
             raise NotFound(f"no card {card_id}; tocsin cards or GET /v1/cards lists them")
         return found
 
-    def _made_cards(self) -> list[MadeCard]:
+    def made_cards(self) -> list[MadeCard]:
+        """Every card, with the incidents that it stands for."""
         brain, snapshot = self._brain, self._fleet_map.look()
         inputs = CardInputs(
             snapshot,
@@ -428,7 +432,7 @@ class BrainService:
 
     def morning_report(self, hours: int) -> MorningReport:
         def made() -> MorningReport:
-            return report_now(self._brain, [one.card for one in self._made_cards()], hours)
+            return report_now(self._brain, [one.card for one in self.made_cards()], hours)
 
         return self._morning.get(hours, made)
 
@@ -472,6 +476,27 @@ class BrainService:
 
     def cost(self, start_ms: int, end_ms: int) -> CostOut:
         return self._costs.cost(start_ms, end_ms)
+
+    def for_tenant(self, name: str, namespaces: frozenset[str]) -> Service:
+        # It has what is shown, and refuses by itself what it has not.
+        return cast(Service, TenantService(self, self._brain, name, namespaces))
+
+    def names_of_others(self, namespaces: frozenset[str], vocabulary: frozenset[str]) -> Names:
+        return self._others.get(namespaces, lambda: names_of_others(self._brain, namespaces, vocabulary))
+
+    def usage_of(
+        self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int, whose: frozenset[str]
+    ) -> UsageOut:
+        """As `usage`, of the work of some namespaces and accounts alone."""
+        return self._usage.usage(first_day, last_day, by, limit, whose)
+
+    def right_size_of(self, first_day: int, last_day: int, limit: int, whose: frozenset[str]) -> RightSizeOut:
+        """As `right_size`, of the jobs of some namespaces and accounts alone."""
+        return self._usage.right_size(first_day, last_day, limit, whose)
+
+    def diagnosed(self, readings: Sequence[Reading], host: str = "") -> list[Diagnosis]:
+        """As `diagnoses`, of the GPUs of `readings` alone."""
+        return diagnose_fleet(self._brain.store, readings, self.now_ms(), host)
 
     def usage(self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int) -> UsageOut:
         return self._usage.usage(first_day, last_day, by, limit)

@@ -95,10 +95,20 @@ class UsageQueries:
         self._brain = brain
         self._prices = brain.usage.prices
 
-    def usage(self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int) -> UsageOut:
-        """Usage from `first_day` to `last_day` by `by`; of more than `limit` groups the smallest are one row."""
+    def usage(
+        self,
+        first_day: int,
+        last_day: int,
+        by: Sequence[UsageBy],
+        limit: int,
+        whose: frozenset[str] | None = None,
+    ) -> UsageOut:
+        """Usage from `first_day` to `last_day` by `by`; of more than `limit` groups the smallest are one row.
+
+        `whose` are the namespaces and accounts whose work alone is summed; None: everybody's.
+        """
         keeper = self._brain.usage
-        sums = summed(keeper.table.groups(first_day, last_day, by), self._prices)
+        sums = summed(keeper.table.groups(first_day, last_day, by, whose), self._prices)
         order = sorted(sums.items(), key=lambda one: (-sum(one[1].row.seconds), one[0]))
         rows = [one.out(dict(zip(by, names, strict=True)), held=held) for (held, names), one in order[:limit]]
         if len(order) > limit:
@@ -115,15 +125,17 @@ class UsageQueries:
             groups=len(order),
             rows=rows,
             total=_together(sums.values()).out({}, held=True),
-            late=len(keeper.table.late()),
+            late=len(keeper.table.late()) if whose is None else 0,
         )
 
-    def right_size(self, first_day: int, last_day: int, limit: int) -> RightSizeOut:
-        """What jobs seen from `first_day` to `last_day` would have needed."""
+    def right_size(
+        self, first_day: int, last_day: int, limit: int, whose: frozenset[str] | None = None
+    ) -> RightSizeOut:
+        """What jobs seen from `first_day` to `last_day` would have needed; `whose` as for `usage`."""
         brain = self._brain
         least = brain.settings.usage.right_size_hours
         cards = _cards(brain)
-        found = right_sizes(brain.usage.table.profiles(first_day, last_day), cards, least)
+        found = right_sizes(brain.usage.table.profiles(first_day, last_day, whose), cards, least)
         counts = Counter(one.unfit for one in found)
         order = sorted(found, key=_weight)
         return RightSizeOut(
