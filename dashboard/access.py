@@ -28,6 +28,7 @@ DECIDERS = ("operator", "admin")
 _SESSION = "login.session"
 _ENDED = "login.ended"
 _OLD = "answers.old"
+_TENANT = "login.tenant"
 _TOLD_SECONDS = 3 * REFRESH_SECONDS
 """How long the age of a run's answers is told: until the next run of the page, and a little longer."""
 
@@ -77,6 +78,21 @@ def current_token() -> str:
     """The token of whoever is logged in, else the dashboard's own; only a run of the script knows who that is."""
     login = current_login()
     return login.token if login is not None else own_token()
+
+
+def is_tenant() -> bool:
+    """Whether whoever looks is bound to namespaces, and so sees own GPUs, jobs and cost alone; asked once for each
+    token. False where the API does not answer: what is another's it refuses by itself."""
+    token = current_token()
+    known: tuple[str, bool] | None = st.session_state.get(_TENANT)
+    if known is None or known[0] != token:
+        try:
+            with client_with(token) as client:
+                known = (token, bool(client.me().namespaces))
+        except TocsinError:
+            return False
+        st.session_state[_TENANT] = known
+    return known[1]
 
 
 def connect() -> PageClient:

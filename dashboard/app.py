@@ -7,6 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from tocsin.dashboard import style
+from tocsin.dashboard.access import is_tenant
 from tocsin.dashboard.boundary import boundary
 from tocsin.dashboard.frame import adopt_language, current_text, header, sidebar
 from tocsin.dashboard.login import gate
@@ -27,6 +28,9 @@ PAGES = {
 }
 
 
+# Pages that show a tenant's own; all others are about the fleet, and are not there for a tenant.
+OF_TENANTS = frozenset({"overview", "gpu", "usage"})
+
 # The page at the root, and a name that leads there. Comments, for Streamlit would draw a string that stands by itself.
 FIRST = "overview"
 ALIAS = "now"
@@ -42,9 +46,11 @@ def main() -> None:
     st.set_page_config(page_title="Tocsin", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
     adopt_language()
     text = current_text()
+    tenant = is_tenant()
     pages = [
         st.Page(file, title=text(f"page.{name}"), icon=icon, url_path=name, default=name == FIRST)
         for name, (file, icon) in PAGES.items()
+        if name in OF_TENANTS or not tenant
     ]
     pages.append(st.Page(_to_first, url_path=ALIAS, visibility="hidden"))
     st.logo(str(LOGO), size="large", icon_image=str(ICON))

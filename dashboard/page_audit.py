@@ -140,6 +140,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
         "login",
         "logout",
         "login_locked",
+        "reads",
         "checkpoint",
         "archived",
     ),

@@ -21,7 +21,7 @@ from tocsin.client.models import (
     SeriesResponse,
 )
 from tocsin.dashboard import charts, link, style, timeline
-from tocsin.dashboard.access import api
+from tocsin.dashboard.access import api, is_tenant
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
@@ -413,9 +413,10 @@ def _course(client: Client, detail: GpuDetail, now: str, text: Text) -> None:
         start_ms, end_ms = _range(from_iso(now), text)
         with st.popover(text("gpu.metrics"), icon=":material/tune:"):
             metrics = _wanted(detail, text)
-            groups = [NOBODY, *(group.value for group in PeerGroup)]
+            # Peers are others' GPUs, too.
+            groups = [NOBODY, *(group.value for group in PeerGroup if not is_tenant())]
             by = link.pick(
-                "peers", text("gpu.peers"), groups, PeerGroup.NODE.value, lambda name: text(f"peers.{name}"),
+                "peers", text("gpu.peers"), groups, groups[min(1, len(groups) - 1)], lambda name: text(f"peers.{name}"),
                 show_label=True,
             )  # fmt: skip
     series = client.series(uuid, metrics, start_ms, end_ms + 1, _POINTS) if metrics else None

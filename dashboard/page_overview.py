@@ -12,7 +12,7 @@ from tocsin.client.errors import NotFound
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.client.models_changes import Changes
 from tocsin.dashboard import cards, heatmap, link, style
-from tocsin.dashboard.access import api
+from tocsin.dashboard.access import api, is_tenant
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.decision_control import Hand, forget_news, show_news
 from tocsin.dashboard.fleet_data import MAPS
@@ -120,7 +120,9 @@ def _heading(summary: FleetSummary, text: Text) -> None:
 
 
 def _changed(client: Client) -> Changes | None:
-    """The last hour; None where the brain is of a version that does not tell it."""
+    """The last hour; None for a tenant, and where the brain is of a version that does not tell it."""
+    if is_tenant():
+        return None
     try:
         return client.changes()
     except NotFound:

@@ -58,6 +58,7 @@ BY_HAND = {
 }
 SILENCE = {"id": "s1", "starts_ms": T0, "until_ms": T0 + 60 * MINUTE}
 VERSION_CHANGE = {"component": "driver", "model": "H100", "before": "550.1", "after": "570.2", "hosts": ["node-7"]}
+READ = {"who": "vera", "role": "viewer", "path": "/v1/gpus", "count": 2, "first_ms": T0, "last_ms": T0 + 5}
 ENTRIES: list[tuple[EntryKind, Mapping[str, Any], str]] = [
     (EntryKind.SERVICE_STARTED, {"epoch": 1, "mode": "propose"}, "tocsin"),
     (EntryKind.FINDING_OPENED, {"id": "0123456789abcdef", "finding": FINDING}, "tocsin"),
@@ -120,6 +121,7 @@ ENTRIES: list[tuple[EntryKind, Mapping[str, Any], str]] = [
     (EntryKind.MAINTENANCE_PLANNED, {**SILENCE, "subject": "rack:r12", "reason": "new PDU"}, "ldap:anna"),
     (EntryKind.SILENCE_ENDED, {"id": "s1", "silence": "snooze", "subject": "host:node-7"}, "oidc:olga|ops=1"),
     (EntryKind.VERSIONS_CHANGED, {"changes": [VERSION_CHANGE]}, "tocsin"),
+    (EntryKind.READS, {"reads": [READ], "left_out": 3}, "tocsin"),
 ]
 
 

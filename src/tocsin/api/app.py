@@ -10,6 +10,7 @@ from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
 from tocsin.api.ingest import Ingest
 from tocsin.api.login import LoginService, login_router
+from tocsin.api.read_audit import ReadAudit
 from tocsin.api.routes_cells import cells_control_router, cells_router
 from tocsin.api.routes_decisions import control_router, decisions_router
 from tocsin.api.routes_desk import Desks, desk_router
@@ -65,6 +66,7 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
         routes=[route for router in ROUTERS for route in router.routes],
     )
     app.state.service = service
+    app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads)
     app.state.encoded_map = EncodedMap()
     app.state.ingest = Ingest(settings.max_body_bytes)
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)

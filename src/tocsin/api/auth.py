@@ -143,6 +143,7 @@ def _require(*roles: Role) -> Callable[..., Coroutine[Any, Any, Principal]]:
         require_role(principal, roles)
         if principal.namespaces:
             require_declared(request.method, request.scope["route"].path, principal.name)
+        request.app.state.read_audit.note(principal, request.method, request.url.path)
         return principal
 
     _ROLES[check] = roles

@@ -316,6 +316,19 @@ class RequestLimits(Section):
     """Bytes of all bodies in memory, as they came; more are answered 429. At least four times `max_body_bytes`."""
 
 
+class ReadAuditSettings(Section):
+    """Whose reads of the API are put on record in the journal: who, what path, when, how often."""
+
+    roles: list[Role] = Field(default_factory=list)
+    """Roles whose reads are; empty: none by role."""
+    tenants: bool = False
+    """Whether those of tenants are, who are bound to namespaces."""
+    paths: list[str] = Field(default_factory=lambda: ["*"], min_length=1)
+    """Patterns of paths, such as `/v1/gpus/*`, that count."""
+    every_seconds: float = Field(default=60.0, ge=1, le=3600)
+    """Time that one entry covers: a brain that is killed loses the reads of that long."""
+
+
 class ApiSettings(Section):
     """The brain's HTTP API."""
 
@@ -349,6 +362,8 @@ class ApiSettings(Section):
     """Buttons in Slack."""
     limits: RequestLimits = Field(default_factory=RequestLimits)
     """How much may be asked."""
+    audit_reads: ReadAuditSettings = Field(default_factory=ReadAuditSettings)
+    """Whose reads are put on record."""
 
     @model_validator(mode="after")
     def _host_key_is_long(self) -> Self:

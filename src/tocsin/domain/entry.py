@@ -53,6 +53,7 @@ class EntryKind(StrEnum):
     LOGIN = "login"
     LOGOUT = "logout"
     LOGIN_LOCKED = "login_locked"
+    READS = "reads"
     CHECKPOINT = "checkpoint"
     ARCHIVED = "archived"
 

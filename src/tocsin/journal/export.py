@@ -74,6 +74,7 @@ KINDS: Mapping[EntryKind, Row] = {
     EntryKind.LOGIN: Row("Log-in", 3, "login"),
     EntryKind.LOGOUT: Row("Log-out", 2, "logout"),
     EntryKind.LOGIN_LOCKED: Row("Log-in locked after wrong passwords", 7, "lock"),
+    EntryKind.READS: Row("Reads of the API", 2, "read"),
     EntryKind.CHECKPOINT: Row("State of the journal put on file", 1, "save"),
     EntryKind.ARCHIVED: Row("Old entries of the journal archived", 2, "archive"),
 }

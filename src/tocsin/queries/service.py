@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, cast
 
 from prometheus_client import generate_latest
@@ -576,6 +576,10 @@ class BrainService:
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         self._brain.journal.append(EntryKind(event), detail, actor=actor)
+
+    def record_reads(self, rows: Sequence[Mapping[str, object]], left_out: int) -> None:
+        self._brain.journal.append(EntryKind.READS, {"reads": list(rows), "left_out": left_out})
+        self._brain.metrics.count("tocsin_api_reads_left_out_total", left_out)
 
     def refused(self, reason: str) -> None:
         self._brain.metrics.count("tocsin_api_refused_total", reason=reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -656,6 +656,9 @@ class FakeService(FakeDecisions):
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         self._record(event, actor, dict(detail))
+
+    def record_reads(self, rows: Sequence[Mapping[str, object]], left_out: int) -> None:
+        self._record("reads", "tocsin", {"reads": list(rows), "left_out": left_out})
 
     def refused(self, reason: str) -> None:
         self.refusals[reason] += 1

@@ -20,6 +20,7 @@ from tocsin.actions.notifications.fanout import FanOut, build_notifier
 from tocsin.actions.notifications.webhook import WebhookSender
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.api.app import create_app
+from tocsin.api.read_audit import ReadAudit
 from tocsin.api.routes_slack import SlackPresses
 from tocsin.api.server import ApiServer
 from tocsin.api.starting import Starting
@@ -433,6 +434,9 @@ class ServedBrain:
         starting.refused = service.refused
         app = create_app(service, settings.api, clock)
         self._slack: SlackPresses = app.state.slack
+        self._reads: ReadAudit = app.state.read_audit
+        every = settings.api.audit_reads.every_seconds
+        self.running.threads.append(Periodic("reads", self._reads.look, every, clock))
         starting.app = app
         self._starting = starting
 
@@ -447,6 +451,7 @@ class ServedBrain:
     def stop(self) -> None:
         """Answer no more, and end it."""
         self._starting.app = None
+        self._reads.look()
         self._slack.replies.close()
         self.running.stop()
 
