@@ -196,7 +196,8 @@ def show(detail: GpuDetail, diagnoses: Sequence[Diagnosis], now: str, text: Text
     _predictions(detail, now, text)
     _diagnoses(diagnoses, text)
     _events(detail, text)
-    _decisions(detail, text)
+    if not is_tenant():
+        _decisions(detail, text)
 
 
 # What held a GPU's clocks down, as spans of time.
