@@ -66,6 +66,7 @@ ROUTES: dict[str, Tenancy] = {
     "/v1/scoreboard/report": _REFUSED,
     "/v1/report": _REFUSED,
     "/v1/changes": _REFUSED,
+    "/v1/drift": _REFUSED,
     "/v1/rules": _REFUSED,
     "/v1/plan/state": _REFUSED,
     "/v1/plan/{planner}": _REFUSED,
