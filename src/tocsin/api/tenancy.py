@@ -81,6 +81,15 @@ ROUTES: dict[str, Tenancy] = {
     "/v1/journal/page": _REFUSED,
     "/v1/journal/export": _REFUSED,
     "/v1/orders": _REFUSED,
+    "/v1/cells": _REFUSED,
+    "/v1/cells/cards": _REFUSED,
+    "/v1/cells/decisions": _REFUSED,
+    "/v1/cells/fleet": _REFUSED,
+    "/v1/cells/gpus": _REFUSED,
+    "/v1/cells/incidents": _REFUSED,
+    "/v1/cells/predictions": _REFUSED,
+    "/v1/cells/report": _REFUSED,
+    "/v1/cells/scoreboard": _REFUSED,
     "/metrics": _REFUSED,
 }
 """Every route that is read, by its path; a new one is refused to tenants until it stands here."""
