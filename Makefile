@@ -92,8 +92,8 @@ test:  ## Everything; what needs one processor runs beside what needs another
 release: setup  ## Build the release of this commit into dist/tocsin-VERSION: sdist, wheel, chart, manifests, SBOM, notes, checksums
 	@bash .ci/release.sh $(CURDIR)/$(BIN)/python
 
-bench: setup  ## Print every measured figure in one table, and write it into docs/performance.md
-	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance.md
+bench: setup  ## Print every measured figure in one table, and write it into docs/performance_figures.md
+	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance_figures.md
 
 storms: setup  ## Collapse 1,000 random storms of faults, beside simpler ways, and write the table of docs/topology.md (10 minutes at most)
 	PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.storm_run --write docs/topology.md
@@ -107,7 +107,7 @@ prior: setup  ## Train the model that ships with the package (10 minutes)
 statements: setup  ## Count what each kind of forecast is worth in simulated fleets: the prior that ships (10 minutes)
 	nice $(BIN)/tocsin rehearse prior --commit "$$(git rev-parse HEAD)" --out forecaster/prior/statements.json
 
-backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy.md (45 minutes at most)
+backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR; writes docs/accuracy_figures.md (45 minutes at most)
 	@bash .ci/backtest.sh $(BIN)/tocsin
 
 rehearsal: setup  ## Rehearse the pager once over a quiet fleet: 64 GPUs, 2 days, one seed (some minutes); fails where a bar is missed

@@ -23,4 +23,4 @@ run quantiles
 for pair in "${folders[@]}"; do
     run "${pair%%:*}" --train "$TOCSIN_DATA_DIR/${pair#*:}"
 done
-echo "backtest: docs/accuracy.md written, $(((SECONDS - began + 59) / 60)) minutes" >&2
+echo "backtest: docs/accuracy_figures.md written, $(((SECONDS - began + 59) / 60)) minutes" >&2

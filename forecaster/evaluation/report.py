@@ -1,4 +1,4 @@
-"""The report of all data sets: `accuracy.md` and `research.md`, from `accuracy.json` that holds one part for each."""
+"""The report of all data sets: `accuracy_figures.md` and `research.md`, from `accuracy.json`: one part for each."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tocsin.domain.errors import InputError
 from tocsin.forecaster.evaluation.leak import HONEST, LEAK
 from tocsin.forecaster.evaluation.result import Curve, Figure, ReportSection, ReportTable, Result, SectionPlace
 
-NAME, RESEARCH = "accuracy", "research"
+NAME, FIGURES, RESEARCH = "accuracy", "accuracy_figures", "research"
 ORDER = ("simulator", "backblaze", "titan", "infinitehbd", "gwdg", "smd", "quantiles")
 """Data sets in the order of the report; others follow by name."""
 
 INTRODUCTION = """\
-# Accuracy
+# All figures of accuracy
 
 How often Tocsin is right: first what the running service says, over its own path, then what its parts can do in a
 benchmark. `tocsin backtest` wrote every line of this file; `make backtest` runs all of it on the folders that
@@ -73,7 +73,7 @@ RESEARCHED = """\
 Scorers and detectors that were built and measured and that no running service uses: a rate that is counted from event
 histories, the detector of unusual values, structural signs chosen on other nodes (the service has rules for them). They
 are judged by the protocols of [backtest.md](backtest.md), and written by the same `make backtest` as
-[accuracy.md](accuracy.md). Nothing on this page is a promise of the service.
+[accuracy_figures.md](accuracy_figures.md). Nothing on this page is a promise of the service.
 """
 
 LEAKED = """\
@@ -99,7 +99,7 @@ def put(folder: Path, result: Result, command: str) -> Path:
     text = json.dumps({"parts": ordered}, indent=1, ensure_ascii=False)
     (folder / f"{NAME}.json").write_text(text + "\n", encoding="utf-8")
     (folder / f"{RESEARCH}.md").write_text(research(ordered), encoding="utf-8")
-    path = folder / f"{NAME}.md"
+    path = folder / f"{FIGURES}.md"
     path.write_text(document(ordered), encoding="utf-8")
     return path
 

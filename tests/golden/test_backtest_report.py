@@ -31,7 +31,7 @@ def test_json_of_one_data_set_and_back() -> None:
 
 def test_whole_report(tmp_path: Path) -> None:
     path = put(tmp_path, RESULT, COMMAND)
-    assert path.read_text(encoding="utf-8") == (GOLDEN / "accuracy.md").read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == (GOLDEN / "accuracy_figures.md").read_text(encoding="utf-8")
 
 
 def test_a_part_is_renewed_alone(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_part_is_renewed_alone(tmp_path: Path) -> None:
     put(tmp_path, replace(RESULT, dataset="titan"), "titan's command")
     images = {one.name: one.read_bytes() for one in (tmp_path / IMAGES).iterdir()}
     put(tmp_path, replace(RESULT, sections=RESULT.sections[1:]), "another command")
-    text = (tmp_path / "accuracy.md").read_text(encoding="utf-8")
+    text = (tmp_path / "accuracy_figures.md").read_text(encoding="utf-8")
     assert "titan's command" in text
     assert "another command" in text
     assert COMMAND not in text
@@ -100,7 +100,7 @@ def test_what_the_service_says_stands_first_and_research_elsewhere(tmp_path: Pat
     first, *rest = RESULT.sections
     sections = [first, replace(first, title="Said", place=SectionPlace.SERVICE), *researched(rest)]
     put(tmp_path, replace(RESULT, sections=sections), COMMAND)
-    text, research = ((tmp_path / name).read_text(encoding="utf-8") for name in ("accuracy.md", "research.md"))
+    text, research = ((tmp_path / name).read_text(encoding="utf-8") for name in ("accuracy_figures.md", "research.md"))
     order = [text.index(one) for one in ("## What the running service says", "#### Said", "## What parts can do")]
     assert order == sorted(order)
     assert text.index("## What parts can do") < text.index(f"#### {first.title}")

@@ -55,7 +55,7 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
 @click.option("--draws", type=click.IntRange(0, 10_000), default=200, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of folds, models and draws.")
 @click.option("--leak", is_flag=True, help="Also print the figures of a split by random row, which leaks.")
-@click.option("--out", type=folder, help="Also update accuracy.md, accuracy.json and the plots in this folder.")
+@click.option("--out", type=folder, help="Also update accuracy_figures.md, accuracy.json and the plots in this folder.")
 @json_option
 @pass_context
 @click.pass_context

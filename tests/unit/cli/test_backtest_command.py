@@ -80,7 +80,7 @@ def test_json_is_one_document_with_every_figure(made: list[Request]) -> None:
 def test_out_writes_the_report_and_says_where(tmp_path: Path) -> None:
     told = run("--dataset", "made", "--train", "made", "--out", str(tmp_path / "docs"), "--json")
     assert json.loads(told.stdout)
-    assert told.stderr == f"wrote {tmp_path / 'docs' / 'accuracy.md'}\n"
+    assert told.stderr == f"wrote {tmp_path / 'docs' / 'accuracy_figures.md'}\n"
     assert (tmp_path / "docs" / "images" / "accuracy" / "made-1-reliability.png").stat().st_size > 1000
 
 

@@ -20,12 +20,14 @@ from tocsin.config.settings import Settings
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
 from tocsin.rules.load import load_rules
+from tocsin_testing import runbook_pages
 from tocsin_testing.runbooks import ACTION_SENTENCES
 
 DOCS = Path(__file__).parents[3] / "docs"
 BOOKS = DOCS / "operations" / "runbooks"
 GUARD_NAMES = [*(guard.name for guard in guards()), SELECTION, PRE_CHECK]
-PAGES = [*sorted(BOOKS.rglob("*.md")), DOCS / "notifications.md"]
+HOWTO = [DOCS / "howto" / f"{name}.md" for name in ("drain-a-node", "approve-or-silence", "backup")]
+PAGES = [*sorted(BOOKS.rglob("*.md")), *HOWTO, DOCS / "notifications.md"]
 HEADINGS = ["What you see", "How to undo", "How to switch it off", "When to worry"]
 SETTINGS = {name.replace("[]", "") for name, _, _ in describe()}
 SECTIONS = {name.rpartition(".")[0] for name in SETTINGS}
@@ -70,6 +72,17 @@ def test_a_guards_page_shows_what_the_guard_says(name: str) -> None:
     assert _blocks(BOOKS / "guards" / f"{name}.md", "text") == [EXAMPLES[name] + "\n"]
 
 
+@pytest.mark.parametrize("name", GUARD_NAMES)
+def test_what_a_guards_page_says_of_the_guard_is_made_from_the_page_of_guards(name: str) -> None:
+    text = _text(BOOKS / "guards" / f"{name}.md")
+    assert text == runbook_pages.runbook(text, name), "run: python -m tocsin_testing.runbook_pages"
+
+
+def test_the_table_of_guards_is_made_from_the_page_of_guards() -> None:
+    text = _text(BOOKS / "README.md")
+    assert text == runbook_pages.index(text), "run: python -m tocsin_testing.runbook_pages"
+
+
 @pytest.mark.parametrize("name", [*ActionKind])
 def test_an_actions_page_shows_the_sentence_of_the_product(name: str) -> None:
     assert _blocks(BOOKS / "actions" / f"{name}.md", "text") == [ACTION_SENTENCES[name] + "\n"]
@@ -93,7 +106,7 @@ def _commands(page: Path) -> Iterator[list[str]]:
     lines = [line for block in _blocks(page, "sh") for line in block.splitlines()]
     lines += re.findall(r"`(tocsin [a-z][^`]*)`", _prose(page))
     for line in lines:
-        words = shlex.split(line)
+        words = shlex.split(line, comments=True)
         if words and words[0] == "tocsin":
             yield words[1:]
 

@@ -10,7 +10,7 @@ import pytest
 from tocsin_testing.figures import BEGIN, END, Result, Row, duration, rows, table, within
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "performance.md").read_text()
+PAGE = (ROOT / "docs" / "performance_figures.md").read_text()
 
 
 def result(name: str, seconds: float, group: str = "g", file: str = "tests/perf/test_perf_a.py") -> Result:

@@ -1,0 +1,64 @@
+"""What each guard's runbook says of the guard, from docs/guards.md: what it asks, and an example of its verdict.
+
+`python -m tocsin_testing.runbook_pages` writes those parts into the runbooks, and the table of guards into their index.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[3] / "docs"
+BOOKS = DOCS / "operations" / "runbooks"
+BEGIN, END = "<!-- made from docs/guards.md -->", "<!-- end of what is made -->"
+_SECTION = re.compile(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)")
+
+
+def guards() -> dict[str, tuple[str, str, str]]:
+    """By name what a guard asks, of which actions, and an example of its verdict."""
+    found = {}
+    for name, text in _SECTION.findall((DOCS / "guards.md").read_text(encoding="utf-8")):
+        asks, asked_for, example = (_point(text, word) for word in ("Asks", "Asked for", "Example"))
+        found[name] = (asks[0].upper() + asks[1:], asked_for, example.strip("`"))
+    return found
+
+
+def _point(text: str, word: str) -> str:
+    found = re.search(rf"(?ms)^- {word}: (.*?)(?=^- |\Z)", text)
+    assert found is not None, word
+    return " ".join(found[1].split())
+
+
+def runbook(text: str, name: str) -> str:
+    """The runbook `text` of guard `name`, with what is made renewed."""
+    asks, asked_for, example = guards()[name]
+    asks = re.sub(r"\]\(([\w/.]+)", r"](../../../\1", asks).replace("](#", "](../../../guards.md#")
+    part = (
+        f"{BEGIN}\n\n## What it asks\n\n{asks} Asked for: {asked_for}\n\n## What you see\n\n"
+        f"Beside the decision, on the dashboard and in the journal:\n\n```text\n{example}\n```\n\n{END}"
+    )
+    return f"# `{name}`\n\n{part}\n\n## How to undo{text.split('## How to undo', 1)[1]}"
+
+
+def index(text: str) -> str:
+    """The index of the runbooks, `text`, with the table of guards renewed."""
+    rows = [f"| [`{name}`](guards/{name}.md) | {_first(asks)} |" for name, (asks, _, _) in guards().items()]
+    table = "\n".join(["| guard | what it asks |", "|---|---|", *rows])
+    return f"{text.split(BEGIN, 1)[0]}{BEGIN}\n\n{table}\n\n{END}{text.split(END, 1)[1]}"
+
+
+def _first(asks: str) -> str:
+    """The first sentence, which is the question, without links."""
+    return re.split(r"[.:;](?: |$)", re.sub(r" \(\[[^]]*\]\([^)]*\)\)", "", asks))[0]
+
+
+def main() -> None:
+    """Write all of them anew."""
+    for path in sorted((BOOKS / "guards").glob("*.md")):
+        path.write_text(runbook(path.read_text(encoding="utf-8"), path.stem), encoding="utf-8")
+    path = BOOKS / "README.md"
+    path.write_text(index(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
