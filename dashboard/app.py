@@ -25,6 +25,7 @@ PAGES = {
     "cost": ("page_cost.py", ":material/payments:"),
     "usage": ("page_usage.py", ":material/pie_chart:"),
     "audit": ("page_audit.py", ":material/history_edu:"),
+    "versions": ("page_versions.py", ":material/difference:"),
 }
 
 

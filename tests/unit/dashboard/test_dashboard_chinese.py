@@ -118,6 +118,7 @@ def url(brain: Brain) -> Iterator[str]:
 def _pages(brain: Brain) -> Iterator[tuple[str, dict[str, str]]]:
     """Every page, a GPU of each state, and a decision of each state."""
     yield from (("overview", {}), ("forecast", {}), ("scoreboard", {}), ("cost", {}), ("usage", {}), ("audit", {}))
+    yield ("versions", {})
     yield from (("fragmentation", {"planner": name}) for name in ("defragment", "mig", "place", "scale", "power"))
     worst = sorted(BrainService(brain).gpus(), key=lambda gpu: gpu.state.value)
     yield from (("gpu", {"gpu": uuid}) for uuid in {gpu.state: gpu.uuid for gpu in worst}.values())
