@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from xml.etree.ElementTree import Element, ParseError, fromstring
@@ -17,6 +17,7 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 from tocsin.collector.nvidia_smi.cells import REASON_BITS, ROWS, Cells, cell, first, total
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Missing, normalise_pci_bus_id
+from tocsin.domain.versions import clean
 
 
 class SmiError(Exception):
@@ -35,7 +36,7 @@ class SmiInstance:
 
 @dataclass(frozen=True, slots=True)
 class SmiGpu:
-    """One GPU as printed. Empty text where nvidia-smi does not say."""
+    """One GPU as printed. Empty text where nvidia-smi does not say; `versions` by component, which the CSV lacks."""
 
     uuid: str
     index: int
@@ -44,6 +45,15 @@ class SmiGpu:
     pci_bus_id: str
     cells: Cells
     instances: tuple[SmiInstance, ...] = field(default=())
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+_VERSIONS = {
+    "vbios": "vbios_version",
+    "inforom": "inforom_version/img_version",
+    "gsp_firmware": "gsp_firmware_version",
+}
+"""Where a GPU's element has them; the driver and its CUDA stand above all GPUs."""
 
 
 def parse_xml(text: str) -> list[SmiGpu]:
@@ -54,10 +64,11 @@ def parse_xml(text: str) -> list[SmiGpu]:
         raise SmiError(f"the XML cannot be read ({error})") from None
     if root.tag != "nvidia_smi_log":
         raise SmiError(f"the XML is a <{root.tag[:40]}>, not a <nvidia_smi_log>")
-    return [_gpu(element, index) for index, element in enumerate(root.findall("gpu"))]
+    above = {"driver": _plain(root, "driver_version"), "cuda_driver": _plain(root, "cuda_version")}
+    return [_gpu(element, index, above) for index, element in enumerate(root.findall("gpu"))]
 
 
-def _gpu(element: Element, index: int) -> SmiGpu:
+def _gpu(element: Element, index: int, above: Mapping[str, str]) -> SmiGpu:
     if not (uuid := _plain(element, "uuid")):
         raise SmiError(f"GPU {element.get('id', index)} has no UUID")
     cells = Cells()
@@ -70,7 +81,10 @@ def _gpu(element: Element, index: int) -> SmiGpu:
     _processes(element, cells)
     instances = tuple(_instance(device) for device in element.findall("mig_devices/mig_device"))
     bus = normalise_pci_bus_id(_plain(element, "pci/pci_bus_id") or element.get("id", ""))
-    return SmiGpu(uuid, index, _plain(element, "product_name"), _plain(element, "serial"), bus, cells, instances)
+    told = {**above, **{key: _plain(element, path) for key, path in _VERSIONS.items()}}
+    versions = {key: version for key, text in told.items() if (version := clean(text))}
+    model, serial = _plain(element, "product_name"), _plain(element, "serial")
+    return SmiGpu(uuid, index, model, serial, bus, cells, instances, versions)
 
 
 def _asker(element: Element) -> Callable[[str], float | Missing | None]:

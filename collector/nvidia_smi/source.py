@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tocsin.collector.nvidia_smi.cells import METRICS_READ, Cells
 from tocsin.collector.nvidia_smi.formats import (
@@ -29,6 +30,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Gpu, Missing, Reading, normalise_pci_bus_id
+from tocsin.domain.versions import COMPONENTS
 from tocsin.telemetry.log import logger
 
 _log = logger("nvidia_smi")
@@ -160,7 +162,9 @@ class NvidiaSmiSource:
 
     def _gpu(self, gpu: SmiGpu) -> Gpu:
         index = gpu.index if gpu.index >= 0 else None
-        return self._node.gpu(gpu.uuid, index=index, model=gpu.model, serial=gpu.serial, pci_bus_id=gpu.pci_bus_id)
+        known = self._node.gpu(gpu.uuid, index=index, model=gpu.model, serial=gpu.serial, pci_bus_id=gpu.pci_bus_id)
+        labels = {COMPONENTS[key].label: version for key, version in gpu.versions.items()}
+        return replace(known, labels={**labels, **known.labels}) if labels else known
 
     def _list_instances(self) -> dict[str, list[Gpu]]:
         """MIG instances by UUID of their GPU, in order: the XML does not tell their UUIDs, ``nvidia-smi -L`` does."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from tocsin.collector.sysfs import entries, text_of
@@ -96,7 +96,7 @@ class Versions:
     def _with(self, reading: Reading, facts: Facts, known: Mapping[str, tuple[Gpu, Facts, Gpu]]) -> Reading:
         gpu = reading.gpu
         before = known.get(gpu.uuid)
-        same = before is not None and before[0] is gpu and before[1] is facts
+        same = before is not None and before[1] is facts and _alike(before[0], gpu)
         kept = before if before is not None and same else (gpu, facts, _labelled(gpu, facts))
         self._made[gpu.uuid] = kept
         return replace(reading, gpu=kept[2])
@@ -148,6 +148,11 @@ class Versions:
                 self._own.count("tocsin_loop_failures_total", loop="versions")
                 _log.exception("unexpected error, looking at versions goes on")
             self._closing.wait(self._every)
+
+
+def _alike(one: Gpu, other: Gpu) -> bool:
+    """Whether all that is known of both is the same: some sources make their GPUs anew with each reading."""
+    return one is other or all(getattr(one, f.name) == getattr(other, f.name) for f in fields(Gpu))
 
 
 def _labelled(gpu: Gpu, facts: Facts) -> Gpu:

@@ -20,6 +20,7 @@ def _as_json(gpu: SmiGpu) -> dict[str, object]:
         "model": gpu.model,
         "serial": gpu.serial,
         "pci_bus_id": gpu.pci_bus_id,
+        "versions": gpu.versions,
         "lost": gpu.cells.lost,
         "values": gpu.cells.values,
         "missing": {key: reason.label for key, reason in gpu.cells.missing.items()},

@@ -11,6 +11,8 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Severity
 from tocsin.domain.grouping import grouped
 from tocsin.domain.reading import Gpu
+from tocsin.domain.versions import COMPONENTS
+from tocsin.domain.versions import versions_of as known
 from tocsin.domain.words import counted
 from tocsin.queries.evidence_tables import AROUND_MS, spec_seen
 from tocsin.rules.xid_explain import WORDS
@@ -19,13 +21,8 @@ UNKNOWN = "not known"
 MOST_TRIED = 50
 """Actions that the text lists."""
 _SUPPORT = frozenset({"contact_support", "contact_support_if_repeated", "field_diagnostics"})
-VERSIONS = {
-    "driver": "driver_version",
-    "VBIOS": "vbios_version",
-    "InfoROM": "inforom_version",
-    "GSP firmware": "gsp_firmware_version",
-}
-"""What is asked for, and the label of a GPU that has it where its source reports one."""
+VERSIONS = ("driver", "vbios", "inforom", "gsp_firmware")
+"""Components that a vendor asks for; of the others those stand there that are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,9 @@ class Told:
 
 
 def versions_of(gpu: Gpu) -> dict[str, str]:
-    """Versions by what they are of; empty where no source reported them."""
-    return {name: gpu.labels.get(label, "") for name, label in VERSIONS.items()}
+    """Versions by what they are of; empty where a vendor asks for one that no source reported."""
+    told = known(gpu.labels)
+    return {COMPONENTS[key].name: told.get(key, "") for key in dict.fromkeys((*VERSIONS, *told))}
 
 
 def readme(told: Told) -> bytes:

@@ -144,6 +144,7 @@ class BrainService:
         self._reports = Cache[str, PagerReport](wall.monotonic, by_effort, most=1)
         self._morning = Cache[int, MorningReport](wall.monotonic, by_effort, most=4)
         self._others = Cache[frozenset[str], Names](wall.monotonic, by_effort)
+        self._drift = Cache[tuple[str, ...], DriftOut](wall.monotonic, by_effort, most=8)
         self._changes = Cache[tuple[int, int], Changes](wall.monotonic, by_effort, most=4)
         self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
         hours = CostHours(brain.store, brain.clock, wall)
@@ -437,7 +438,7 @@ class BrainService:
         return self._morning.get(hours, made)
 
     def drift(self, pool: str, components: Sequence[str]) -> DriftOut:
-        return drift_now(self._brain, pool, components)
+        return self._drift.get((pool, *sorted(components)), lambda: drift_now(self._brain, pool, components))
 
     def changes(self, hours: int, limit: int) -> Changes:
         return self._changes.get((hours, limit), lambda: changes_now(self._brain, hours, limit))

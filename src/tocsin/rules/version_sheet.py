@@ -18,6 +18,8 @@ GONE_MS = DAY
 """Age of its newest reading at which a GPU says nothing of its group any more."""
 _ANEW_MS = 10 * MINUTE
 """How often it is counted anew while no GPU changes: hosts may have gone silent."""
+_LEAST_MS = MINUTE
+"""Time between two counts of a fleet that changes: one of 10,000 GPUs takes as long as all rules together."""
 
 Row = tuple[Group, str]
 """Group and component."""
@@ -59,7 +61,7 @@ class VersionSheet(Sheet):
         `at` and `updated` are those of that table; `before` tells what hosts had a day ago where it was not the same.
         """
         known = version == self._version and before is self.before
-        if not known or abs(now_ms - self._made_ms) >= _ANEW_MS:
+        if not self.counted or abs(now_ms - self._made_ms) >= (_ANEW_MS if known else _LEAST_MS):
             self._version, self.before, self._made_ms = version, before, now_ms
             self.counted += 1
             fresh = [row for row, gpu in enumerate(gpus) if gpu.uuid and now_ms - int(at[row]) < GONE_MS]

@@ -81,11 +81,12 @@ def test_a_gpu_stays_the_same_object_until_something_changes(node: Path) -> None
     (first,) = after(made, given)
     made.look()
     assert after(made, given)[0] is first
+    assert after(made, gpu(0))[0] is first, "made anew by its source, and no other"
+    assert after(made, gpu(0, labels={"x": "y"}))[0] is not first
     put(node, "sys/kernel/osrelease", "6.8.0")
     made.look()
     (second,) = after(made, given)
     assert versions_of(second.labels)["kernel"] == "6.8.0"
-    assert after(made, gpu(0))[0] is not second
 
 
 def test_instances_are_left_alone(node: Path) -> None:
