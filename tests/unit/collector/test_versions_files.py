@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sqlite3
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from tocsin.collector.versions.files import Node
 from tocsin.collector.versions.libraries import cuda_of_json, cuda_toolkit, library, of_header
 from tocsin.collector.versions.packages import DPKG_STATUS, RPM_DATABASES, header_texts, installed, upstream
+
+DATA = Path(__file__).parents[2] / "data" / "versions"
 
 
 def put(root: Path, name: str, content: str | bytes = "") -> None:
@@ -161,6 +164,12 @@ def test_installed_packages_of_rpm_count(tmp_path: Path) -> None:
         ],
     )
     assert installed(Node(tmp_path)) == ({"fabric_manager": "550.163.01", "nccl": "2.21.5"}, True)
+
+
+def test_a_database_that_rpm_made_is_read(tmp_path: Path) -> None:
+    put(tmp_path, RPM_DATABASES[1], gzip.decompress((DATA / "rpmdb.sqlite.gz").read_bytes()))
+    expected = {"fabric_manager": "550.163.01", "container_toolkit": "1.17.8", "nccl": "2.21.5"}
+    assert installed(Node(tmp_path)) == (expected, True)
 
 
 def test_the_database_of_rpm_is_left_as_it_was(tmp_path: Path) -> None:
