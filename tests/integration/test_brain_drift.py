@@ -10,7 +10,9 @@ from tocsin.config.settings import Settings
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import InputError
+from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.versions import Standing
 from tocsin.queries.service import BrainService
@@ -96,6 +98,9 @@ def test_each_component_is_one_card_however_many_gpus(site: Site) -> None:
         f"pool training: driver differs between hosts with {MODEL}",
         f"pool training: kernel differs between hosts with {MODEL}",
     ]
+    told = [one for one in site.running.brain.statuses() if one.decision.rule == "version_drift"]
+    assert {one.decision.subject.detail for one in told} == {f"driver {MODEL}", f"kernel {MODEL}"}
+    assert {(one.decision.action, one.state) for one in told} == {(ActionKind.NOTIFY, DecisionState.DONE)}
     driver = next(card for card in site.service.cards(50).items if "driver differs" in card.headline)
     assert driver.level is AlertLevel.WARNING
     assert driver.action is None
