@@ -78,7 +78,7 @@ CASES = {
     "kind forgotten": (
         condition('{ metric = "gpu_temperature_celsius", above = 85 }'),
         "rule hot: all.0.kind = None: is missing; "
-        "add one of elastic, event_count, forecast, frozen, missing_family, peer, rate, risk, silent, stuck, "
+        "add one of drift, elastic, event_count, forecast, frozen, missing_family, peer, rate, risk, silent, stuck, "
         "sxid, threshold, xid",
     ),
     "percent in place of a ratio": (
