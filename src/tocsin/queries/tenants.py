@@ -253,8 +253,9 @@ class TenantService:
         for made in self._service.made_cards():
             members = [member.subject for name in made.ids if name in causes for member in causes[name].members]
             wanted = made.card.state is not CardState.RESOLVED if state is None else made.card.state is state
-            if wanted and any(map(self._is_own, (made.card.subject, *members))):
-                found.append(self._shown(made.card))
+            subjects = (made.card.subject, *members)
+            if wanted and any(map(self._is_own, subjects)):
+                found.append(self._shown(made.card, {one.name for one in subjects}))
         return Cards(total=len(found), items=found[:limit])
 
     def card(self, card_id: str) -> Card:
@@ -265,11 +266,9 @@ class TenantService:
                 return one
         raise NotFound("no such card about your own GPUs")
 
-    def _shown(self, card: Card) -> Card:
-        own = [
-            one for one in self._readings.values() if one.gpu.host == card.subject.host or self._is_own(card.subject)
-        ]
-        touched = [one for one in own if card.subject.name in {one.gpu.uuid, one.gpu.host}]
+    def _shown(self, card: Card, names: Collection[str]) -> Card:
+        """A card about the GPUs and hosts of these names, as far as they are the tenant's."""
+        touched = [one for one in self._readings.values() if one.gpu.uuid in names or one.gpu.host in names]
         hosts = sorted({one.gpu.host for one in touched})
         jobs = sorted({owner.label for one in touched for owner in one.owners})
         return card.model_copy(

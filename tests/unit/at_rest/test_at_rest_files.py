@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,8 +16,12 @@ from tocsin.at_rest import blob
 from tocsin.at_rest.convert import convert_blob, convert_database
 from tocsin.at_rest.database import connect, connect_copy, is_encrypted
 from tocsin.at_rest.keys import CREDENTIALS, RING, StateKey, hold_configured, is_header, page_bytes_of, read_key
+from tocsin.collector.spool import Buffer
+from tocsin.domain.clock import ManualClock
 from tocsin.domain.errors import Conflict, InputError
+from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.at_rest import KEY, OTHER, holding
+from tocsin_testing.builders import T0
 
 SECRET = "gpu-of-alice"
 
@@ -195,3 +201,37 @@ def test_without_a_key_single_files_are_plain(tmp_path: Path) -> None:
         assert b"text" not in path.read_bytes()
         convert_blob(path, None)
     assert path.read_bytes() == b"text"
+
+
+def test_a_process_that_is_started_holds_the_same_key(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(KEY.secret)
+    path.chmod(0o600)
+    database = tmp_path / "a.db"
+    try:
+        hold_configured(path, "")
+        _filled(database)
+        code = (
+            "import sys; from pathlib import Path; from tocsin.at_rest.database import connect\n"
+            "print(connect(Path(sys.argv[1]), read_only=True).execute('SELECT count(*) FROM t').fetchone()[0])"
+        )
+        command = [sys.executable, "-c", code, str(database)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    finally:
+        hold_configured(None, "")
+        RING.hold(tuple)
+    assert is_encrypted(database)
+    assert done.stdout.strip() == "100"
+
+
+def test_an_agents_spool_is_encrypted_and_a_wrong_key_costs_none_of_it(tmp_path: Path) -> None:
+    path, clock = tmp_path / "spool.db", ManualClock(T0)
+    with holding(KEY), closing(Buffer(path, 10**6, clock, OwnMetrics())) as spool:
+        assert spool.put(SECRET, 1, 0)
+    assert SECRET.encode() not in _bytes(tmp_path)
+    for keys in ((OTHER,), ()):
+        with holding(*keys), pytest.raises(InputError, match=r"at_rest\.key_file"):
+            Buffer(path, 10**6, clock, OwnMetrics())
+    assert [one.name for one in tmp_path.iterdir()] == ["spool.db"]
+    with holding(KEY), closing(Buffer(path, 10**6, clock, OwnMetrics())) as spool:
+        assert spool.batches == 1
