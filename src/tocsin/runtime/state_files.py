@@ -140,7 +140,9 @@ def require_encryption(settings: Settings, files: Sequence[StateFile], disks: Di
         "set at_rest.key_file and run `tocsin at-rest encrypt`, remove what was put aside, move them to a LUKS volume, "
         "or name the folder in at_rest.vouched where its disk is encrypted in another way"
     )
-    raise InputError("at_rest.require_encryption", True, f"these files are plain: {', '.join(named)} ({why})", remedy)
+    raise InputError(
+        "at_rest.require_encryption", True, f"these files are plain, or would be: {', '.join(named)} ({why})", remedy
+    )
 
 
 def plain_despite_key(files: Sequence[StateFile]) -> list[Path]:
