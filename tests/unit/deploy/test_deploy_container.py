@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -136,6 +137,44 @@ def test_no_image_is_the_latest(stages: dict[str, Stage]) -> None:
     assert re.search(r":\d[\w.-]+$", base[1])
     assert {stage.base for stage in stages.values()} - set(stages) == {"${BASE}"}
     assert f"tocsin-agent:{__version__}" in text
+
+
+def copied(value: str, folder: Path) -> None:
+    """What a COPY out of the repository does."""
+    *sources, target = value.split()
+    for source in sources:
+        place = ROOT / source
+        if place.is_dir():
+            shutil.copytree(place, folder / target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(place, folder / target)
+
+
+def test_the_steps_of_the_agent_s_image_run_plainly_and_bring_nothing_heavy(
+    stages: dict[str, Stage], tmp_path: Path
+) -> None:
+    """Its stages one after the other in plain folders in place of a container's, up to the command that it starts."""
+    source, home = tmp_path / "src", tmp_path / "tocsin"
+    source.mkdir()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TOCSIN_"))}
+    clean |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    for instruction, value in (*stages["build"].steps, *stages["install-agent"].steps):
+        if instruction == "COPY":
+            copied(value, source)
+        elif instruction == "RUN":
+            step = value.replace("/opt/tocsin", str(home)).replace("/wheels", str(tmp_path / "wheels"))
+            done = subprocess.run(
+                ["sh", "-ec", step], cwd=source, env=clean, capture_output=True, text=True, timeout=280, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    (packages,) = home.glob("lib/python*/site-packages")
+    found = {each.name for each in importlib.metadata.distributions(path=[str(packages)])}
+    assert "tocsin" in found
+    assert not found & HEAVY
+    clean |= {"TOCSIN_CONFIG": str(FOLDER / "agent.toml"), "TOCSIN_AGENT__SPOOL": str(tmp_path / "spool.db")}
+    command = [home / "bin" / "tocsin", *json.loads(stages["agent"].last("CMD")), "--source", "simulated", "--once"]
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "values" in done.stdout) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (204, 1), (503, 1)])
