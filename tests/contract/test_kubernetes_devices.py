@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tocsin.actions.executors.kubernetes import Kubernetes
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.devices import GPU_NOTE, rule_name
+from tocsin.actions.kubernetes.devices import GPU_NOTE, DeviceName, Effect, RuleNote, rule_body, rule_name
 from tocsin.actions.kubernetes.release import release_all
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.domain.clock import SECOND, ManualClock
@@ -282,9 +283,14 @@ def test_rules_that_may_not_be_read_keep_no_node_from_being_released(site: Site,
     assert site.find_node("n1")["spec"].get("unschedulable") is None
 
 
-def test_one_device_has_one_name_of_a_rule() -> None:
-    from tocsin.actions.kubernetes.devices import DeviceName
+@pytest.mark.parametrize("lacking", ["driver", "pool", "device"])
+def test_no_rule_is_written_for_less_than_the_whole_name_of_a_device(lacking: str) -> None:
+    name = replace(DeviceName("gpu.nvidia.com", "n1", "gpu-5"), **{lacking: ""})
+    with pytest.raises(ValueError, match="driver, pool and device"):
+        rule_body("v1beta2", name, RuleNote("GPU-5", "k", "XID 79"), "tocsin.io/fault", Effect.NO_EXECUTE)
 
+
+def test_one_device_has_one_name_of_a_rule() -> None:
     names = {rule_name(DeviceName("gpu.nvidia.com", pool, "gpu-5")) for pool in ("n1", "n2", "rack/n1")}
     assert len(names) == 3
     assert all(len(one) <= 63 for one in names)
