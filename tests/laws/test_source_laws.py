@@ -12,10 +12,12 @@ from tocsin.collector.amdsmi.library import AmdEvent
 from tocsin.collector.amdsmi.source import AmdSmiSource
 from tocsin.collector.dcgm.dcgmi import DcgmiSource
 from tocsin.collector.npu_smi.source import NpuSmiSource
+from tocsin.collector.nvidia_smi.source import NvidiaSmiSource
 from tocsin.collector.nvml.library import Code
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.replay.source import ReplaySource, read_recording
 from tocsin.collector.simulated import from_settings
+from tocsin.collector.smi_program import SmiAnswer
 from tocsin.collector.source import NodeIdentity, Source
 from tocsin.config.settings import Settings, SimulationSettings
 from tocsin.domain.clock import MINUTE, ManualClock, SystemClock
@@ -28,6 +30,7 @@ from tocsin_testing.builders import T0
 from tocsin_testing.dcgm_pages import DATA as DCGM_DATA
 from tocsin_testing.dcgm_pages import LIVE_IDS, Exporter, FakeDcgmi, exporter_source, live_rows
 from tocsin_testing.nvml_replay import RecordedNvml, devices
+from tocsin_testing.smi import FakeSmi, recorded
 from tocsin_testing.vendor_doubles import FakeAmd, FakeNpu
 from tocsin_testing.vendor_facts import amd, ascend
 
@@ -49,7 +52,7 @@ def simulated_in_trouble() -> Source:
     return source
 
 
-def replayed() -> Source:
+def replay() -> Source:
     """Recorded telemetry of two GPUs, one sample in ten minutes, sixty times as fast."""
     path = Path(__file__).parents[1] / "data" / "gwdg" / "excerpt_tidy.csv.bz2"
     return ReplaySource(read_recording([path]), origin_ms=T0, speed=60.0)
@@ -93,6 +96,21 @@ def nvml_in_trouble() -> Source:
     return source
 
 
+def nvidia_smi() -> Source:
+    """A GPU with MIG instances as nvidia-smi's XML has them."""
+    return NvidiaSmiSource(FakeSmi(SmiAnswer(0, recorded("a100-mig-v12.xml"))), NodeIdentity("node-1"))
+
+
+def nvidia_smi_in_trouble() -> Source:
+    """After a reading the driver says that the GPU is lost."""
+    smi = FakeSmi(SmiAnswer(0, recorded("blackwell-v13.xml")))
+    source = NvidiaSmiSource(smi, NodeIdentity("node-1"))
+    source.read(T0 - MINUTE)
+    text = "Unable to determine the device handle for GPU0: 00000000:61:00.0: GPU is lost.  Reboot to recover"
+    smi.xml = smi.csv = SmiAnswer(15, text)
+    return source
+
+
 def amdsmi() -> Source:
     """Two MI300X as the library would answer for them."""
     return AmdSmiSource(FakeAmd(amd("healthy")), NodeIdentity("node-1"), SystemClock())
@@ -123,6 +141,8 @@ FACTORIES: dict[str, Factory] = {
     "amdsmi_in_trouble": amdsmi_in_trouble,
     "npu_smi": npu_smi,
     "npu_smi_in_trouble": npu_smi_in_trouble,
+    "nvidia_smi": nvidia_smi,
+    "nvidia_smi_in_trouble": nvidia_smi_in_trouble,
     "nvml": nvml,
     "nvml_in_trouble": nvml_in_trouble,
     "dcgm_exporter": dcgm_exporter,
@@ -130,7 +150,7 @@ FACTORIES: dict[str, Factory] = {
     "dcgmi": dcgmi,
     "simulated": simulated,
     "simulated_in_trouble": simulated_in_trouble,
-    "replayed": replayed,
+    "replay": replay,
 }
 
 
@@ -149,6 +169,13 @@ def source(request: pytest.FixtureRequest) -> Iterator[Source]:
     made = FACTORIES[request.param]()
     yield made
     made.close()
+
+
+def test_every_source_is_here() -> None:
+    # `auto` is one of the others.
+    assert {name.partition("_in_trouble")[0].partition("_that")[0] for name in FACTORIES} | {"auto"} == set(
+        plugins(Kind.SOURCE)
+    )
 
 
 def test_it_has_a_name(source: Source) -> None:
