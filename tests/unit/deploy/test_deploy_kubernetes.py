@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,7 +19,20 @@ from tocsin.cli.main import cli
 from tocsin.config.access import Role
 from tocsin.config.address import split_address
 from tocsin.config.settings import Settings
-from tocsin_testing.rendered import FOLDER, OURS, ROOT, Json, Rendered, copy, granted, render, settings_of, validate
+from tocsin_testing.rendered import (
+    FOLDER,
+    OURS,
+    ROOT,
+    WORKLOADS,
+    Json,
+    Rendered,
+    copy,
+    granted,
+    render,
+    settings_of,
+    template,
+    validate,
+)
 
 pytestmark = pytest.mark.server
 
@@ -145,6 +159,46 @@ def test_the_base_asks_for_nothing_of_the_node(place: Path) -> None:
 RESTRICTED_VOLUMES = {
     "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"
 }  # fmt: skip
+
+
+CHART_VALUES = {
+    "attribution": {"agent": {"attribution": True}},
+    "hook": {"agent": {"hook": True}},
+    "kernel-log": {"agent": {"kernelLog": True}},
+    "mig": {"agent": {"mig": True}},
+    "throttle": {"agent": {"throttle": True}},
+    "tls": {"tls": {"secret": "tocsin-tls"}},
+}
+"""Components that patch the base, and the values of the chart that say the same."""
+
+
+def shape(pod: Json) -> Json:
+    """A pod without what kustomize and Helm write differently: order, hashes in names, settings by environment."""
+    named = json.loads(re.sub(r'("tocsin-(?:agent|brain|dashboard|tokens))-[0-9a-z]{10}"', r'\1"', json.dumps(pod)))
+    for one in named["containers"]:
+        one["env"] = [each for each in one.get("env", ()) if not each["name"].startswith("TOCSIN_")]
+        one["env"].sort(key=lambda each: each["name"])
+        one["volumeMounts"].sort(key=lambda mount: mount["mountPath"])
+    named["volumes"].sort(key=lambda volume: volume["name"])
+    return dict(named)
+
+
+def test_a_component_is_rendered_from_the_chart_or_says_the_same_as_its_values() -> None:
+    rendered = {path.parent.name for path in FOLDER.glob("components/*/*.yaml") if "make chart" in path.read_text()}
+    assert set(COMPONENTS) == rendered | CHART_VALUES.keys()
+
+
+@pytest.mark.parametrize("component", CHART_VALUES)
+def test_what_patches_the_base_makes_the_same_pods_and_settings_as_the_chart(
+    alone: dict[str, Rendered], place: Path, tmp_path: Path, component: str
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps(CHART_VALUES[component]))
+    chart, patched = template(values), alone[component]
+    for one in chart.of(*WORKLOADS):
+        kind, name = one["kind"], one["metadata"]["name"]
+        assert shape(patched.pods[name]) == shape(chart.pods[name])
+        assert settings_of(patched, kind, name, place) == settings_of(chart, kind, name, place)
 
 
 def unrestricted(pod: Json) -> list[str]:
