@@ -146,7 +146,7 @@ def test_the_page_is_made_of_finished_reports_alone(tmp_path: Path) -> None:
     text = page(kept(tmp_path))
     assert "| 3 | 16 GPUs, 1 days | 0 | 3 | 3 **missed** |" in text
     assert "## Software" not in text
-    assert "This page stands on 1 runs (1 of 16 GPUs for 1 days); 0 of them are of the full set." in text
+    assert "Runs that this page stands on: 1 (1 of 16 GPUs for 1 days); of the full set: 0." in text
     assert "*page nothing* reaches all bars in 1 of 1 runs" in text
 
 

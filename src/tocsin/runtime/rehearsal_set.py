@@ -88,10 +88,11 @@ def kept(folder: Path) -> list[KeptReport]:
 
 _INTRO = """# Rehearsals of the pager
 
-Made by `make rehearsals` from finished reports alone; do not edit. Each rehearsal is the whole service over a simulated
-fleet: readings every 60 s, forecasts every `forecast.every_seconds`, rules, incidents, decisions and notifications in
-step with the fleet's time ([simulation.md](simulation.md)). *Quiet*: nothing fails. *Software*: crashes, leaks and
-fragmentation at their own rates, benign precursors at 30 times theirs, no hard fault. *Faults*: all rates times 30.
+Made by `tocsin rehearse set` from finished reports alone; do not edit. Each rehearsal is the whole service over a
+simulated fleet: readings every 60 s, forecasts every `forecast.every_seconds`, rules, incidents, decisions and
+notifications in step with the fleet's time ([simulation.md](simulation.md)). *Quiet*: nothing fails. *Software*:
+crashes, leaks and fragmentation at their own rates, benign precursors at 30 times theirs, no hard fault. *Faults*:
+all rates times 30.
 
 A page is right if it names a GPU, host or rack of a hard fault between its first symptom and 10 minutes after its
 onset. Levels are those at which a receiver with the default settings hears of it.
@@ -211,7 +212,7 @@ def size(reports: Sequence[KeptReport]) -> str:
     told = ", ".join(f"{count} of {gpus} GPUs for {days:g} days" for (gpus, days), count in sorted(runs.items()))
     if not reports:
         return f"{asked} No run is finished."
-    return f"{asked} This page stands on {len(reports)} runs ({told}); {whole} of them are of the full set."
+    return f"{asked} Runs that this page stands on: {len(reports)} ({told}); of the full set: {whole}."
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -133,3 +133,25 @@ def test_a_gpu_that_stops_reporting_shows_nothing() -> None:
         return whole(gpu, metric, start_ms, min(end_ms, T0 + 20 * MINUTE))  # type: ignore[operator, no-any-return]
 
     assert not cases_of([said(T0, 0.9)], ends_soon, T0 + 3 * HOUR)
+
+
+def test_a_finite_interval_stands_beside_that_of_the_last_hours_line() -> None:
+    at_ms = np.arange(T0 - HOUR, T0 + 3 * HOUR, MINUTE)
+    noise = np.where(np.arange(at_ms.size) % 2, 0.002, -0.002)
+    steady = 0.8 + 0.1 * (at_ms - T0) / HOUR + noise
+
+    def of(values: np.ndarray) -> object:
+        def between(gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
+            inside = (at_ms >= start_ms) & (at_ms < end_ms)
+            return Series(gpu, (metric,), at_ms[inside], values[inside, None])
+
+        return between
+
+    (rising_one,) = score_statements(cases_of([said(T0, 0.9)], of(steady), T0 + 3 * HOUR), {})  # type: ignore[arg-type]
+    (interval,) = rising_one.intervals
+    assert (interval.held, interval.minutes) == (True, 90.0)
+    assert interval.last_slope_minutes is not None
+    assert 0.0 < interval.last_slope_minutes < 10.0
+    (flat,) = score_statements(cases_of([said(T0, 0.9)], of(0.8 + noise), T0 + 3 * HOUR), {})  # type: ignore[arg-type]
+    assert [one.last_slope_minutes for one in flat.intervals] == [None], "a line that might not rise has no end"
+    assert rising_one.brier == pytest.approx(0.01)
