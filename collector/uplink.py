@@ -15,12 +15,13 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 import httpx2
 
+from tocsin.client.moved import moved_to
 from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
@@ -41,6 +42,10 @@ FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
 MAX_RETRY_AFTER_SECONDS = 3600.0
 """What a receiver may ask for; more is taken for a mistake."""
+MOST_MOVES = 3
+"""Times that brains may send the agent on before one takes what it has; more is two that name each other."""
+BACK_AFTER = 5
+"""Failures in a row at another cell's brain after which the agent asks at its own address again."""
 MAX_REQUESTS_PER_BATCH = 64
 """Requests spent on finding the bad lines of one refused body; what is then still unclear is parked whole."""
 
@@ -50,7 +55,9 @@ _TRY_AGAIN = frozenset({401, 403, 404, 405, 407, 408, 415, 421, 425, 426, 429})
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Where to push. `url` is the base, below which ``/api/v2/write`` lies; `tls` None trusts the system's CAs."""
+    """Where to push. `url` is the base, below which ``/api/v2/write`` lies; `tls` None trusts the system's CAs.
+    `cell_urls` are the brains of other cells that a brain may send the agent to.
+    """
 
     url: str
     org: str
@@ -58,6 +65,7 @@ class PushTarget:
     token: str = ""
     timeout_seconds: float = 10.0
     tls: ClientTls | None = None
+    cell_urls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,8 @@ class Uplink:
         headers = {"Content-Type": "text/plain; charset=utf-8"}
         if target.token:
             headers["Authorization"] = f"Token {target.token}"
-        self._write = _write_url(target)
+        self._target, self._moves = target, 0
+        self._write = self._home = _write_url(target)
         self._tls = target.tls
         context = self._tls.context if self._tls is not None else None
         self._client = http_client(
@@ -236,6 +245,10 @@ class Uplink:
             return None
         body = _json(response)
         reason = f"HTTP {status}: {_message(body) or response.text[:200]}"
+        if (url := moved_to(status, response.content, self._target.cell_urls)) and self._moves < MOST_MOVES:
+            self._moves += 1
+            self._write = _write_url(replace(self._target, url=url))
+            return _Again(f"{reason}; it goes on there", after=0.0)
         if status in _TRY_AGAIN or not 400 <= status < 500:
             return _Again(reason, self._retry_after(response.headers.get("Retry-After", "")))
         bad, total = _rejected(body, lines)
@@ -257,6 +270,8 @@ class Uplink:
         seconds = why.after if why.after is not None else growing * self._jitter.uniform(0.5, 1.0)
         self._not_before = self._clock.monotonic() + seconds
         self._failures += 1
+        if self._failures >= BACK_AFTER and self._write != self._home:
+            self._write, self._moves = self._home, 0
         if why.slow:
             self._body_bytes = max(self._body_bytes // 2, MIN_BODY_BYTES)
         tell = _log.warning if self._failures == 1 else _log.debug
@@ -265,7 +280,7 @@ class Uplink:
     def _succeeded(self) -> None:
         if self._failures:
             _log.info("push works again", failures=self._failures)
-        self._failures = 0
+        self._failures = self._moves = 0
         self._body_bytes = MAX_BODY_BYTES
         self._not_before = self._last_success = self._clock.monotonic()
 

@@ -155,6 +155,7 @@ _MEANINGS = {
     409: "The present state forbids it.",
     413: "The body is too large.",
     415: "The body is of a type or an encoding that is not read here.",
+    421: "The host belongs to another cell; `details` has its `url`.",
     422: "A parameter or the body is not valid; `details.problems` says where.",
     429: "Too many requests, or too many wrong passwords; retry after the time that `Retry-After` names.",
     500: "The brain failed; its log has the details.",

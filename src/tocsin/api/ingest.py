@@ -17,8 +17,9 @@ from anyio import CapacityLimiter, to_thread
 
 from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
-from tocsin.api.service import Service
+from tocsin.api.service import CellService, Service
 from tocsin.client.control import IngestResult, RejectedLine
+from tocsin.client.moved import MISDIRECTED, OTHER_CELL
 from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeries, Tally, TooLarge
 from tocsin.config.access import Role
 from tocsin.store.line_protocol.decode import MAX_REJECTED, LineError, cut_head, parse_head
@@ -160,6 +161,44 @@ def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str
     return "\n".join(lines), rejected
 
 
+def own_hosts(text: str, cells: CellService) -> tuple[str, list[RejectedLine]]:
+    """`text` with the lines of hosts of other cells left empty, and those lines.
+
+    Raises ApiError 421, which names the other cell and its URL, where no line is left: whoever speaks for one host goes
+    on there, with all that it has.
+    """
+    if not cells.assigned():
+        return text, []
+    lines, rejected, where = list[str](), list[RejectedLine](), None
+    for number, line in enumerate(text.split("\n"), start=1):
+        host = _host_of(line)
+        home = cells.elsewhere(host) if host else None
+        lines.append("" if home else line)
+        if home:
+            where = host, *home
+            problem = f"host {host[:100]!r} belongs to cell {home[0]}: push it to {home[1]}"
+            rejected.append(RejectedLine(number=number, problem=problem))
+    if where is not None and not any(line.strip() for line in lines):
+        raise other_cell(*where)
+    return "\n".join(lines), rejected
+
+
+def other_cell(host: str, cell: str, url: str) -> ApiError:
+    """That `host` is another cell's, and where that is reached."""
+    message = f"host {host[:100]!r} belongs to cell {cell}: its brain is at {url}"
+    return ApiError(MISDIRECTED, OTHER_CELL, message, {"host": host[:100], "cell": cell, "url": url})
+
+
+def _host_of(line: str) -> str:
+    """The host that a line is about; empty where it names none."""
+    if not line or line.isspace() or line.lstrip().startswith("#"):
+        return ""
+    try:
+        return parse_head(cut_head(line)[0])[1].get("host", "")
+    except LineError:
+        return ""
+
+
 def _problem(line: str, who: Principal, owner_against: Callable[[str, str], str]) -> str:
     if not line or line.isspace() or line.lstrip().startswith("#"):
         return ""
@@ -295,8 +334,9 @@ def _next(upload: Upload, parts: Iterator[bytes], before: int) -> tuple[IngestRe
         return None
     text, undecodable = decode(part)
     text, foreign = own_lines(text, upload.who, upload.service.owner_against)
+    text, misdirected = own_hosts(text, upload.service.cells)
     kept = upload.service.ingest(text, upload.precision)
-    found = sorted([*undecodable, *foreign, *kept.rejected], key=lambda line: line.number)
+    found = sorted([*undecodable, *foreign, *misdirected, *kept.rejected], key=lambda line: line.number)
     rejected = [RejectedLine(number=line.number + before, problem=line.problem) for line in found]
     return kept.model_copy(update={"rejected": rejected}), text.count("\n")
 

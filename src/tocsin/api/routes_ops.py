@@ -11,8 +11,9 @@ from tocsin import __version__
 from tocsin.api.auth import Viewer, Writer
 from tocsin.api.dependencies import ServiceDep, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
-from tocsin.api.ingest import Ingest, Upload
+from tocsin.api.ingest import Ingest, Upload, other_cell
 from tocsin.api.principal import Principal
+from tocsin.api.service import Service
 from tocsin.client.control import IngestResult, OrderTaken, Readiness
 from tocsin.client.wire import Wire, Wired
 from tocsin.domain.order import Order, OrderReport
@@ -104,7 +105,7 @@ _WRITE_BODY = {
     status_code=204,
     dependencies=[Depends(refuse_unknown_parameters)],
     openapi_extra=_WRITE_BODY,
-    responses=documented(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503),
 )
 async def write(
     request: Request,
@@ -134,27 +135,29 @@ orders_router = APIRouter(
     prefix="/v1/orders",
     tags=["orders"],
     dependencies=[Depends(refuse_unknown_parameters)],
-    responses=documented(400, 401, 403, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 421, 422, 429, 500, 503),
 )
 
 Host = Annotated[str, Query(min_length=1, max_length=253, description="Node that the agent speaks for.")]
 OrderId = Annotated[str, Path(min_length=1, max_length=64, description="Id of an order.")]
 
 
-def _own(who: Principal, host: str) -> None:
+def _own(service: Service, who: Principal, host: str) -> None:
     if not who.speaks_for(host):
         raise ApiError(403, "other_host", f"{who.name} may not speak for node {host}")
+    if home := service.cells.elsewhere(host):
+        raise other_cell(host, *home)
 
 
 @orders_router.get("")
 def orders(service: ServiceDep, who: Writer, host: Host) -> list[Wired[Order]]:
     """What the agent of a node is asked for now, what gives back first; asking renews the leases of what stands."""
-    _own(who, host)
+    _own(service, who, host)
     return service.orders(host)
 
 
 @orders_router.post("/{order_id}/report", dependencies=[Depends(require_json)], responses=documented(409, 413, 415))
 def report(service: ServiceDep, who: Writer, order_id: OrderId, sent: Wired[OrderReport]) -> OrderTaken:
     """How an order stands at its node."""
-    _own(who, sent.order.host)
+    _own(service, who, sent.order.host)
     return service.report_order(order_id, sent)

@@ -109,6 +109,12 @@ class CellService(Protocol):
     def known(self) -> list[CellOut]:
         """The cells that have told of themselves, by name; only this one where it is the whole fleet."""
 
+    def assigned(self) -> bool:
+        """Whether any other cell has said which hosts it has."""
+
+    def elsewhere(self, host: str) -> tuple[str, str] | None:
+        """Name and URL of the other cell that has `host`; None where it is of this one."""
+
     def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
         """Ask every cell, and wait for so long at most; `own` is the answer of this one. Raises InputError for a cell
         that is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ import httpx2
 from pydantic import ValidationError
 
 from tocsin.client.control import OrderTaken
+from tocsin.client.moved import moved_to
 from tocsin.client.wire import adapter
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.order import Order, OrderReport
@@ -21,7 +23,8 @@ MOST_DETAIL = 1000
 class OrderLink:
     """Speaks to one brain for one host. Every method raises Unavailable where it does not answer as it should.
 
-    Belongs to one thread. `timeout` is seconds for each step of a request. Environment proxies are not used.
+    Belongs to one thread. `timeout` is seconds for each step of a request. Environment proxies are not used. Where the
+    brain names that of another cell, one of `cell_urls`, that one is asked until it does not answer.
     """
 
     def __init__(
@@ -32,8 +35,9 @@ class OrderLink:
         timeout: float = 10.0,
         tls: ClientTls | None = None,
         transport: httpx2.BaseTransport | None = None,
+        cell_urls: Sequence[str] = (),
     ) -> None:
-        self._host = host
+        self._host, self._home, self._cell_urls = host, base_url, tuple(cell_urls)
         self._tls = tls
         self._http = http_client(
             timeout, base_url=base_url, token=token, tls=tls.context if tls is not None else None, transport=transport
@@ -71,8 +75,12 @@ class OrderLink:
         headers = {"Content-Type": "application/json"} if content is not None else {}
         try:
             response = self._http.request(method, path, params=params, content=content, headers=headers)
+            if url := moved_to(response.status_code, response.content, self._cell_urls):
+                self._http.base_url = httpx2.URL(url)
+                response = self._http.request(method, path, params=params, content=content, headers=headers)
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
-            raise Unavailable(f"no brain answers at {self._http.base_url} ({error})") from None
+            asked, self._http.base_url = self._http.base_url, httpx2.URL(self._home.rstrip("/"))
+            raise Unavailable(f"no brain answers at {asked} ({error})") from None
         if response.status_code != 200:
             shown = response.text[:MOST_SHOWN]
             raise Unavailable(f"{self._http.base_url} answers {response.status_code} to {path}: {shown}")

@@ -17,6 +17,9 @@ class CellSettings(Section):
     `fleet_<fleet>` of it. Empty: this cell is the whole fleet."""
     url: str = Field(default="", max_length=500)
     """Base URL at which the other cells reach the active brain of this one, such as `https://tocsin-a.example:8470`."""
+    hosts: list[str] = Field(default_factory=list, max_length=1_000)
+    """Patterns of the hosts that this cell has, such as `gpu-a*`; a host of another cell's patterns is sent there.
+    Empty: those that push here."""
     answer_seconds: float = Field(default=2.0, gt=0, le=30)
     """How long the other cells are waited for when the whole fleet is asked for."""
     ca: Path | None = None
@@ -28,3 +31,10 @@ class CellSettings(Section):
         if value and not value.startswith(("http://", "https://")):
             raise ValueError("write http://HOST:PORT or https://HOST:PORT")
         return value.rstrip("/")
+
+    @field_validator("hosts")
+    @classmethod
+    def _patterns(cls, value: list[str]) -> list[str]:
+        if any(not pattern or len(pattern) > 253 for pattern in value):
+            raise ValueError("a pattern has 1 to 253 characters")
+        return value

@@ -126,6 +126,9 @@ class AgentSettings(Section):
     """Address of `/metrics`; port 0 takes a free one."""
     push_url: str = ""
     """Base URL that takes line protocol at `/api/v2/write` (a brain, InfluxDB 2.x, VictoriaMetrics); empty: no push."""
+    cell_urls: list[str] = Field(default_factory=list, max_length=1_000)
+    """Base URLs of the brains of other cells (docs/cells.md). Where a brain answers that this node belongs to one of
+    them the agent goes on there; to any other address it sends nothing."""
     push_org: str = "tocsin"
     """InfluxDB organisation to write to."""
     push_bucket: str = "tocsin"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
 import httpx2
@@ -40,6 +41,8 @@ LISTED_SECONDS = 5.0
 MOST_WAITING = 4
 """Questions to one cell that may be under way: one that hangs holds up nobody else."""
 MOST_THREADS = 32
+MOST_HOSTS = 100_000
+"""Hosts of which it is remembered where they belong."""
 NOT_FOUND = 404
 
 
@@ -93,7 +96,9 @@ class CellQueries:
         self._directory = directory
         self._clock = clock
         self._answers = _Answers()
-        self._listed: tuple[float, list[KnownCell]] = (float("-inf"), [])
+        self._listed: list[KnownCell] = []
+        self._tried = float("-inf")
+        self._homes: dict[str, tuple[str, str] | None] = {}
         self._slots: dict[str, threading.Semaphore] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="cells")
@@ -119,6 +124,25 @@ class CellQueries:
             )
             for one in self._cells()
         ]
+
+    def assigned(self) -> bool:
+        return any(one.hosts for one in self._cells() if one.name != self._name)
+
+    def elsewhere(self, host: str) -> tuple[str, str] | None:
+        cells = self._cells()
+        if host not in self._homes:
+            if len(self._homes) >= MOST_HOSTS:
+                self._homes.clear()
+            self._homes[host] = self._home_of(host, cells)
+        return self._homes[host]
+
+    def _home_of(self, host: str, cells: Sequence[KnownCell]) -> tuple[str, str] | None:
+        """What this cell names is its own, whatever others name."""
+        if any(fnmatchcase(host, pattern) for pattern in self._settings.hosts):
+            return None
+        others = (one for one in cells if one.name != self._name)
+        fits = (one for one in others if any(fnmatchcase(host, pattern) for pattern in one.hosts))
+        return next(((one.name, one.url) for one in fits), None)
 
     def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
         cells = self._chosen(asked.cells)
@@ -155,13 +179,14 @@ class CellQueries:
 
     def _cells(self) -> list[KnownCell]:
         """The cells as they were last listed; this one is always among them."""
-        if self._directory is not None and self._clock.monotonic() - self._listed[0] > LISTED_SECONDS:
+        if self._directory is not None and self._clock.monotonic() - self._tried > LISTED_SECONDS:
+            self._tried = self._clock.monotonic()
             job = self._pool.submit(self._directory.cells)
             wait([job], timeout=self._settings.answer_seconds)
             # A database that does not answer makes no cell unknown.
             if job.done() and job.exception() is None:
-                self._listed = self._clock.monotonic(), job.result()
-        listed = self._listed[1]
+                self._listed, self._homes = job.result(), {}
+        listed = self._listed
         if any(one.name == self._name for one in listed):
             return listed
         mine = KnownCell(self._name, self._settings.url, 0, 0.0, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -13,16 +14,21 @@ from werkzeug import Request, Response
 
 from tocsin.cli.main import cli
 from tocsin.client import whole
+from tocsin.client.agent import OrderLink
 from tocsin.client.client import Client
 from tocsin.client.errors import NotFound
 from tocsin.client.models_cells import AnswerState
+from tocsin.collector.spool import Spool
+from tocsin.collector.uplink import MOST_MOVES, PushTarget, Uplink
 from tocsin.config.access import ApiSettings
 from tocsin.config.cell import CellSettings
-from tocsin.domain.clock import SystemClock
+from tocsin.domain.clock import ManualClock, SystemClock
 from tocsin.domain.errors import Conflict, Unavailable
 from tocsin.journal.postgres.fleet import KnownCell
 from tocsin.queries import cells as cell_queries
 from tocsin.queries.cells import CellQueries
+from tocsin.telemetry.metrics import OwnMetrics
+from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService, serving
 from tocsin_testing.quick_server import QuickHttpServer
 
@@ -41,8 +47,8 @@ class Listed:
             raise Unavailable("the database is away")
         return list(self.known)
 
-    def add(self, name: str, url: str, age_seconds: float = 1.0) -> None:
-        self.known.append(KnownCell(name, url, 8, age_seconds, True))
+    def add(self, name: str, url: str, hosts: tuple[str, ...] = ()) -> None:
+        self.known.append(KnownCell(name, url, 8, 1.0, True, hosts))
 
 
 class Fleet:
@@ -214,7 +220,7 @@ def test_a_pause_is_for_all_cells_and_says_which_it_did_not_reach(fleet: Fleet, 
     assert fleet.a.summary().paused
     assert fleet.b.summary().paused
     fleet.listed.add("c", "http://127.0.0.1:9")
-    fleet.a.cells._listed = (float("-inf"), [])  # type: ignore[attr-defined]
+    fleet.a.cells._tried = float("-inf")  # type: ignore[attr-defined]
     resumed = asked(fleet, "resume")
     assert resumed.return_value == 1
     assert "ok: resumed in cell a, b" in resumed.output
@@ -247,7 +253,7 @@ def test_a_yes_goes_to_the_cell_that_has_the_decision(fleet: Fleet, client: Clie
     with pytest.raises(NotFound):
         client.reject("unknown")
     fleet.listed.add("c", "http://127.0.0.1:9")
-    fleet.a.cells._listed = (float("-inf"), [])  # type: ignore[attr-defined]
+    fleet.a.cells._tried = float("-inf")  # type: ignore[attr-defined]
     with pytest.raises(Unavailable, match="cell c could not be asked for it"):
         client.approve("unknown")
 
@@ -294,3 +300,138 @@ def test_a_gpu_that_two_cells_know_is_one() -> None:
     found = whole.every_gpu({"a": older, "b": gpus})
     assert [one.uuid for one in found] == [one.uuid for one in gpus]
     assert all(one.host != "old" for one in found if one.last_reading is not None)
+
+
+def written(fleet: Fleet, *hosts: str) -> httpx2.Response:
+    lines = [f"gpu,gpu_uuid=GPU-{host},host={host} temperature_celsius=40 1" for host in hosts]
+    return httpx2.post(f"{fleet.url_a}/api/v2/write", content="\n".join(lines))
+
+
+def test_who_pushes_to_the_wrong_cell_is_told_the_right_one(fleet: Fleet) -> None:
+    assert written(fleet, "west-1").status_code == 204, "nobody has said whose it is"
+    fleet.listed.known = []
+    fleet.listed.add("a", fleet.url_a)
+    fleet.listed.add("b", fleet.url_b, ("west-*",))
+    fleet.a.cells._tried = float("-inf")  # type: ignore[attr-defined]
+    answer = written(fleet, "west-1")
+    assert answer.status_code == 421
+    error = answer.json()["error"]
+    assert error["code"] == "other_cell"
+    assert error["details"] == {"host": "west-1", "cell": "b", "url": fleet.url_b}
+    mixed = written(fleet, "east-1", "west-1")
+    assert mixed.status_code == 400
+    assert mixed.json()["error"]["details"]["kept"] == 1
+    (refused,) = mixed.json()["error"]["details"]["rejected"]
+    assert refused["number"] == 2
+    assert f"belongs to cell b: push it to {fleet.url_b}" in refused["problem"]
+    orders = httpx2.get(f"{fleet.url_a}/v1/orders", params={"host": "west-1"})
+    assert orders.status_code == 421
+    assert httpx2.get(f"{fleet.url_a}/v1/orders", params={"host": "east-1"}).status_code == 200
+
+
+def test_what_a_cell_names_is_its_own_whatever_others_name() -> None:
+    listed = Listed()
+    listed.add("b", "http://b.test", ("west-*", "gpu-1"))
+    mine = CellQueries("a", CellSettings(fleet="gpus", url="http://a.test", hosts=["gpu-*"]), listed, SystemClock())
+    assert mine.elsewhere("gpu-1") is None
+    assert mine.elsewhere("west-7") == ("b", "http://b.test")
+    assert mine.elsewhere("north-7") is None
+    mine.close()
+
+
+class Cells:
+    """Two brains behind one transport: `a` sends everything on."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.asked = url, list[str]()
+        self.away = False
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append(request.url.host)
+        if request.url.host != "a.test":
+            if self.away:
+                raise httpx2.ConnectError("gone")
+            return httpx2.Response(204) if request.method == "POST" else httpx2.Response(200, content=b"[]")
+        error = {"code": "other_cell", "message": "host n is of cell b", "details": {"url": self.url}}
+        return httpx2.Response(421, json={"error": error})
+
+
+def pushing(folder: Path, brains: Cells, *allowed: str) -> tuple[Uplink, Spool, ManualClock]:
+    clock = ManualClock(T0)
+    spool = Spool(folder / "spool.db", 1 << 30, clock)
+    target = PushTarget("http://a.test", "o", "b", "token", cell_urls=allowed)
+    return Uplink(spool, target, clock, OwnMetrics(), transport=httpx2.MockTransport(brains)), spool, clock
+
+
+def test_an_agent_goes_on_to_the_cell_that_it_is_sent_to(tmp_path: Path) -> None:
+    brains = Cells("http://b.test/")
+    uplink, spool, clock = pushing(tmp_path, brains, "http://b.test")
+    for _ in range(3):
+        spool.put("gpu,gpu_uuid=g,host=n temperature_celsius=1 1\n", 1)
+        clock.advance(10_000)
+        uplink.push()
+    assert brains.asked == ["a.test", "b.test", "b.test"]
+    assert spool.batches == 0
+    assert spool.parked_lines() == 0
+    brains.away = True
+    spool.put("gpu,gpu_uuid=g,host=n temperature_celsius=1 1\n", 1)
+    for _ in range(12):
+        clock.advance(100_000)
+        uplink.push()
+    assert "a.test" in brains.asked[3:], "its own address is asked again where the other does not answer"
+    assert spool.batches == 1
+    uplink.close()
+    spool.close()
+
+
+def test_an_agent_follows_nobody_to_a_strange_address(tmp_path: Path) -> None:
+    brains = Cells("http://evil.test")
+    uplink, spool, clock = pushing(tmp_path, brains, "http://b.test")
+    spool.put("gpu,gpu_uuid=g,host=n temperature_celsius=1 1\n", 1)
+    for _ in range(3):
+        clock.advance(100_000)
+        uplink.push()
+    assert set(brains.asked) == {"a.test"}
+    assert spool.batches == 1
+    uplink.close()
+    spool.close()
+    link = OrderLink("http://a.test", "n", transport=httpx2.MockTransport(brains), cell_urls=("http://b.test",))
+    with pytest.raises(Unavailable, match="421"):
+        link.orders()
+    link.close()
+
+
+def test_two_brains_that_name_each_other_do_not_turn_an_agent_round_for_ever(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def brains(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.host)
+        other = "http://b.test" if request.url.host == "a.test" else "http://a.test"
+        return httpx2.Response(421, json={"error": {"code": "other_cell", "message": "", "details": {"url": other}}})
+
+    clock = ManualClock(T0)
+    spool = Spool(tmp_path / "spool.db", 1 << 30, clock)
+    target = PushTarget("http://a.test", "o", "b", cell_urls=("http://a.test", "http://b.test"))
+    uplink = Uplink(spool, target, clock, OwnMetrics(), transport=httpx2.MockTransport(brains))
+    spool.put("gpu,gpu_uuid=g,host=n temperature_celsius=1 1\n", 1)
+    for _ in range(20):
+        uplink.push()
+    assert len(asked) == MOST_MOVES + 1
+    assert spool.batches == 1
+    uplink.close()
+    spool.close()
+
+
+def test_orders_are_asked_for_where_the_host_belongs() -> None:
+    brains = Cells("http://b.test")
+    link = OrderLink("http://a.test", "n", transport=httpx2.MockTransport(brains), cell_urls=("http://b.test",))
+    assert link.orders() == []
+    assert link.orders() == []
+    assert brains.asked == ["a.test", "b.test", "b.test"]
+    brains.away = True
+    with pytest.raises(Unavailable, match=r"no brain answers at http://b\.test"):
+        link.orders()
+    with pytest.raises(Unavailable):
+        link.orders()
+    assert brains.asked[-2:] == ["a.test", "b.test"]
+    link.close()

@@ -32,13 +32,15 @@ _SINCE = "extract(epoch FROM clock_timestamp() - at)::float8"
 
 @dataclass(frozen=True, slots=True)
 class KnownCell:
-    """A cell as it last told of itself, `age_seconds` ago; `held` is whether a brain has its lease."""
+    """A cell as it last told of itself, `age_seconds` ago; `held` is whether a brain has its lease. `hosts` are
+    patterns of the hosts that it has; empty where it has those that push there."""
 
     name: str
     url: str
     gpus: int
     age_seconds: float
     held: bool
+    hosts: tuple[str, ...] = ()
 
     @property
     def stale(self) -> bool:
@@ -61,8 +63,11 @@ class FleetDatabase:
         """The cells that have told of themselves, by name. Raises Unavailable."""
         with self.database.steady() as ask:
             since = "extract(epoch FROM clock_timestamp() - counted_at)::float8"
-            rows = ask(f"SELECT name, url, gpus, {since} FROM cell ORDER BY name")
-            return [KnownCell(name, url, int(gpus), float(age), _held(ask, name)) for name, url, gpus, age in rows]
+            rows = ask(f"SELECT name, url, gpus, hosts, {since} FROM cell ORDER BY name")
+            return [
+                KnownCell(name, url, int(gpus), float(age), _held(ask, name), tuple(map(str, hosts)))
+                for name, url, gpus, hosts, age in rows
+            ]
 
     def forget(self, name: str) -> bool:
         """Take a cell that is gone for good out of the fleet, with all that it has taken; False where it is unknown.
@@ -94,17 +99,20 @@ def _held(ask: Ask, name: str) -> bool:
 class PostgresBudget:
     """A `tocsin.actions.model.budget.FleetBudget` of the cell whose journal `lease` lets this process write.
 
-    `url` is where it tells the others that it is reached.
+    `url` is where it tells the others that it is reached, `hosts` the patterns of what it has.
     """
 
     shared = True
 
-    def __init__(self, fleet: FleetDatabase, cell: str, lease: DatabaseLease, clock: Clock, url: str) -> None:
+    def __init__(
+        self, fleet: FleetDatabase, cell: str, lease: DatabaseLease, clock: Clock, url: str, hosts: Sequence[str] = ()
+    ) -> None:
         self.fleet = fleet
         self.cell = cell
         self._lease = lease
         self._clock = clock
         self._about = {"url": url}
+        self._hosts: str | None = json.dumps(list(hosts))
         self._line = fleet.database.line(ASK_SECONDS)
         self._lock = threading.Lock()
         self._rest = RestOfFleet()
@@ -125,6 +133,9 @@ class PostgresBudget:
             with self._lock:
                 if self._line.ask("SELECT publish(%s, %s, %s, %s::jsonb)", values)[0][0]:
                     return self._rest
+                if self._hosts is not None:
+                    self._line.ask("SELECT tell_hosts(%s, %s, %s::jsonb)", (self.cell, self._lease.epoch, self._hosts))
+                    self._hosts = None
                 with self._line.steady() as ask:
                     self._rest = self._asked(ask, share)
             self._away = False

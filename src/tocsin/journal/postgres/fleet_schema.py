@@ -249,7 +249,14 @@ CREATE VIEW pool_now AS
     FROM pool JOIN cell ON cell.name = pool.cell;
 """
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE,)
+_HOSTS = """
+ALTER TABLE cell ADD COLUMN hosts jsonb NOT NULL DEFAULT '[]';
+CREATE FUNCTION tell_hosts(me text, mine bigint, patterns jsonb) RETURNS void LANGUAGE sql AS $$
+    UPDATE cell SET hosts = patterns WHERE name = me AND epoch = mine
+$$;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS)
 """Script n brings the fleet's version n to n + 1. `SCHEMA_NAME` is the schema, `SPENT_STATE` the state of the error by
 which `take` refuses."""
 

@@ -398,4 +398,4 @@ def _link(settings: Settings, host: str, transport: httpx2.BaseTransport | None)
         return None
     token = node.token.get_secret_value() or agent.push_token.get_secret_value()
     tls = ClientTls.of(agent.push_ca, agent.push_certificate, agent.push_key)
-    return OrderLink(url, host, token, agent.push_timeout_seconds, tls, transport)
+    return OrderLink(url, host, token, agent.push_timeout_seconds, tls, transport, agent.cell_urls)

@@ -276,6 +276,7 @@ def _open_push(
         wanted.push_token.get_secret_value(),
         wanted.push_timeout_seconds,
         ClientTls.of(wanted.push_ca, wanted.push_certificate, wanted.push_key),
+        tuple(wanted.cell_urls),
     )
     spool = Buffer(wanted.spool, wanted.spool_max_bytes, clock, own)
     try:

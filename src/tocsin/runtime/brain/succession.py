@@ -281,7 +281,7 @@ def budget_of(settings: Settings, fleet: FleetDatabase, journal: PostgresJournal
     """The fleet's budget for the writer of `journal`, whose entries take of it from here on."""
     cell = settings.journal.cell
     journal.fleet = fleet.database.schema, cell
-    return PostgresBudget(fleet, cell, journal.lease, clock, settings.cell.url)
+    return PostgresBudget(fleet, cell, journal.lease, clock, settings.cell.url, settings.cell.hosts)
 
 
 def refuse_other_leases(settings: Settings) -> None:

@@ -1,0 +1,116 @@
+"""Whole brains of two cells on one real PostgreSQL: one view, one pause, and each host where it belongs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tocsin.client.client import Client
+from tocsin.client.models_cells import AnswerState
+from tocsin.config.settings import Settings
+from tocsin.domain.clock import SystemClock
+from tocsin.domain.errors import InputError
+from tocsin.runtime.brain.assembly import run_brain
+from tocsin_testing import servers
+
+pytestmark = pytest.mark.server
+PATIENCE = 30.0
+
+
+class Cell:
+    """A brain of a cell of its own, in a thread."""
+
+    def __init__(self, folder: Path, database: str, name: str, **more: object) -> None:
+        folder.mkdir(exist_ok=True)
+        self.url = f"http://127.0.0.1:{(port := servers.free_port())}"
+        self.settings = Settings.model_validate(
+            {
+                "store": {"kind": "memory"},
+                "journal": {"url": database, "cell": name, "lease_seconds": 1.5, "path": folder / "none.db"},
+                "cell": {"fleet": "gpus", "url": self.url, "answer_seconds": 5.0, **more},
+                "api": {"listen": f"127.0.0.1:{port}"},
+                "forecast": {"worker": False, "models": folder / "models"},
+                "rules": {"evaluate_seconds": 0.2},
+            }
+        )
+        self._stop = threading.Event()
+        self._announced = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._announced.wait(PATIENCE)
+
+    def _run(self) -> None:
+        run_brain(self.settings, SystemClock(), self._stop, lambda _line: self._announced.set())
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE)
+
+    def write(self, host: str) -> int:
+        line = f"gpu,gpu_uuid=GPU-{host},host={host} temperature_celsius=40"
+        return httpx2.post(f"{self.url}/api/v2/write", content=line).status_code
+
+
+def until(done: Callable[[], bool]) -> None:
+    never = threading.Event()
+    for _ in range(round(PATIENCE / 0.1)):
+        if done():
+            return
+        never.wait(0.1)
+    raise AssertionError("it does not come to that")
+
+
+@pytest.fixture
+def database() -> Iterator[servers.Postgres]:
+    with servers.postgres() as server:
+        yield server
+
+
+def test_two_cells_are_one_fleet(tmp_path: Path, database: servers.Postgres) -> None:
+    east = Cell(tmp_path / "east", database.url, "east", hosts=["east-*"])
+    west = Cell(tmp_path / "west", database.url, "west", hosts=["west-*"])
+    with Client(east.url) as one, Client(west.url) as two:
+        until(lambda: one.ready().ready and two.ready().ready)
+        # The list of cells is read every few seconds.
+        until(lambda: len(one.cells()) == 2 and len(two.cells()) == 2)
+        until(lambda: east.write("west-1") == 421)
+        assert east.write("east-1") == 204
+        assert west.write("west-1") == 204
+        until(lambda: sum(len(gpus) for gpus in two.cells_gpus().answers.values()) == 2)
+        found = one.cells_gpus()
+        assert not found.partial
+        assert {name: [gpu.host for gpu in gpus] for name, gpus in found.answers.items()} == {
+            "east": ["east-1"],
+            "west": ["west-1"],
+        }
+        assert sorted(two.pause_cells("somebody works on the power").answers) == ["east", "west"]
+        assert one.summary().paused
+        assert two.summary().paused
+        west.stop()
+        left = one.cells_summary()
+        assert left.partial
+        gone = next(answer for answer in left.cells if answer.cell == "west")
+        assert gone.state is AnswerState.UNREACHABLE
+        assert [known.active for known in one.cells() if known.name == "east"] == [True]
+    east.stop()
+
+
+def test_a_fleet_needs_one_database_and_an_address(tmp_path: Path) -> None:
+    alone = Settings.model_validate(
+        {"cell": {"fleet": "gpus", "url": "http://a.test"}, "api": {"listen": "127.0.0.1:0"}}
+    )
+    with pytest.raises(InputError, match="needs a journal in PostgreSQL"):
+        run_brain(alone, SystemClock(), threading.Event(), lambda _line: None)
+    nowhere = Settings.model_validate(
+        {
+            "cell": {"fleet": "gpus"},
+            "journal": {"url": "postgresql://nobody@127.0.0.1:9/none", "path": tmp_path / "none.db"},
+            "api": {"listen": "127.0.0.1:0"},
+        }
+    )
+    with pytest.raises(InputError, match=r"cell\.url"):
+        run_brain(nowhere, SystemClock(), threading.Event(), lambda _line: None)
