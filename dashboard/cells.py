@@ -1,0 +1,75 @@
+"""The other cells of the fleet on the overview: how each is, what it asks for, and which did not answer."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from tocsin.client.client import Client
+from tocsin.client.errors import NotFound
+from tocsin.client.models import FleetSummary, GpuState
+from tocsin.client.models_cells import AnswerState, CellAnswer, WholeCards, WholeSummary
+from tocsin.client.whole import every_card, missing
+from tocsin.dashboard import style
+from tocsin.dashboard.text import Text
+
+MOST_CARDS = 8
+"""Cards of other cells that are shown."""
+
+
+def show(client: Client, text: Text) -> None:
+    """Draw it; nothing where this cell is the whole fleet, or the brain is of a version that knows no cells."""
+    try:
+        others = [one.name for one in client.cells() if not one.own]
+    except NotFound:
+        return
+    if others:
+        st.html(_cells(client.cells_summary(), text) + _cards(client.cells_cards(MOST_CARDS, others), text))
+
+
+def _cells(found: WholeSummary, text: Text) -> str:
+    head = [text(f"cells.{name}") for name in ("name", "gpus", "bad", "warning", "mode", "waiting", "answer")]
+    rows = [_row(one, found.answers.get(one.cell), text) for one in found.cells]
+    lacking = [one.cell for one in missing(found)]
+    said = style.note(text("cells.partial", cells=", ".join(lacking))) if lacking else ""
+    return style.title(text("cells")) + said + style.table(head, rows, (1, 2, 3, 5))
+
+
+def _row(one: CellAnswer, summary: FleetSummary | None, text: Text) -> list[str]:
+    state = GpuState.OK if one.state is AnswerState.ANSWERED else GpuState.STALE
+    answer = text(f"cells.{one.state}") + (f" · {text('unit.s', n=round(one.age_s))}" if one.age_s is not None else "")
+    told = f'<span title="{escape(one.detail)}">{style.sign(state)}{escape(answer)}</span>'
+    name = escape(one.cell) if one.own else f'<a href="{escape(one.url)}/v1/fleet">{escape(one.cell)}</a>'
+    if summary is None:
+        return [name, "-" if one.gpus is None else f"{one.gpus:,}", "-", "-", "-", "-", told]
+    bad = sum(summary.states.get(state, 0) for state in (GpuState.CRITICAL, GpuState.LOST))
+    mode = text.name("mode", summary.mode.value)
+    parts = [mode, *([text("cells.paused")] if summary.paused else [])]
+    parts += [text("cells.tripped")] if summary.breaker.tripped else []
+    return [
+        name,
+        f"{summary.gpus:,}",
+        str(bad),
+        str(summary.states.get(GpuState.WARNING, 0)),
+        escape(", ".join(parts)),
+        str(summary.decisions_approvable),
+        told,
+    ]
+
+
+def _cards(found: WholeCards, text: Text) -> str:
+    """The most urgent open cards of the other cells."""
+    cards, total = every_card(found.answers, MOST_CARDS)
+    if not cards:
+        return ""
+    rows = [
+        style.row(
+            style.chip(text.name("level", card.level.value)),
+            escape(text.said(card.headline, card.headline_zh)),
+            cell,
+        )
+        for cell, card in cards
+    ]
+    more = style.note(text("attention.more", n=total - len(cards))) if total > len(cards) else ""
+    return style.title(text("cells.cards")) + "".join(rows) + more
