@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from tocsin.client.client import Client
 from tocsin.client.errors import NotFound
@@ -18,29 +19,39 @@ MOST_CARDS = 8
 """Cards of other cells that are shown."""
 
 
-def show(client: Client, text: Text) -> None:
-    """Draw it; nothing where this cell is the whole fleet, or the brain is of a version that knows no cells."""
+def show(client: Client, text: Text, top: DeltaGenerator) -> None:
+    """Draw it, and in `top` of which cell the page is; nothing where this cell is the whole fleet, or the brain is of a
+    version that knows no cells."""
     try:
-        others = [one.name for one in client.cells() if not one.own]
+        known = client.cells()
     except NotFound:
         return
+    others = [one.name for one in known if not one.own]
     if others:
-        st.html(_cells(client.cells_summary(), text) + _cards(client.cells_cards(MOST_CARDS, others), text))
+        found = client.cells_summary()
+        top.html(_which(found, text))
+        st.html(_cells(found, text) + _cards(client.cells_cards(MOST_CARDS, others), text))
+
+
+def _which(found: WholeSummary, text: Text) -> str:
+    """Of which cell the figures of the page are, and which others are not seen at all."""
+    own = ", ".join(one.cell for one in found.cells if one.own)
+    lacking = ", ".join(one.cell for one in missing(found))
+    said = style.chip(text("cells.own", cell=own))
+    return style.bar([said, *([style.chip(text("cells.partial", cells=lacking), "tc-alarm")] if lacking else [])])
 
 
 def _cells(found: WholeSummary, text: Text) -> str:
     head = [text(f"cells.{name}") for name in ("name", "gpus", "bad", "warning", "mode", "waiting", "answer")]
     rows = [_row(one, found.answers.get(one.cell), text) for one in found.cells]
-    lacking = [one.cell for one in missing(found)]
-    said = style.note(text("cells.partial", cells=", ".join(lacking))) if lacking else ""
-    return style.title(text("cells")) + said + style.table(head, rows, (1, 2, 3, 5))
+    return style.title(text("cells")) + style.table(head, rows, (1, 2, 3, 5))
 
 
 def _row(one: CellAnswer, summary: FleetSummary | None, text: Text) -> list[str]:
     state = GpuState.OK if one.state is AnswerState.ANSWERED else GpuState.STALE
     answer = text(f"cells.{one.state}") + (f" · {text('unit.s', n=round(one.age_s))}" if one.age_s is not None else "")
     told = f'<span title="{escape(one.detail)}">{style.sign(state)}{escape(answer)}</span>'
-    name = escape(one.cell) if one.own else f'<a href="{escape(one.url)}/v1/fleet">{escape(one.cell)}</a>'
+    name = f'<span title="{escape(one.url)}">{escape(one.cell)}</span>'
     if summary is None:
         return [name, "-" if one.gpus is None else f"{one.gpus:,}", "-", "-", "-", "-", told]
     bad = sum(summary.states.get(state, 0) for state in (GpuState.CRITICAL, GpuState.LOST))

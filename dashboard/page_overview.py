@@ -153,6 +153,7 @@ def render() -> None:
         summary, fleet, found = client.summary(), MAPS.look(client), client.cards(cards.SHOWN)
         changed = _changed(client)
         hand = Hand(client.me(), text)
+        top = st.container()
         with st.container(key="figures"):
             st.html(_figures(summary, text))
         if not fleet.uuid:
@@ -172,7 +173,7 @@ def render() -> None:
             cards.show(found, summary.now, hand)
             st.caption(text("attention.cost.help"))
         # Last: it may wait for a cell that does not answer.
-        cells.show(client, text)
+        cells.show(client, text, top)
 
 
 if __name__ == "__main__":
