@@ -39,7 +39,7 @@ def several(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             KnownCell("gone<b>", "http://127.0.0.1:9", 64, 900.0, False),
             KnownCell("west", stack.enter_context(serving(other)), 8, 1.0, True),
         ]
-        settings = CellSettings(fleet="gpus", url=url)
+        settings = CellSettings(fleet="gpus", url=url, answer_seconds=20)
         own.cells = CellQueries("east", settings, Listed(*known), SystemClock())
         stack.callback(own.cells.close)
         monkeypatch.setenv(URL_VARIABLE, url)
