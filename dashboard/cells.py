@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from tocsin.client.client import Client
-from tocsin.client.errors import NotFound
+from tocsin.client.errors import Denied, NotFound
 from tocsin.client.models import FleetSummary, GpuState
 from tocsin.client.models_cells import AnswerState, CellAnswer, WholeCards, WholeSummary
 from tocsin.client.whole import every_card, missing
@@ -21,10 +21,10 @@ MOST_CARDS = 8
 
 def show(client: Client, text: Text, top: DeltaGenerator) -> None:
     """Draw it, and in `top` of which cell the page is; nothing where this cell is the whole fleet, or the brain is of a
-    version that knows no cells."""
+    version that knows no cells, or shows a tenant none."""
     try:
         known = client.cells()
-    except NotFound:
+    except (NotFound, Denied):
         return
     others = [one.name for one in known if not one.own]
     if others:

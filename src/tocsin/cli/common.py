@@ -71,11 +71,12 @@ cell_option = click.option("--cell", "cells", multiple=True, metavar="NAME", hel
 
 def spans_cells(client: Client, cells: Sequence[str] = ()) -> bool:
     """Whether the fleet has several cells, or some are asked for by name; a brain of the version before knows none."""
-    from tocsin.client.errors import NotFound
+    from tocsin.client.errors import Denied, NotFound
 
     try:
         return bool(cells) or len(client.cells()) > 1
-    except NotFound:
+    except (NotFound, Denied):
+        # A tenant is shown no other cells; whoever has no access at all is told so by the next question.
         return False
 
 

@@ -105,8 +105,8 @@ class CellQueries:
         self._http: httpx2.Client | None = None
 
     def close(self) -> None:
-        """Ask nobody any more; safe to repeat."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Ask nobody any more; safe to repeat. Waits for what is under way: a connection that opens now would be lost."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             if self._http is not None:
                 self._http.close()
