@@ -11,7 +11,7 @@ from tocsin.client.client import Client
 from tocsin.client.errors import NotFound
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.client.models_changes import Changes
-from tocsin.dashboard import cards, cells, heatmap, link, style
+from tocsin.dashboard import cards, heatmap, link, style
 from tocsin.dashboard.access import api, is_tenant
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.decision_control import Hand, forget_news, show_news
@@ -153,7 +153,6 @@ def render() -> None:
         summary, fleet, found = client.summary(), MAPS.look(client), client.cards(cards.SHOWN)
         changed = _changed(client)
         hand = Hand(client.me(), text)
-        top = st.container()
         with st.container(key="figures"):
             st.html(_figures(summary, text))
         if not fleet.uuid:
@@ -172,8 +171,6 @@ def render() -> None:
             forget_news()
             cards.show(found, summary.now, hand)
             st.caption(text("attention.cost.help"))
-        # Last: it may wait for a cell that does not answer.
-        cells.show(client, text, top)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class CellQueries:
         self._http: httpx2.Client | None = None
 
     def close(self) -> None:
-        """Ask nobody any more; safe to repeat. Waits for what is under way: a connection that opens now would be lost."""
+        """Ask nobody any more; safe to repeat. Waits for what is under way."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             if self._http is not None:
