@@ -453,6 +453,7 @@ class ServedBrain:
         self._starting.app = None
         self._reads.look()
         self._slack.replies.close()
+        self._cells.close()
         self.running.stop()
 
 
