@@ -10,6 +10,7 @@ import click
 from tocsin.cli import values
 from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
 from tocsin.client.models_cards import CardState
+from tocsin.domain.words import counted
 
 if TYPE_CHECKING:
     from tocsin.client.models_cards import Card, Cards
@@ -94,7 +95,8 @@ def card_lines(card: Card) -> list[str]:
         ("place", card.place),
         (
             "touches",
-            f"{touched.gpus} GPUs, {touched.hosts} hosts, {touched.jobs} jobs" + (f" ({names})" if names else ""),
+            f"{counted(touched.gpus, 'GPU')}, {counted(touched.hosts, 'host')}, {counted(touched.jobs, 'job')}"
+            + (f" ({names})" if names else ""),
         ),
         ("confidence", sure),
         ("waiting costs", "" if card.waiting_gpu_hours is None else f"{card.waiting_gpu_hours:.1f} GPU-hours"),

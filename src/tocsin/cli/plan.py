@@ -60,7 +60,9 @@ def _state(
     from tocsin.actions.planning.statefile import parse_state, read_state
 
     if (state_file is None) == (simulated is None):
-        raise InputError("--state", str(state_file), "or --simulated must be given", "give exactly one of the two")
+        given = "(unset)" if state_file is None else str(state_file)
+        problem = "names no fleet, nor does --simulated" if state_file is None else "goes not with --simulated"
+        raise InputError("--state", given, problem, "give one of the two; --state live is that of the running brain")
     if state_file == LIVE:
         with connect(context, None, None) as client:
             return parse_state(json.dumps(client.planning_state()))

@@ -334,7 +334,7 @@ def against(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 _ENDED: Mapping[DecisionState, Words] = {
     DecisionState.REJECTED: ("was rejected", "已被拒绝"),
-    DecisionState.EXPIRED: ("ran out of time", "已过期"),
+    DecisionState.EXPIRED: ("expired", "已过期"),
     DecisionState.FAILED: ("failed", "失败"),
     DecisionState.GOAL_NOT_REACHED: ("ran and did not help", "已执行，但没有效果"),
     DecisionState.DONE: ("was done, and the cause is still there", "已完成，但原因仍在"),

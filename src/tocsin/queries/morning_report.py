@@ -20,7 +20,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.forecaster.live.risk import TARGET as FAULT
 from tocsin.queries.attention import most_urgent
 from tocsin.queries.card_life import CauseRecord, read_record
-from tocsin.queries.card_words import Names, Words, clock, expected_cause, headline, named
+from tocsin.queries.card_words import Names, Words, action_words, clock, expected_cause, headline
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.report_words import listed, say, sentence
 from tocsin.queries.statement_score import StatedCase, cases_of, is_claim
@@ -207,7 +207,8 @@ def _waits(inputs: ReportInputs, figures: ReportFigures) -> Words:
     first = min(asking, key=lambda one: (controls.expiry_ms(one.decision), one.decision.id)).decision
     until = clock(controls.expiry_ms(first), inputs.end_ms)
     where = inputs.names.subject(first.subject)
-    what = (f"{named(first.action)} {where[0]}", f"{named(first.action)} {where[1]}")
+    action = action_words(first.action)
+    what = (f"{action[0]} {where[0]}", f"{action[1]} {where[1]}")
     then = say("first_wait" if len(asking) == 1 else "first_of", until=until, what=what)
     return sentence(say("waits", n=figures.waiting), then, *held)
 
@@ -238,12 +239,19 @@ def _chance(probability: float) -> str:
 # ---------------------------------------------------------------------- of a running brain
 
 
-def report_now(brain: LiveBrain, cards: Sequence[Card], hours: int) -> MorningReport:
-    """The report of a running brain over the last `hours`. Raises StoreUnavailable."""
+def stated_cases(brain: LiveBrain, hours: int) -> list[StatedCase]:
+    """The forecasts of a running brain whose time ends in the last `hours`, and what came of them. It reads all that
+    were stored in a week, which is most of what a report costs. Raises StoreUnavailable."""
+    now_ms = brain.clock.now_ms()
+    made = brain.store.predictions(now_ms - hours * HOUR - LONGEST_FORECAST_MS, now_ms + 1)
+    return cases_of(made, lambda gpu, metric, *span: brain.store.series(gpu, [metric], *span), now_ms)
+
+
+def report_now(brain: LiveBrain, cards: Sequence[Card], cases: Sequence[StatedCase], hours: int) -> MorningReport:
+    """The report of a running brain over the last `hours`; `cases` may be somewhat older."""
     now_ms = brain.clock.now_ms()
     start_ms = now_ms - hours * HOUR
     after = brain.journal.number_before(start_ms)
-    made = brain.store.predictions(start_ms - LONGEST_FORECAST_MS, now_ms + 1)
     readings = brain.memory.latest()
     return morning_report(
         ReportInputs(
@@ -251,7 +259,7 @@ def report_now(brain: LiveBrain, cards: Sequence[Card], hours: int) -> MorningRe
             cards=cards,
             statuses=brain.statuses(),
             controls=brain.actions.controls(),
-            cases=cases_of(made, lambda gpu, metric, *span: brain.store.series(gpu, [metric], *span), now_ms),
+            cases=cases,
             predictions=brain.forecasts.current(now_ms),
             names=Names(readings),
             gpus=len(readings),

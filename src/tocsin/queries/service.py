@@ -61,13 +61,14 @@ from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.foreign_alerts import ForeignAlerts
 from tocsin.queries.fragmentation import fragmentation
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.morning_report import report_now
+from tocsin.queries.morning_report import report_now, stated_cases
 from tocsin.queries.outlook import ForecastQueries, gate_verdict
 from tocsin.queries.pager_journal import report_of
 from tocsin.queries.plans import plans_now
 from tocsin.queries.rule_records import rule_records
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.silences import SilenceService
+from tocsin.queries.statement_score import StatedCase
 from tocsin.queries.tenants import TenantService, names_of_others
 from tocsin.queries.usage import UsageQueries
 from tocsin.queries.views import peer_band
@@ -142,6 +143,8 @@ class BrainService:
         # It reads all predictions that are stored, which is much for one who only looks, and every open page asks.
         self._scores = Cache[str, models.Scoreboard](wall.monotonic, by_effort, most=1)
         self._reports = Cache[str, PagerReport](wall.monotonic, by_effort, most=1)
+        # Kept apart: what was just carried out must not wait for forecasts that came due.
+        self._stated = Cache[int, list[StatedCase]](wall.monotonic, by_effort, most=4)
         self._morning = Cache[int, MorningReport](wall.monotonic, by_effort, most=4)
         self._others = Cache[frozenset[str], Names](wall.monotonic, by_effort)
         self._drift = Cache[tuple[str, ...], DriftOut](wall.monotonic, by_effort, most=8)
@@ -432,8 +435,10 @@ class BrainService:
         return board.model_copy(update={"kinds": [views.kind_score(one) for one in brain.forecasts.kinds(now)]})
 
     def morning_report(self, hours: int) -> MorningReport:
+        cases = self._stated.get(hours, lambda: stated_cases(self._brain, hours))
+
         def made() -> MorningReport:
-            return report_now(self._brain, [one.card for one in self.made_cards()], hours)
+            return report_now(self._brain, [one.card for one in self.made_cards()], cases, hours)
 
         return self._morning.get(hours, made)
 

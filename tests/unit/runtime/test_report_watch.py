@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tocsin.actions.notifications.report import REPORT
 from tocsin.client.models_what_if import WhatIfRequest
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, ManualClock, to_iso
 from tocsin.domain.entry import EntryKind
+from tocsin.queries import service
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.report_watch import ReportWatch
@@ -55,3 +59,25 @@ def test_one_report_a_day_is_decided_over_a_restart_and_questions_are_answered(t
     asked = BrainService(again.brain).what_if(WhatIfRequest(guard="max_share", limit=0.5))
     assert (asked.decisions, asked.complete) == (0, True)
     again.stop()
+
+
+def test_a_report_is_of_now_however_long_its_forecasts_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, clock, made = ManualClock(T0), ManualClock(T0), []
+
+    def slowly(*_: Any) -> list[Any]:
+        made.append(clock.now_ms())
+        wall.advance(12_000)
+        return []
+
+    monkeypatch.setattr(service, "stated_cases", slowly)
+    running = opened(tmp_path, clock)
+    asked = BrainService(running.brain, wall=wall)
+    asked.morning_report(24)
+    clock.advance(HOUR)
+    wall.advance(60_000)
+    assert asked.morning_report(24).end == to_iso(T0 + HOUR)
+    assert made == [T0]
+    wall.advance(240_000)
+    asked.morning_report(24)
+    assert made == [T0, T0 + HOUR]
+    running.stop()
