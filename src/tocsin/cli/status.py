@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -140,7 +140,7 @@ def status(
     waiting = [decision for decision in decisions if decision.approvable]
     on_cards = {card.action.decision for card in cards.items if card.action is not None and card.action.can_approve}
     now_ms = from_iso(summary.now)
-    ahead = [prediction for prediction in predictions if (prediction.eta_ms or 0) > now_ms]
+    ahead = _heard(predictions, now_ms)
     whole = {
         "ready": ready.model_dump(mode="json"),
         "service": service,
@@ -162,6 +162,11 @@ def status(
     return int(check and _wants_attention(summary, ready, service))
 
 
+def _heard(predictions: Iterable[Prediction], now_ms: int) -> list[Prediction]:
+    """Those of crossings to come; what is made only to be judged is told to nobody."""
+    return [one for one in predictions if (one.eta_ms or 0) > now_ms and not one.muted]
+
+
 def _all_cells(client: Client, cells: Sequence[str], check: bool, as_json: bool) -> int:
     """The same over all cells; how the service is, is that of the brain that was asked."""
     from tocsin.client import whole
@@ -175,7 +180,7 @@ def _all_cells(client: Client, cells: Sequence[str], check: bool, as_json: bool)
     summary = whole.whole_summary(found.answers)
     shown, total = whole.every_card(cards.answers, _MOST_SHOWN)
     waiting = [one for one in whole.flat(decisions.answers) if one.approvable]
-    ahead = [one for one in whole.flat(predictions.answers) if (one.eta_ms or 0) > from_iso(summary.now)]
+    ahead = _heard(whole.flat(predictions.answers), from_iso(summary.now))
     on_cards = {card.action.decision for _, card in shown if card.action is not None and card.action.can_approve}
     document = summary.model_dump(mode="json") | {
         "cells": found.model_dump(mode="json"),

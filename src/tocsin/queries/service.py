@@ -208,7 +208,7 @@ class BrainService:
             levels=dict(Counter(incident.alert_level for incident in brain.incidents)),
             muted=[one.line for one in brain.forecasts.kinds(now) if one.muted],
             incidents=len(brain.incidents),
-            predictions=sum(p.is_ahead for p in expected),
+            predictions=sum(p.is_ahead and not p.muted for p in expected),
             risk_model="" if gate is None else gate.sentence,
             decisions=len(statuses),
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),

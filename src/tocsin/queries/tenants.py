@@ -174,7 +174,7 @@ class TenantService:
             memory_used_ratio=views.mean([one.memory_used_ratio for one in gpus]),
             power_watts=sum(power) if power else None,
             findings=dict(Counter(one.severity for one in findings)),
-            predictions=sum(one.is_ahead for one in predictions),
+            predictions=sum(one.is_ahead and not one.muted for one in predictions),
         )
 
     def gpus(self) -> list[models.GpuSummary]:

@@ -92,7 +92,7 @@ def worst(findings: Sequence[Finding]) -> Finding | None:
 
 def most_urgent(predictions: Sequence[Prediction]) -> Prediction | None:
     """The crossing still to come that comes first."""
-    crossing = [p for p in predictions if p.is_ahead]
+    crossing = [p for p in predictions if p.is_ahead and not p.muted]
     return min(crossing, key=lambda p: (p.eta_ms or 0, p.target), default=None)
 
 

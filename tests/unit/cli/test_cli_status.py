@@ -51,6 +51,15 @@ def test_a_threshold_that_is_reached_already_is_no_prediction(monkeypatch: pytes
     assert [one["sentence"] for one in ahead] == [p.sentence for p in PREDICTIONS[1:] if p.eta_ms]
 
 
+def test_what_is_muted_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    muted = replace(PREDICTIONS[0], sentence="will reach 95 °C", muted=True)
+    monkeypatch.setattr(FakeService, "predictions", lambda _self: [muted, *PREDICTIONS[1:]])
+    with serving(FakeService()) as url:
+        told = CliRunner().invoke(cli, ["status", "--api-url", url], catch_exceptions=False).output
+    assert "will reach" not in told
+    assert PREDICTIONS[1].sentence in told
+
+
 def test_json_is_the_whole_summary_and_what_it_counts() -> None:
     with serving(FakeService()) as url, Client(url) as client:
         told = json.loads(CliRunner().invoke(cli, ["status", "--json", "--api-url", url]).output)
