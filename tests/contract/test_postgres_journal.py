@@ -232,13 +232,11 @@ def test_a_schema_of_a_newer_version_is_refused_and_left_as_it_is(database: Cell
         PostgresPast(database).see()
 
 
-def test_a_schema_grows_by_steps_and_several_may_do_it_at_once(
-    server: servers.Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schema_grows_by_steps_and_several_may_do_it_at_once(server: servers.Postgres) -> None:
     made = CellDatabase(server.url, f"tocsin_c{next(NUMBERS)}")
     schema.prepare(made)
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE extra (one integer);"))
-    threads = [threading.Thread(target=schema.prepare, args=(made,)) for _ in range(4)]
+    scripts = (*schema.MIGRATIONS, "CREATE TABLE extra (one integer);")
+    threads = [threading.Thread(target=schema.prepare, args=(made, scripts)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

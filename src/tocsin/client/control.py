@@ -75,8 +75,8 @@ class Whoami(Wire):
     """What may be decided where, as `pools: actions`; empty: whatever the role may."""
     hosts: list[str] = Field(default_factory=list)
     """Nodes whose telemetry may be written; empty: any."""
-    namespaces: list[str] = Field(default_factory=list)
-    """Whose GPUs, jobs and cost alone are read; empty: the whole fleet."""
+    namespaces: list[str] = Field(default_factory=list, exclude_if=lambda names: not names)
+    """Whose GPUs, jobs and cost alone are read; not there: the whole fleet. Clients of before know no such field."""
 
 
 class OidcMethod(Wire):

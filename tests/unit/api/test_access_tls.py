@@ -148,7 +148,7 @@ def test_an_agent_s_certificate_makes_an_agent_of_its_node(papers: Papers, url: 
     context = agent(papers, "node-1", "node-1", common_name="another-name")
     with httpx2.Client(base_url=url, verify=context) as http:
         me = http.get("/v1/me").json()
-        assert me == {"name": "cert:node-1", "role": "agent", "scopes": [], "hosts": ["node-1"], "namespaces": []}
+        assert me == {"name": "cert:node-1", "role": "agent", "scopes": [], "hosts": ["node-1"]}
         assert http.get("/v1/fleet").status_code == 403
         own = http.post("/api/v2/write", content="gpu,gpu_uuid=GPU-n,host=node-1 power_watts=1 1")
         foreign = http.post("/api/v2/write", content="gpu,gpu_uuid=GPU-n,host=node-2 power_watts=1 1")

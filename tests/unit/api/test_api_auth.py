@@ -93,13 +93,13 @@ def test_influxdb_s_token_scheme_works() -> None:
 
 def test_me_says_who_holds_the_token() -> None:
     told = client().get("/v1/me", headers=bearer(Role.AGENT)).json()
-    assert told == {"name": "the agent", "role": "agent", "scopes": [], "hosts": [], "namespaces": []}
+    assert told == {"name": "the agent", "role": "agent", "scopes": [], "hosts": []}
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
 def test_without_tokens_the_loopback_address_is_admin(address: str) -> None:
     answer = client(with_tokens=False, address=(address, 1)).get("/v1/me")
-    assert answer.json() == {"name": "loopback", "role": "admin", "scopes": [], "hosts": [], "namespaces": []}
+    assert answer.json() == {"name": "loopback", "role": "admin", "scopes": [], "hosts": []}
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "192.168.1.4", "::ffff:10.0.0.7", "2001:db8::1", "testclient"])

@@ -22,6 +22,7 @@ WITHOUT = {
     "tocsin completion": "prints a script for a shell",
     "tocsin reference": "prints a page or a file in the format of its own",
     "tocsin rehearse set": "keeps a report of JSON for each run in its folder",
+    "tocsin rehearse prior": "writes its file of JSON",
     "tocsin journal export": "prints entries in the format that --format names, JSON lines unless told otherwise",
 }
 """Commands without ``--json``, and why."""
