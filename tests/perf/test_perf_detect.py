@@ -173,7 +173,8 @@ def _settings(folder: Path, receiver: str, every_seconds: float) -> Settings:
             "forecast": {"models": folder / "models", "every_seconds": every_seconds},
             "rules": {"path": folder / "rules.toml"},
             "webhook": {"url": receiver},
-            "api": {"listen": "127.0.0.1:0"},
+            # All nodes come from one address here.
+            "api": {"listen": "127.0.0.1:0", "limits": {"requests_per_second": 10_000, "request_burst": 100_000}},
             "actions": {
                 "mode": "act",
                 "earn_waived": ["*"],

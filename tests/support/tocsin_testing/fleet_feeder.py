@@ -28,7 +28,7 @@ def feeding(url: str, gpus: Sequence[Gpu], values: Mapping[str, float], interval
     process = start.Process(target=_feed, args=(url, list(gpus), dict(values), interval, ready, stop))
     process.start()
     try:
-        assert ready.wait(6 * interval + 60), "the fleet has not sent its first readings"
+        assert ready.wait(6 * interval + 60), f"the fleet has not sent its first readings: {process.exitcode}"
         yield
         assert process.is_alive(), f"the fleet has ended with {process.exitcode}"
     finally:
