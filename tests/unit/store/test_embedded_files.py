@@ -118,6 +118,7 @@ def test_what_others_put_among_the_segments_stays(store: SqliteStore) -> None:
     (folder / "README").write_text("ours")
     (folder / "half.parquet.tmp").write_text("half")
     store.close()
+    store.maintain(DAY0, FOREVER)
     assert len(power(store)) == 100
     names = {path.name for path in folder.iterdir()}
     assert {"lost+found", "README"} < names

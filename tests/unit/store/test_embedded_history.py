@@ -197,6 +197,7 @@ def test_what_a_killed_round_left_behind_is_removed(store: SqliteStore) -> None:
     for name in ("1-2-0-00000099.parquet", "1-2-0-00000099.variants.parquet", "x.parquet.tmp"):
         kept.with_name(name).write_bytes(b"half")
     store.close()
+    store.maintain(DAY0 + HOUR + 20 * MINUTE, FOREVER)
     assert len(everything(store)) == 72
     assert files(store) == [kept]
 

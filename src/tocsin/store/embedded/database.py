@@ -154,15 +154,15 @@ class Database:
         self._idle: list[sqlite3.Connection] = []
         self._sharing: IO[str] | None = None
 
-    def open(self, first: Callable[[sqlite3.Connection], None]) -> bool:
-        """Open the file and call `first` with the new connection; False where it was open already.
+    def open(self, first: Callable[[sqlite3.Connection], None]) -> None:
+        """Open the file, unless it is open, and call `first` with the new connection.
 
         Raises InputError where it is no store of this or an older version, Conflict while it is being replaced, and
         StoreUnavailable where `first` fails.
         """
         with self._lock:
             if self._writer is not None:
-                return False
+                return
             with ExitStack() as undo:
                 sharing = undo.enter_context(self._shared())
                 db = undo.enter_context(closing(self._connect()))
@@ -174,7 +174,6 @@ class Database:
                     raise mapped(self.path, error) from None
                 undo.pop_all()
             self._writer, self._sharing = db, sharing
-            return True
 
     def _mended(self) -> None:
         try:

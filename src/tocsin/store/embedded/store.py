@@ -246,8 +246,7 @@ class SqliteStore:
         self._upkeep = EmbeddedUpkeep(self._database, self._chunks, self._segments)
 
     def init(self) -> None:
-        if self._database.open(self._first):
-            self._upkeep.sweep_orphans()
+        self._database.open(self._first)
 
     def _first(self, db: sqlite3.Connection) -> None:
         bring_over(db, self._chunks, self._gatherer.gather)

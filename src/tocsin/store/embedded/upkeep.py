@@ -19,7 +19,7 @@ import structlog
 from tocsin.at_rest.keys import RING, StateKey
 from tocsin.domain.atomic_file import make_folder
 from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.domain.errors import Conflict, Unavailable
+from tocsin.domain.errors import Unavailable
 from tocsin.store.embedded import segments as files
 from tocsin.store.embedded.chunks import Ask, Block, Chunks, DamagedChunk, merge
 from tocsin.store.embedded.database import Database, locked
@@ -224,16 +224,6 @@ class EmbeddedUpkeep:
         """Hold the upkeep lock. Raises Conflict where another process has it."""
         with self._lock, locked(self._database.path, ".upkeep", fcntl.LOCK_EX):
             yield
-
-    def sweep_orphans(self) -> None:
-        """Remove what a killed upkeep left behind, unless one is under way."""
-        try:
-            with self.alone():
-                removed = self._segments.sweep(-(2**62))
-        except Conflict:
-            return
-        if removed:
-            log.info("unfinished segments removed", files=removed)
 
     def run(self, now_ms: int, retention: Retention) -> Upkeep:
         """One round of everything that is due at `now_ms`. Raises Conflict, StoreUnavailable."""

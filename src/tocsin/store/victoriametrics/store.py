@@ -321,7 +321,7 @@ class VictoriaMetricsStore:
 
     def _pushed_owners(self, start_ms: int, end_ms: int, gpus: Collection[str] | None) -> list[Reading]:
         """Readings of owners alone that agents pushed in [`start_ms`, `end_ms`), of all GPUs or of `gpus`."""
-        found: dict[tuple[str, int], tuple[Gpu, list[Owner]]] = {}
+        found: dict[tuple[str, int], tuple[Gpu, set[Owner]]] = {}
         for line in self._exported(_of_gpus(f'__name__="{PUSHED_OWNER}"', gpus), start_ms, end_ms):
             try:
                 series = json.loads(line)
@@ -329,11 +329,12 @@ class VictoriaMetricsStore:
                 gpu = gpu_of(labels["gpu_uuid"], labels.get("host", ""), labels.get("mig_uuid", ""))
                 for at_ms, pid in zip(series["timestamps"], series["values"], strict=True):
                     points.check_instant(at_ms)
-                    found.setdefault((gpu.uuid, at_ms), (gpu, []))[1].append(points.owner_of_labels(labels, pid))
+                    # A set: the server keeps what an agent sent twice, since its answer was lost, as two samples.
+                    found.setdefault((gpu.uuid, at_ms), (gpu, set()))[1].add(points.owner_of_labels(labels, pid))
             except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 self._left_out(str(error)[:200])
         return [
-            Reading(gpu, at_ms, {}, {}, tuple(sorted(owners, key=lambda one: one.pid)))
+            Reading(gpu, at_ms, {}, {}, tuple(sorted(owners)))
             for (uuid, at_ms), (gpu, owners) in found.items()
             if gpus is None or uuid in gpus
         ]
