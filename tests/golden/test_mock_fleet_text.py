@@ -39,6 +39,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
         "host_load": False,
         "network": False,
         "host_errors": False,
+        "versions": False,
     }
     settings = Settings.model_validate({"agent": alone})
     clock = ManualClock(T0)

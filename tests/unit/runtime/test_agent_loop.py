@@ -84,6 +84,7 @@ def settings(tmp_path: Path, **more: object) -> Settings:
         "host_load": False,
         "network": False,
         "host_errors": False,
+        "versions": False,
     }
     fields |= more
     return Settings(agent=AgentSettings.model_validate(fields))
