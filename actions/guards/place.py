@@ -5,9 +5,9 @@ from __future__ import annotations
 from tocsin.actions.guards.base import Applies, Hold, guard
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
-from tocsin.domain.decision import Decision
-from tocsin.domain.finding import ActionKind, Subject
-from tocsin.domain.phrase import Phrase
+from tocsin.domain.decision import Decision, DefragmentParameters
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.phrase import Phrase, say
 
 
 def obstacle(
@@ -23,9 +23,21 @@ def obstacle(
     return view.foresight.leaving(subject).obstacle
 
 
+def nothing_to_move(decision: Decision, view: FleetView) -> Phrase | None:
+    """Why a pool or the fleet cannot be defragmented: no plan names work to move; None where one does."""
+    wanted = decision.parameters
+    if not isinstance(wanted, DefragmentParameters) or decision.subject.kind not in (SubjectKind.POOL, SubjectKind.FLEET):
+        return None
+    if wanted.work:
+        return None
+    plan = view.foresight.plans.get("defragment")
+    return say("no plan names work to move") if plan is None else say("no plan names work to move: {plan}", plan=plan.said)
+
+
 @guard("place", 115, Applies.DISRUPTIVE)
 def place(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
-    """Has the work that would be moved a place to go to, and may it leave."""
+    """Has the work that would be moved a place to go to, and may it leave; and is there any."""
     context = decision.parameters.context
     why = obstacle(decision.action, decision.rule, decision.subject, context.deadline_ms, view)
+    why = why or nothing_to_move(decision, view)
     return Hold(why) if why else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tocsin.actions.guards.place import place
 from tocsin.actions.loop.decide import decide
 from tocsin.actions.loop.loop import OTHER_WORK
 from tocsin.actions.model.ledger_entry import DecisionStatus
@@ -151,6 +152,23 @@ def test_defragmenting_names_the_moves_of_the_plan_that_touch_the_subject() -> N
         assert "Move b (1 GPU) from n1 to n0" in made.sentence
     elsewhere = decided(leaving(ActionKind.DEFRAGMENT, Subject(SubjectKind.GPU, "n0/7", "n0", "p")), seen)
     assert "work" not in encode(elsewhere.parameters)
+
+
+def test_a_fleet_is_defragmented_only_where_a_plan_names_what_moves() -> None:
+    state = fleet(2, [work("a", on("n0", 0, 1, 2, 3)), work("b", on("n1", 0))])
+    root = leaving(ActionKind.DEFRAGMENT, Subject(SubjectKind.FLEET, "fleet"))
+    still = defragment(fleet(1, [work("a", on("n0", 0, 1))]), PlanLimits(effort=500))
+    plan = defragment(state, PlanLimits(effort=500))
+
+    def held(seen: Foresight) -> str:
+        view = FleetView(T0, T0, findings={root.id: root}, foresight=seen, policy=Policy(settings()))
+        return place(decided(root, seen), view, T0).reason
+
+    assert held(Foresight(state=state)) == "no plan names work to move"
+    assert held(Foresight(state=state, plans={"defragment": still})) == f"no plan names work to move: {still.sentence}"
+    assert held(Foresight(state=state, plans={"defragment": plan})) == ""
+    view = FleetView(T0, T0, foresight=Foresight(state=state), policy=Policy(settings()))
+    assert place(decided(leaving(ActionKind.DEFRAGMENT), view.foresight), view, T0).ruling is Ruling.ALLOW
 
 
 @pytest.mark.parametrize("state", [None, FleetState(), fleet(1, [])])
