@@ -26,12 +26,14 @@ def obstacle(
 def nothing_to_move(decision: Decision, view: FleetView) -> Phrase | None:
     """Why a pool or the fleet cannot be defragmented: no plan names work to move; None where one does."""
     wanted = decision.parameters
-    if not isinstance(wanted, DefragmentParameters) or decision.subject.kind not in (SubjectKind.POOL, SubjectKind.FLEET):
+    if decision.subject.kind not in (SubjectKind.POOL, SubjectKind.FLEET):
         return None
-    if wanted.work:
+    if not isinstance(wanted, DefragmentParameters) or wanted.work:
         return None
     plan = view.foresight.plans.get("defragment")
-    return say("no plan names work to move") if plan is None else say("no plan names work to move: {plan}", plan=plan.said)
+    if plan is None:
+        return say("no plan names work to move")
+    return say("no plan names work to move: {plan}", plan=plan.said)
 
 
 @guard("place", 115, Applies.DISRUPTIVE)
