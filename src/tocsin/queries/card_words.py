@@ -10,7 +10,7 @@ from tocsin.actions.model.ledger_entry import APPROVAL, DecisionStatus
 from tocsin.client.models_cards import HEADLINE_CHARACTERS
 from tocsin.domain.clock import DAY, to_iso
 from tocsin.domain.decision import DecisionState, Ruling, Verdict
-from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.phrase import in_chinese
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
@@ -362,6 +362,17 @@ def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     words_zh = "；".join(names.plain(part) for part in (why_zh, then_zh) if part)
     english = f"{action} {ended[0]}{f': {words}' if words else ''}."
     return (english, f"{action_zh} {ended[1]}{f'：{words_zh}' if words_zh else ''}。"), ""
+
+
+def left_over(incident: Incident, names: Names, now_ms: int) -> Words:
+    """What a card says where the cause has ended, and nothing is done about what still holds of it."""
+    holding = [one for one in incident.members if one.id not in incident.cleared]
+    ended = clock(incident.root.last_ms, now_ms)
+    if not holding:
+        return f"Its cause ended at {ended}.", f"原因已于 {ended} 消失。"
+    worst = max(holding, key=lambda one: (one.alert_level.rank, one.severity.rank, -one.started_ms))
+    left, left_zh = names.plain(worst.sentence), names.plain(worst.sentence_zh)
+    return f"Its cause ended at {ended}; what is left: {left}", f"原因已于 {ended} 消失；仍存在：{left_zh}"
 
 
 def no_action(trouble: CardCause) -> Words:

@@ -38,6 +38,7 @@ from tocsin.queries.card_words import (
     clock,
     expected_cause,
     headline,
+    left_over,
     named,
     next_of,
     no_action,
@@ -246,6 +247,10 @@ class _Maker:
         hours = self._ranking.expected_loss(self._ranking.at_stake(root.subject), root, warned, health)
         evidence = [*self._findings((worst, *others)), *self._said(lead, decisions), *self._before(trouble)]
         card = self._card(worst.id, trouble, lead, evidence, health=health, level=worst.alert_level)
+        if worst.cause_cleared and (lead is None or _standing(lead) > _BLOCKED):
+            left, left_zh = left_over(worst, self._names, self._now)
+            level = min(card.level, AlertLevel.WARNING, key=lambda one: one.rank)
+            card = card.model_copy(update={"level": level, "obstacle": left, "obstacle_zh": left_zh})
         money, currency = self._ranking.money(root.subject, hours)
         return MadeCard(
             card.model_copy(

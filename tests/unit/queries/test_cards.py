@@ -12,6 +12,7 @@ from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models import GpuState
 from tocsin.client.models_cards import HEADLINE_CHARACTERS, Card, CardState
 from tocsin.config.settings import CostSettings
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.entry import Entry, EntryKind
@@ -260,6 +261,25 @@ def lived(*events: tuple[EntryKind, int, Incident, dict[str, object]]) -> CardLi
 
 
 OPENED, CLOSED = EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_CLOSED
+
+
+def test_what_is_left_of_a_cause_that_ended_is_no_page_and_says_what_still_holds() -> None:
+    hot = node(0)
+    root = finding(hot, severity=Severity.CRITICAL, level=AlertLevel.PAGE)
+    rest = finding(hot, "b-rule", level=AlertLevel.PAGE, sentence=f"{hot.gpu.uuid}: errors within 24 h: 1.")
+    one = incident(root, rest)
+    over = replace(one, cleared=(root.id,))
+    reset = decided(one, ActionKind.RESET_GPU, state=DecisionState.EXPIRED)
+    (before,) = cards([hot], [one], [reset])
+    (after,) = cards([hot], [over], [reset])
+    assert (before.level, after.level) == (AlertLevel.PAGE, AlertLevel.WARNING)
+    assert (
+        after.obstacle
+        == f"Its cause ended at {to_iso(T0)[11:16]} UTC; what is left: {hot.gpu.host} GPU 0: errors within 24 h: 1."
+    )
+    owed = decided(one, ActionKind.RESET_GPU, APPROVAL)
+    (waits,) = cards([hot], [over], [owed])
+    assert (waits.level, waits.obstacle) == (AlertLevel.PAGE, "")
 
 
 def test_what_is_over_stays_readable_for_a_day() -> None:
