@@ -29,6 +29,8 @@ _SESSION = "login.session"
 _ENDED = "login.ended"
 _OLD = "answers.old"
 _TENANT = "login.tenant"
+CHOSEN_CELL = "cells.chosen"
+"""Key of the session's state under which the cell stands that pages show."""
 _TOLD_SECONDS = 3 * REFRESH_SECONDS
 """How long the age of a run's answers is told: until the next run of the page, and a little longer."""
 
@@ -95,16 +97,24 @@ def is_tenant() -> bool:
     return known[1]
 
 
-def connect() -> PageClient:
-    """A client of the API that the environment names, as whoever is logged in; close it after use."""
+def chosen_cell() -> str:
+    """The cell that the person has chosen; empty where it is all of them, or there is one alone."""
+    return str(st.session_state.get(CHOSEN_CELL, ""))
+
+
+def connect(cell: str | None = None) -> PageClient:
+    """A client of the API that the environment names, as whoever is logged in; close it after use. `cell` answers, by
+    default the one that is chosen; empty: that brain itself."""
     ca = os.environ.get(CA_VARIABLE)
-    return PageClient(os.environ.get(URL_VARIABLE) or DEFAULT_URL, current_token(), ca=Path(ca) if ca else None)
+    wanted = chosen_cell() if cell is None else cell
+    base = os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    return PageClient(base, current_token(), ca=Path(ca) if ca else None, cell=wanted)
 
 
-def client_with(token: str) -> Client:
+def client_with(token: str, cell: str = "") -> Client:
     """A client of the API that the environment names, with `token`, that answers nothing by itself."""
     ca = os.environ.get(CA_VARIABLE)
-    return Client(os.environ.get(URL_VARIABLE) or DEFAULT_URL, token, ca=Path(ca) if ca else None)
+    return Client(os.environ.get(URL_VARIABLE) or DEFAULT_URL, token, ca=Path(ca) if ca else None, cell=cell)
 
 
 def note_age(client: PageClient) -> None:

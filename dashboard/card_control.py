@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import streamlit as st
 
+from tocsin.client.client import Client
 from tocsin.client.models_cards import Card, CardState
+from tocsin.client.whole_cards import FleetCard
 from tocsin.dashboard.decision_control import Hand, send
 from tocsin.dashboard.text import Text
 from tocsin.domain.clock import HOUR, SECOND
@@ -16,45 +20,60 @@ SNOOZE_HOURS = (1, 8, 24)
 _HOUR_SECONDS = HOUR / SECOND
 
 
-def _acknowledge(card: Card, text: Text) -> None:
-    send(lambda client: client.acknowledge(card.id, ACKNOWLEDGE_HOURS * _HOUR_SECONDS), _news("card.taken", card, text))
+def _acknowledge(one: FleetCard, text: Text) -> None:
+    free = [member for member in one.members if not member[1].acknowledged_by]
+    seconds = ACKNOWLEDGE_HOURS * _HOUR_SECONDS
+    _send(free, lambda client, card: client.acknowledge(card.id, seconds), _news("card.taken", one.card, text))
 
 
-def _give_back(card: Card, text: Text) -> None:
-    send(lambda client: client.end_acknowledgement(card.id), _news("card.given_back", card, text))
+def _give_back(one: FleetCard, text: Text) -> None:
+    said = _news("card.given_back", one.card, text)
+    _send(one.members, lambda client, card: client.end_acknowledgement(card.id), said)
 
 
-def _snooze(card: Card, hours: int, text: Text) -> None:
-    seconds = hours * _HOUR_SECONDS
-    send(lambda client: client.snooze(MatcherKind.CARD, card.id, seconds), _news("card.snoozed", card, text))
+def _snooze(one: FleetCard, hours: int, text: Text) -> None:
+    seconds, said = hours * _HOUR_SECONDS, _news("card.snoozed", one.card, text)
+    _send(one.members, lambda client, card: client.snooze(MatcherKind.CARD, card.id, seconds), said)
+
+
+def _send(members: Sequence[tuple[str, Card]], call: Callable[[Client, Card], object], news: str) -> None:
+    """Each cell is told about its own card."""
+    cards = dict(members)
+    send(lambda client: call(client, cards[client.cell]), news, list(cards))
 
 
 def _news(name: str, card: Card, text: Text) -> str:
     return text(name, headline=text.said(card.headline, card.headline_zh))
 
 
-def card_buttons(card: Card, hand: Hand) -> None:
+def key_of(one: FleetCard) -> str:
+    """What tells the widgets of a card from those of others: two cells may have one id."""
+    return "-".join(part for part in (one.members[0][0], one.card.id) if part)
+
+
+def card_buttons(one: FleetCard, hand: Hand) -> None:
     """Acknowledge or give back, and snooze; nothing on a card that is over."""
+    card, key = one.card, key_of(one)
     if card.state is CardState.RESOLVED:
         return
     text, closed = hand.text, hand.closed("operator")
-    with st.container(horizontal=True, gap="small", key=f"control-{card.id}"):
+    with st.container(horizontal=True, gap="small", key=f"control-{key}"):
         given_back = bool(card.acknowledged_by)
         st.button(
             text("card.give_back") if given_back else text("card.acknowledge", n=ACKNOWLEDGE_HOURS),
-            key=f"acknowledge-{card.id}",
+            key=f"acknowledge-{key}",
             icon=":material/undo:" if given_back else ":material/pan_tool:",
             disabled=closed is not None,
             help=closed,
             on_click=_give_back if given_back else _acknowledge,
-            args=(card, text),
+            args=(one, text),
         )
         with st.popover(text("card.snooze"), icon=":material/snooze:", disabled=closed is not None, help=closed):
             st.caption(text("card.snooze.help"))
             for hours in SNOOZE_HOURS:
                 st.button(
                     text("card.snooze.for", n=hours),
-                    key=f"snooze-{hours}-{card.id}",
+                    key=f"snooze-{hours}-{key}",
                     on_click=_snooze,
-                    args=(card, hours, text),
+                    args=(one, hours, text),
                 )

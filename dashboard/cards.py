@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import streamlit as st
 
 from tocsin.client.models_cards import Card, CardEvidence, Cards, CardState
+from tocsin.client.whole_cards import FleetCard, fleet_cards
 from tocsin.dashboard import link, style
-from tocsin.dashboard.card_control import card_buttons
+from tocsin.dashboard.access import chosen_cell
+from tocsin.dashboard.card_control import card_buttons, key_of
 from tocsin.dashboard.decision_control import Hand
 from tocsin.dashboard.text import Text, chance, markdown_safe, money, number, short_clock
 from tocsin.domain.finding import SubjectKind
@@ -27,10 +30,12 @@ def cost_text(card: Card, text: Text) -> str:
     return text("attention.hours", n="< 0.1" if hours < 0.1 else number(hours))
 
 
-def head(card: Card, now: str, text: Text) -> str:
-    """The card in three lines of HTML: headline, where it stands, and what happens next or why nothing can be done."""
+def head(card: Card, now: str, text: Text, cells: str = "") -> str:
+    """The card in three lines of HTML: headline, where it stands, and what happens next or why nothing can be done;
+    `cells` are those that have it, where they are several."""
     since = text("card.since", at=short_clock(card.since, now)) if card.since else ""
     stands = [
+        f'<span class="tc-chip tc-small">{escape(text("cells.one", cell=cells))}</span>' if cells else "",
         f"<b>{escape(_state(card, now, text))}</b>",
         escape(text.name("level", card.level.value)),
         escape(since),
@@ -92,20 +97,24 @@ def _evidence(one: CardEvidence, text: Text) -> str:
     return f'<div class="tc-row"><span class="tc-what">{label}{escape(text.said(one.text, one.text_zh))}</span></div>'
 
 
-def _card(card: Card, now: str, hand: Hand) -> None:
-    text = hand.text
-    with st.container(key=f"card-{card.id}", gap="xsmall"):
+def _card(one: FleetCard, now: str, hand: Hand, cells: str) -> None:
+    text, card, key = hand.text, one.card, key_of(one)
+    with st.container(key=f"card-{key}", gap="xsmall"):
         with st.container(horizontal=True, wrap=False, vertical_alignment="top", gap="xsmall"):
             st.html(style.sign(card.health), width="content")
-            st.html(head(card, now, text))
+            st.html(head(card, now, text, cells))
         if card.action is not None and card.action.can_approve:
             label = text("card.approve", action=text.name("action", card.action.kind.value))
             # The page of the decision says all of it, and has the yes: nothing is started from a list.
-            if st.button(label, key=f"approve-card-{card.id}", type="primary", icon=":material/gavel:"):
+            if st.button(label, key=f"approve-card-{key}", type="primary", icon=":material/gavel:"):
                 st.switch_page(link.DECISIONS_PAGE, query_params=link.target(decision=card.action.decision))
-        card_buttons(card, hand)
+        card_buttons(one, hand)
         with st.expander(text("card.more")):
             st.html(details(card, text))
+            for cell, other in one.members[1:]:
+                st.html(
+                    style.note(text("cells.also", cell=cell, headline=text.said(other.headline, other.headline_zh)))
+                )
             _links(card, text)
 
 
@@ -128,16 +137,32 @@ def _links(card: Card, text: Text) -> None:
 
 def show(found: Cards, now: str, hand: Hand) -> None:
     """Draw the list in a frame of its own, which scrolls, so that the page does not; `hand` is whoever looks."""
+    _show([FleetCard(card, ((chosen_cell(), card),)) for card in found.items], found.total, [found], now, hand)
+
+
+def show_whole(answers: Mapping[str, Cards], now: str, hand: Hand) -> None:
+    """The same of all cells: a cause that several share is one card, and each says of which cell it is."""
+    items, total = fleet_cards(answers, SHOWN)
+    _show(items, total, list(answers.values()), now, hand, named=True)
+
+
+def _show(
+    items: Sequence[FleetCard], total: int, every: Sequence[Cards], now: str, hand: Hand, *, named: bool = False
+) -> None:
     text = hand.text
-    if found.hidden:
-        counts = {"n": found.hidden, "snoozes": found.snoozes, "maintenances": found.maintenances}
+    counts = {
+        "n": sum(one.hidden for one in every),
+        "snoozes": sum(one.snoozes for one in every),
+        "maintenances": sum(one.maintenances for one in every),
+    }
+    if counts["n"]:
         st.caption(text("attention.hidden", **counts))
-    if not found.items:
-        if not found.hidden:
+    if not items:
+        if not counts["n"]:
             st.success(text("attention.none"), icon=":material/check_circle:")
         return
     with st.container(key="attention", border=False):
-        for card in found.items:
-            _card(card, now, hand)
-        if found.total > len(found.items):
-            st.caption(text("attention.more", n=found.total - len(found.items)))
+        for one in items:
+            _card(one, now, hand, one.cells if named else "")
+        if total > len(items):
+            st.caption(text("attention.more", n=total - len(items)))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.control import Whoami
 from tocsin.client.models import FleetSummary, TimelineItem
+from tocsin.client.models_cells import WholeControl
+from tocsin.client.whole import missing
 from tocsin.dashboard import style
 from tocsin.dashboard.access import DECIDERS, connect, lacking, show_problem
 from tocsin.dashboard.text import Text, decided, markdown_safe
-from tocsin.domain.errors import TocsinError
+from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.domain.phrase import word_in_chinese
 
 _PROBLEM, _NEWS = "decision_problem", "decision_news"
@@ -21,10 +23,19 @@ _PROBLEM, _NEWS = "decision_problem", "decision_news"
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """What whoever looks may do, by `GET /v1/me`."""
+    """What whoever looks may do, by `GET /v1/me`. What is about a decision goes to the cell that `cell_of` has for its
+    id; `whole`: what is about the fleet goes to every cell."""
 
     who: Whoami
     text: Text
+    cell_of: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = False
+    tripped: Sequence[str] = ()
+    """Cells whose breaker has tripped; one that has not refuses a reset."""
+
+    def at(self, decision: str) -> str | None:
+        """The cell of a decision; None: the one that is chosen."""
+        return self.cell_of.get(decision)
 
     def closed(self, needed: str) -> str | None:
         """Why a control that needs role `needed` is closed; None where it is open."""
@@ -35,12 +46,17 @@ class Hand:
         return self.text("decision.scopes", scopes="; ".join(self.who.scopes)) if self.who.scopes else ""
 
 
-def send(call: Callable[[Client], object], news: str) -> None:
-    """Do it, and keep what is to be said about it for the next run of the page."""
+def send(call: Callable[[Client], object], news: str, cells: Sequence[str | None] = (None,)) -> None:
+    """Do it, and keep what is to be said about it for the next run of the page. `cells` have what it is about; None:
+    the one that is chosen."""
     st.session_state.pop(_NEWS, None)
     try:
-        with connect() as client:
-            call(client)
+        for cell in cells:
+            with connect(cell) as client:
+                done = call(client)
+            if isinstance(done, WholeControl) and done.partial:
+                # It holds in the others: who is not reached must be known at once.
+                raise Unavailable("; ".join(f"cell {one.cell}: {one.detail}" for one in missing(done)))
     except TocsinError as error:
         st.session_state[_PROBLEM] = error
         return
@@ -64,18 +80,22 @@ def _reason(name: str) -> str:
     return str(st.session_state.get(name, ""))
 
 
-def _approve(item: TimelineItem, text: Text) -> None:
-    send(lambda client: client.approve(item.id), text("decision.approved", sentence=decided(item, text)))
+def _approve(item: TimelineItem, hand: Hand) -> None:
+    _settle(item, hand, "decision.approved", lambda client: client.approve(item.id))
 
 
-def _reject(item: TimelineItem, text: Text) -> None:
+def _reject(item: TimelineItem, hand: Hand) -> None:
     why = _reason(f"reason-{item.id}")
-    send(lambda client: client.reject(item.id, why), text("decision.rejected", sentence=decided(item, text)))
+    _settle(item, hand, "decision.rejected", lambda client: client.reject(item.id, why))
 
 
-def _undo(item: TimelineItem, text: Text) -> None:
+def _undo(item: TimelineItem, hand: Hand) -> None:
     why = _reason(f"reason-{item.id}")
-    send(lambda client: client.undo(item.id, why), text("decision.undone", sentence=decided(item, text)))
+    _settle(item, hand, "decision.undone", lambda client: client.undo(item.id, why))
+
+
+def _settle(item: TimelineItem, hand: Hand, news: str, call: Callable[[Client], object]) -> None:
+    send(call, hand.text(news, sentence=decided(item, hand.text)), [hand.at(item.id)])
 
 
 def decide_buttons(item: TimelineItem, hand: Hand) -> None:
@@ -86,11 +106,11 @@ def decide_buttons(item: TimelineItem, hand: Hand) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if item.approvable:
-            _button("approve", text("decision.approve"), closed, _approve, item, text, primary=True)
-            _button("reject", text("decision.reject"), closed, _reject, item, text)
+            _button("approve", text("decision.approve"), closed, _approve, item, hand, primary=True)
+            _button("reject", text("decision.reject"), closed, _reject, item, hand)
         elif item.inverse is not None:
             label = text("decision.undo", action=text.name("action", item.inverse.value))
-            _button("undo", label, closed, _undo, item, text)
+            _button("undo", label, closed, _undo, item, hand)
         st.text_input(
             text("decision.reason"),
             key=f"reason-{item.id}",
@@ -107,9 +127,9 @@ def _button(
     name: str,
     label: str,
     closed: str | None,
-    act: Callable[[TimelineItem, Text], None],
+    act: Callable[[TimelineItem, Hand], None],
     item: TimelineItem,
-    text: Text,
+    hand: Hand,
     *,
     primary: bool = False,
 ) -> None:
@@ -120,7 +140,7 @@ def _button(
         disabled=closed is not None,
         help=closed,
         on_click=act,
-        args=(item, text),
+        args=(item, hand),
     )
 
 
@@ -138,20 +158,20 @@ def fleet_buttons(summary: FleetSummary, hand: Hand) -> None:
             disabled=closed is not None,
             help=closed or markdown_safe(text("control.paused", who=who, reason=why)),
             on_click=send,
-            args=(lambda client: client.resume(), text("control.done")),
+            args=(lambda client: client.resume_cells() if hand.whole else client.resume(), text("control.done")),
         )
     else:
         with st.popover(text("control.pause"), icon=":material/pause:", disabled=closed is not None, help=closed):
             st.markdown(text("control.pause.ask"))
             st.text_input(text("decision.reason"), key="pause-reason", max_chars=500)
-            st.button(text("control.pause"), key="pause", type="primary", on_click=_pause, args=(text,))
+            st.button(text("control.pause"), key="pause", type="primary", on_click=_pause, args=(hand,))
     if summary.breaker.tripped:
         _breaker(summary, hand)
 
 
-def _pause(text: Text) -> None:
+def _pause(hand: Hand) -> None:
     why = _reason("pause-reason")
-    send(lambda client: client.pause(why), text("control.done"))
+    send(lambda client: client.pause_cells(why) if hand.whole else client.pause(why), hand.text("control.done"))
 
 
 def _breaker(summary: FleetSummary, hand: Hand) -> None:
@@ -167,5 +187,8 @@ def _breaker(summary: FleetSummary, hand: Hand) -> None:
             type="primary",
             disabled=not sure,
             on_click=send,
-            args=(lambda client: client.reset_breaker(), text("control.done")),
+            args=(
+                lambda client: client.reset_breakers(hand.tripped) if hand.whole else client.reset_breaker(),
+                text("control.done"),
+            ),
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 import streamlit as st
 
 from tocsin.client.models import FleetSummary
-from tocsin.dashboard import style
+from tocsin.dashboard import cells, style
 from tocsin.dashboard.access import age_of_answers, connect
-from tocsin.dashboard.boundary import live
+from tocsin.dashboard.boundary import boundary, live
 from tocsin.dashboard.login import person
 from tocsin.dashboard.palette import DARK, LIGHT, Palette
 from tocsin.dashboard.text import LANGUAGES, Text, clock
@@ -53,14 +54,17 @@ def sidebar(text: Text) -> None:
             required=True,
             on_change=_language_changed,
         )
+        with boundary("cells.choose"):
+            cells.choose(text)
         person(text)
         st.html(f'<p class="tc-keys">{escape(text("keys"))}</p>')
         st.html(style.frame_script(text.language), unsafe_allow_javascript=True)
 
 
-def banner(summary: FleetSummary, text: Text, old: float = 0.0) -> str:
-    """The line above every page: simulated or not, mode, pause, breaker, clock; `old` is the age of answers in s."""
-    parts = []
+def banner(summary: FleetSummary, text: Text, old: float = 0.0, of_cells: Sequence[str] = ()) -> str:
+    """The line above every page: simulated or not, mode, pause, breaker, clock; `old` is the age of answers in s,
+    `of_cells` are chips that tell of which cells it is."""
+    parts = list(of_cells)
     if summary.simulated:
         parts += [style.chip(text("simulated"), "tc-sim"), f"<span>{text('simulated.banner')}</span>"]
     mode = text.name("mode", summary.mode.value)
@@ -77,12 +81,18 @@ def banner(summary: FleetSummary, text: Text, old: float = 0.0) -> str:
     return style.bar(parts)
 
 
-@live()
-def header() -> None:
-    """The banner, looked up again and again; where the API does not answer, the page below says so."""
-    try:
-        with connect() as client:
-            summary = client.summary()
-            st.html(banner(summary, current_text(), max(client.oldest_s, age_of_answers())))
-    except TocsinError:
-        st.empty()
+def header(page: str) -> None:
+    """The banner over `page`, looked up again and again; where the API does not answer, the page below says so."""
+
+    @live()
+    def drawn() -> None:
+        text = current_text()
+        try:
+            with connect() as client:
+                summary, found = cells.summary_of(client)
+                chips = [chip for chip in (cells.which(page, text), cells.lacking(found, text)) if chip]
+                st.html(banner(summary, text, max(client.oldest_s, age_of_answers()), chips))
+        except TocsinError:
+            st.empty()
+
+    drawn()

@@ -24,7 +24,7 @@ _LARGEST = _MOST_BYTES // 8
 _MOST_ENTRIES = 1000
 _OF_TRANSFER = {"content-encoding", "content-length", "transfer-encoding"}
 
-_Key = tuple[str, str, str, str]
+_Key = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,17 @@ class PageClient(Client):
         self._token = token
         self._answers = answers
         self._clock = clock or SystemClock()
-        self.oldest_s = 0.0
+        # Those of other cells, which `at` gives, have it with this one.
+        self._ages = [0.0]
+
+    @property
+    def oldest_s(self) -> float:
+        return max(self._ages)
 
     def _ask(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
         if method != "GET":
             return super()._ask(method, path, params, **more)
-        key = (self.base_url, self._token, path, str(sorted((params or {}).items())))
+        key = (self.base_url, self.cell, self._token, path, str(sorted((params or {}).items())))
         kept = self._answers.find(key, self._clock.monotonic())
         if kept is not None and kept[1] < FRESH_SECONDS:
             more["timeout"] = QUICK_SECONDS
@@ -116,7 +121,7 @@ class PageClient(Client):
         except Busy:
             if kept is None:
                 raise
-            self.oldest_s = max(self.oldest_s, kept[1])
+            self._ages[0] = max(self._ages[0], kept[1])
             return kept[0]
         if response.status_code == httpx2.codes.OK:
             self._answers.put(key, response, self._clock.monotonic())

@@ -12,7 +12,7 @@ import streamlit as st
 
 from tocsin.client.models import ExportForm, FleetSummary, JournalPage, JournalQuery
 from tocsin.dashboard import link, style
-from tocsin.dashboard.access import api, client_with, connect, current_token, lacking, show_problem
+from tocsin.dashboard.access import api, chosen_cell, client_with, connect, current_token, lacking, show_problem
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable, recorded
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
@@ -218,10 +218,10 @@ def chain_words(found: Verification | None, at: str, text: Text) -> str:
 
 def _download(form: ExportForm, text: Text) -> None:
     wanted: JournalQuery = st.session_state.get("export", JournalQuery())
-    token = current_token()
+    token, cell = current_token(), chosen_cell()
     st.download_button(
         text(f"audit.export.{form}"),
-        data=lambda: exported(form, wanted, token),
+        data=lambda: exported(form, wanted, token, cell),
         file_name=f"tocsin-journal.{form}",
         mime="application/x-ndjson" if form == "jsonl" else "text/plain",
         key=f"export-{form}",
@@ -231,13 +231,13 @@ def _download(form: ExportForm, text: Text) -> None:
     )
 
 
-def exported(form: ExportForm, query: JournalQuery, token: str) -> BinaryIO:
+def exported(form: ExportForm, query: JournalQuery, token: str, cell: str = "") -> BinaryIO:
     """The journal as the API sends it to the holder of `token`, in a file that takes little memory.
 
     Streamlit asks for it outside of any run of the script, where nobody is logged in.
     """
     into = tempfile.SpooledTemporaryFile(max_size=_MEMORY)  # noqa: SIM115  # Streamlit reads it after this returns
-    with client_with(token) as client:
+    with client_with(token, cell) as client:
         for piece in client.export_journal(form, query):
             into.write(piece)
     into.seek(0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 import plotly.graph_objects as go
 import streamlit as st
 
 from tocsin.client.client import Client
-from tocsin.client.errors import NotFound
+from tocsin.client.errors import Busy, NotFound
 from tocsin.client.models import (
     DecisionStory,
     FleetSummary,
@@ -19,11 +20,14 @@ from tocsin.client.models import (
     TimelineMark,
     TimelineQuery,
 )
-from tocsin.dashboard import charts, link, style, what_if
+from tocsin.client.models_cells import WholeSummary
+from tocsin.client.whole_views import whole_timeline
+from tocsin.dashboard import cells, charts, link, style, what_if
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.decision_control import Hand, decide_buttons, fleet_buttons, forget_news, show_news
 from tocsin.dashboard.frame import current_palette, current_text
+from tocsin.dashboard.kept_answers import PageClient
 from tocsin.dashboard.palette import RULING_SYMBOLS, SEVERITY_STATES, SYMBOLS, Palette
 from tocsin.dashboard.text import (
     Text,
@@ -291,6 +295,8 @@ def _guards(story: DecisionStory, text: Text, palette: Palette) -> None:
 
 PAGE = 10
 """Decisions on one page of the list: what fits a screen of 900 pixels."""
+_MOST = 200
+"""Decisions of all cells that can be paged through: each cell is asked for so many at once."""
 _SHOWN = "decision_shown"
 _LABEL = 100
 """Most characters of a sentence in the list."""
@@ -443,13 +449,14 @@ def _choose(identity: str) -> None:
     link.write("decision", identity)
 
 
-def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
+def _row(item: TimelineItem, now: str, chosen: str, text: Text, cell: str = "") -> None:
     sign = SIGNS[item.state][0]
     state = text("decisions.waiting") if item.approvable else text.name("decision_state", item.state.value)
     age = text("decision.made", age=text.duration(max(0.0, seconds_between(to_iso(item.at_ms), now))))
     mark = SYMBOLS[SEVERITY_STATES[item.severity]]
+    where = f"**{markdown_safe(cell)}** " if cell else ""
     st.button(
-        f"{mark} {markdown_safe(decided(item, text, _LABEL))} :gray[{sign} {markdown_safe(state)} · {age}]",
+        f"{mark} {where}{markdown_safe(decided(item, text, _LABEL))} :gray[{sign} {markdown_safe(state)} · {age}]",
         key=f"row-{item.id}",
         type="secondary" if item.id == chosen else "tertiary",
         width="stretch",
@@ -458,18 +465,22 @@ def _row(item: TimelineItem, now: str, chosen: str, text: Text) -> None:
     )
 
 
-def _pages(timeline: Timeline, text: Text) -> None:
+def _pages(timeline: Timeline, text: Text, most: int | None = None) -> None:
+    """Ways to newer and older ones; `most` are shown of all cells together."""
     if timeline.total <= PAGE:
         return
-    last = min(timeline.total, timeline.offset + PAGE)
+    reached = min(timeline.total, most or timeline.total)
+    last = min(reached, timeline.offset + PAGE)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         for key, to, closed in (
             ("newer", timeline.offset - PAGE, timeline.offset == 0),
-            ("older", timeline.offset + PAGE, last >= timeline.total),
+            ("older", timeline.offset + PAGE, last >= reached),
         ):
             at = ("from", str(to) if to > 0 else "")
             st.button(text(f"decisions.{key}"), key=key, disabled=closed, on_click=link.write, args=at)
         st.html(style.note(text("decisions.page", first=timeline.offset + 1, last=last, total=timeline.total)))
+    if reached < timeline.total and last >= reached:
+        st.caption(text("cells.older"))
 
 
 def _offset() -> int:
@@ -477,7 +488,26 @@ def _offset() -> int:
     return int(asked) // PAGE * PAGE if asked.isdecimal() and len(asked) < 7 else 0
 
 
-def _story(client: Client, timeline: Timeline, query: TimelineQuery, text: Text) -> DecisionStory | None:
+def _told(client: Client, identity: str, cell_of: dict[str, str]) -> DecisionStory:
+    """The story, of whichever cell has it where all of them are shown; `cell_of` gets that. Raises NotFound."""
+    if not cells.spans():
+        return client.story(identity)
+    known = cell_of.get(identity)
+    for name in [known] if known else cells.listed().names:
+        try:
+            found = client.at(name).story(identity)
+        except (NotFound, Busy):
+            if name == known:
+                raise
+            continue
+        cell_of[identity] = name
+        return found
+    raise NotFound(f"no cell that answers has decision {identity}")
+
+
+def _story(
+    client: Client, timeline: Timeline, query: TimelineQuery, text: Text, cell_of: dict[str, str]
+) -> DecisionStory | None:
     """The decision of the URL, else the first of the list; None where there is none.
 
     A decision that is shown stays until a person chooses another or other filters: what is new in the list, or has
@@ -492,7 +522,7 @@ def _story(client: Client, timeline: Timeline, query: TimelineQuery, text: Text)
     if not asked:
         return None
     try:
-        return client.story(asked)
+        return _told(client, asked, cell_of)
     except NotFound:
         st.warning(text("decisions.gone", id=markdown_safe(asked)))
         link.write("decision", "")
@@ -508,19 +538,34 @@ def _head(summary: FleetSummary, everything: Timeline, hand: Hand) -> str:
     return view
 
 
+def _timeline(client: PageClient, query: TimelineQuery, offset: int, limit: int) -> tuple[Timeline, dict[str, str]]:
+    """A page of decisions, and the cell of each where all are shown."""
+    if not cells.spans():
+        return client.timeline(query, offset, limit), {}
+    offset = min(offset, _MOST - limit)
+    answers = client.cells_timeline(query, offset + limit).answers
+    return whole_timeline(answers, offset, limit)
+
+
+def _hand(client: PageClient, told: WholeSummary | None, text: Text) -> Hand:
+    tripped = [] if told is None else [name for name, one in told.answers.items() if one.breaker.tripped]
+    return Hand(client.me(), text, whole=told is not None, tripped=tripped)
+
+
 @live()
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        summary, hand, everything = client.summary(), Hand(client.me(), text), client.timeline(limit=1)
+        summary, told = cells.summary_of(client)
+        hand, (everything, _) = _hand(client, told, text), _timeline(client, TimelineQuery(), 0, 1)
         show_news(text)
         view = _head(summary, everything, hand)
         if not everything.states:
             st.info(text("decisions.none"))
         query = _query(view, everything, text)
-        timeline = client.timeline(query, _offset(), PAGE)
-        story = _story(client, timeline, query, text)
+        timeline, cell_of = _timeline(client, query, _offset(), PAGE)
+        story = _story(client, timeline, query, text, cell_of)
     chosen = story.decision.id if story else ""
     left, right = st.columns([5, 6], gap="medium")
     with left:
@@ -529,15 +574,17 @@ def render() -> None:
         if not timeline.items:
             st.html(style.note(text("decisions.waiting.none" if view == "waiting" else "decisions.unfitting")))
         for item in timeline.items:
-            _row(item, summary.now, chosen, text)
-        _pages(timeline, text)
+            _row(item, summary.now, chosen, text, cell_of.get(item.id, ""))
+        _pages(timeline, text, _MOST if told is not None else None)
     with right:
         if story is None:
             st.html(style.note(text("decisions.choose")))
         else:
-            show(story, summary.now, hand, palette)
-    with api(text) as client:
-        what_if.ask(client, everything.rules, text)
+            show(story, summary.now, replace(hand, cell_of=cell_of), palette)
+    # What another limit would have let run is worked out of one journal.
+    if told is None:
+        with api(text) as client:
+            what_if.ask(client, everything.rules, text)
 
 
 if __name__ == "__main__":

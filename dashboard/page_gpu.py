@@ -20,11 +20,12 @@ from tocsin.client.models import (
     PeerGroup,
     SeriesResponse,
 )
-from tocsin.dashboard import charts, link, style, timeline
+from tocsin.dashboard import cells, charts, link, style, timeline
 from tocsin.dashboard.access import api, is_tenant
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
+from tocsin.dashboard.kept_answers import PageClient
 from tocsin.dashboard.palette import SEVERITY_STATES, SYMBOLS
 from tocsin.dashboard.text import (
     Text,
@@ -45,6 +46,7 @@ from tocsin.dashboard.text import (
 )
 from tocsin.domain.clock import HOUR, from_iso, optional_iso, to_iso
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisVerdict
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.phrase import word_in_chinese
@@ -451,12 +453,40 @@ def _values(detail: GpuDetail, text: Text) -> None:
             st.html(style.table([text("column.metric"), text("column.reason"), name], rows))
 
 
+def _of_all(client: PageClient, text: Text) -> tuple[Client, FleetMap]:
+    """The cell that has the GPU of the URL, else the one that is chosen here, and its map; a choice of cells where no
+    GPU is asked for leads to the worst of that cell."""
+    told = client.cells_summary()
+    maps = cells.maps_of(client, cells.answering(told))
+    if not maps.by_cell:
+        raise Unavailable("; ".join(f"cell {one.cell}: {one.detail}" for one in told.cells))
+    asked, host = link.read("gpu"), st.query_params.get("host", "")
+    home = maps.home(asked) or maps.of_host(host) or _worst_cell(maps)
+    st.session_state["gpu.cell"] = home
+
+    def other_cell() -> None:
+        st.session_state.pop(_GONE, None)
+        fleet = maps.by_cell[st.session_state["gpu.cell"]]
+        if fleet.uuid:
+            link.write("gpu", worst_of(fleet))
+
+    st.segmented_control(
+        text("cells.name"), list(maps.by_cell), key="gpu.cell", required=True, on_change=other_cell,
+        label_visibility="collapsed",
+    )  # fmt: skip
+    return client.at(home), maps.by_cell[home]
+
+
+def _worst_cell(maps: cells.CellMaps) -> str:
+    return max(sorted(maps.by_cell), key=lambda name: max(maps.by_cell[name].state, default=-1))
+
+
 @live()
 def render() -> None:
     """Draw the page."""
     text = current_text()
-    with api(text) as client:
-        fleet = MAPS.look(client)
+    with api(text) as own:
+        client, fleet = _of_all(own, text) if cells.spans() else (own, MAPS.look(own))
         if not fleet.uuid:
             st.info(f"{text('no_gpus')} {text('no_gpus.remedy')}")
             return

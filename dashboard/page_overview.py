@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from html import escape
 
@@ -11,15 +12,21 @@ from tocsin.client.client import Client
 from tocsin.client.errors import NotFound
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.client.models_changes import Changes
-from tocsin.dashboard import cards, heatmap, link, style
+from tocsin.client.whole_views import CELL_LABEL, whole_changes
+from tocsin.dashboard import cards, cells, heatmap, link, style
 from tocsin.dashboard.access import api, is_tenant
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.decision_control import Hand, forget_news, show_news
 from tocsin.dashboard.fleet_data import MAPS
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.heatmap import canvas
+from tocsin.dashboard.kept_answers import PageClient
 from tocsin.dashboard.palette import SYMBOLS, Palette
 from tocsin.dashboard.text import Text, percent, short_clock, watts
+
+CHANGES = 12
+"""Changes that are shown."""
+_BY_CELL = f"{heatmap.LABEL}{CELL_LABEL}"
 
 
 def _states(summary: FleetSummary, text: Text) -> list[str]:
@@ -61,7 +68,9 @@ def _choices(fleet: FleetMap, text: Text) -> tuple[str, list[str], str, str]:
         pools: list[str] = []
         names = sorted(set(fleet.pools))
         with st.popover(text("fleet.filter"), icon=":material/filter_alt:"):
-            by = link.pick_one("by", text("fleet.by"), heatmap.groupings(fleet), heatmap.RACK, partial(_grouping, text))
+            ways = heatmap.groupings(fleet)
+            usual = _BY_CELL if cells.spans() and _BY_CELL in ways else heatmap.RACK
+            by = link.pick_one("by", text("fleet.by"), ways, usual, partial(_grouping, text))
             if len(names) > 1:
                 pools = link.pick_many("pool", text("fleet.pools"), names)
             find = _find(text)
@@ -69,6 +78,8 @@ def _choices(fleet: FleetMap, text: Text) -> tuple[str, list[str], str, str]:
 
 
 def _grouping(text: Text, by: str) -> str:
+    if by == _BY_CELL and cells.spans():
+        return text("cells.name")
     if by.startswith(heatmap.LABEL):
         return text("fleet.by.label", label=by.removeprefix(heatmap.LABEL))
     return text(f"fleet.by.{by}")
@@ -145,11 +156,56 @@ def _changes(found: Changes, text: Text) -> str:
     return style.title(text("changes")) + region
 
 
+def _whole_map(maps: cells.CellMaps, text: Text, palette: Palette) -> None:
+    if maps.gpus > cells.MOST_DRAWN:
+        st.info(text("cells.map.large", n=f"{maps.gpus:,}", most=f"{cells.MOST_DRAWN:,}"))
+        return
+    fleet = maps.whole()
+    if fleet.uuid:
+        _map(fleet, text, palette)
+    else:
+        st.info(f"{text('no_gpus')} {text('no_gpus.remedy')}")
+
+
+def _all_cells(client: PageClient, text: Text, palette: Palette) -> None:
+    """The page over all cells; whatever one of them does not answer is missing, and the banner names it."""
+    summary, told = cells.summary_of(client)
+    assert told is not None
+    names = cells.answering(told)
+    maps, found = cells.maps_of(client, names), client.cells_cards(cards.SHOWN)
+    changed = whole_changes(client.cells_changes().answers, CHANGES)
+    hand = Hand(client.me(), text)
+    with st.container(key="figures"):
+        st.html(_figures(summary, text))
+    with st.container(key="now"):
+        left, right = st.columns([5, 4], gap="medium")
+    with left:
+        st.html(cells.table(told, text))
+        _whole_map(maps, text, palette)
+        if changed is not None:
+            st.html(_changes(changed, text))
+    with right:
+        _attention(summary, hand, lambda: cards.show_whole(found.answers, summary.now, hand))
+
+
+def _attention(summary: FleetSummary, hand: Hand, show_cards: Callable[[], None]) -> None:
+    text = hand.text
+    _heading(summary, text)
+    show_news(text)
+    # The card itself says it from now on.
+    forget_news()
+    show_cards()
+    st.caption(text("attention.cost.help"))
+
+
 @live()
 def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
+        if cells.spans():
+            _all_cells(client, text, palette)
+            return
         summary, fleet, found = client.summary(), MAPS.look(client), client.cards(cards.SHOWN)
         changed = _changed(client)
         hand = Hand(client.me(), text)
@@ -165,12 +221,7 @@ def render() -> None:
             if changed is not None:
                 st.html(_changes(changed, text))
         with right:
-            _heading(summary, text)
-            show_news(text)
-            # The card itself says it from now on.
-            forget_news()
-            cards.show(found, summary.now, hand)
-            st.caption(text("attention.cost.help"))
+            _attention(summary, hand, lambda: cards.show(found, summary.now, hand))
 
 
 if __name__ == "__main__":

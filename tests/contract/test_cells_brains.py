@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from tocsin.client.client import Client
@@ -16,52 +15,9 @@ from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
 from tocsin.runtime.brain.assembly import run_brain
 from tocsin_testing import servers
+from tocsin_testing.cell_brains import Cell, until
 
 pytestmark = pytest.mark.server
-PATIENCE = 30.0
-
-
-class Cell:
-    """A brain of a cell of its own, in a thread."""
-
-    def __init__(self, folder: Path, database: str, name: str, **more: object) -> None:
-        folder.mkdir(exist_ok=True)
-        self.url = f"http://127.0.0.1:{(port := servers.free_port())}"
-        self.settings = Settings.model_validate(
-            {
-                "store": {"kind": "memory"},
-                "journal": {"url": database, "cell": name, "lease_seconds": 1.5, "path": folder / "none.db"},
-                "cell": {"fleet": "gpus", "url": self.url, "answer_seconds": 5.0, **more},
-                "api": {"listen": f"127.0.0.1:{port}"},
-                "forecast": {"worker": False, "models": folder / "models"},
-                "rules": {"evaluate_seconds": 0.2},
-            }
-        )
-        self._stop = threading.Event()
-        self._announced = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._announced.wait(PATIENCE)
-
-    def _run(self) -> None:
-        run_brain(self.settings, SystemClock(), self._stop, lambda _line: self._announced.set())
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE)
-
-    def write(self, host: str) -> int:
-        line = f"gpu,gpu_uuid=GPU-{host},host={host} temperature_celsius=40"
-        return httpx2.post(f"{self.url}/api/v2/write", content=line).status_code
-
-
-def until(done: Callable[[], bool]) -> None:
-    never = threading.Event()
-    for _ in range(round(PATIENCE / 0.1)):
-        if done():
-            return
-        never.wait(0.1)
-    raise AssertionError("it does not come to that")
 
 
 @pytest.fixture

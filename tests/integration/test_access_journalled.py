@@ -239,6 +239,10 @@ WRITES: dict[str, tuple[Step | None, Step, str]] = {
     ),
     "POST /v1/desk": (lambda w: w.call("acknowledge"), lambda w: w.call("resolve"), "ticket:ops"),
     "POST /v1/slack/interactive": (None, lambda w: w.press(Deed.APPROVE), "slack:anna"),
+    "POST /v1/cells/at/{cell}/{path}": (None, lambda w: w.post("/v1/cells/at/fleet/v1/pause", {"reason": "x"}), "otto"),
+    "DELETE /v1/cells/at/{cell}/{path}": (
+        lambda w: w.silence("/v1/snoozes"), lambda w: w.delete(f"/v1/cells/at/fleet{w.made[-1]}"), "otto"
+    ),
     "POST /v1/logout": (lambda w: w.log_in(), lambda w: w.post("/v1/logout", {}), "ldap:anna"),
 }  # fmt: skip
 """For each changing route what has to be before, the request, and under whose name it is to be found."""

@@ -11,6 +11,7 @@ from tocsin.api.gate import Gate
 from tocsin.api.ingest import Ingest
 from tocsin.api.login import LoginService, login_router
 from tocsin.api.read_audit import ReadAudit
+from tocsin.api.routes_cell_at import OwnCell, cell_at_router
 from tocsin.api.routes_cells import cells_control_router, cells_router
 from tocsin.api.routes_decisions import control_router, decisions_router
 from tocsin.api.routes_desk import Desks, desk_router
@@ -38,6 +39,7 @@ ROUTERS = (
     control_router,
     cells_router,
     cells_control_router,
+    cell_at_router,
     silences_router,
     login_router,
     ops_router,
@@ -84,5 +86,7 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
     app.add_middleware(
         Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused, names=names
     )
+    # Before the gate, which goes by the path.
+    app.add_middleware(OwnCell, cells=service.cells)
     errors.install(app)
     return app

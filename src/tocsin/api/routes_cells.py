@@ -12,11 +12,13 @@ from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.service import Asked, Gathered
 from tocsin.client import models_cells as cells
 from tocsin.client.control import ControlRequest, ControlState
-from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard
+from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard, Timeline, TimelineQuery
 from tocsin.client.models_cards import Cards, CardState
+from tocsin.client.models_changes import Changes
 from tocsin.client.models_report import MorningReport
 from tocsin.config.access import Role
 from tocsin.domain.decision import DecisionState
+from tocsin.domain.finding import ActionKind
 from tocsin.domain.prediction import Prediction
 
 T = TypeVar("T")
@@ -105,6 +107,45 @@ def cells_decisions(
     asked = Asked("/v1/decisions", credential, params, cell or ())
     found = service.cells.gather(asked, list[DecisionOut], lambda: service.decisions(limit, state))
     return cells.WholeDecisions(**_whole(found))
+
+
+@cells_router.get("/timeline")
+def cells_timeline(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most decisions of each cell.")] = 50,
+    state: Annotated[list[DecisionState] | None, Query(max_length=20, description="Only these; repeatable.")] = None,
+    action: Annotated[list[ActionKind] | None, Query(max_length=20, description="Only these; repeatable.")] = None,
+    rule: Annotated[str, Query(max_length=200)] = "",
+    pool: Annotated[str, Query(max_length=200)] = "",
+    text: Annotated[str, Query(max_length=200, description="Only what has these letters in its texts.")] = "",
+    waiting: Annotated[bool | None, Query(description="Only what waits for a person, or does not.")] = None,
+    cell: Chosen = None,
+) -> cells.WholeTimeline:
+    """The newest decisions of each cell that fit, with what is needed to understand them."""
+    query = TimelineQuery(tuple(state or ()), tuple(action or ()), rule, pool, text, waiting)
+    params: dict[str, str | list[str]] = {"limit": str(limit), "rule": rule, "pool": pool, "text": text}
+    params |= {"state": [one.value for one in query.states], "action": [one.value for one in query.actions]}
+    params |= {} if waiting is None else {"waiting": str(waiting).lower()}
+    asked = Asked("/v1/timeline", credential, params, cell or ())
+    found = service.cells.gather(asked, Timeline, lambda: service.timeline(query, 0, limit))
+    return cells.WholeTimeline(**_whole(found))
+
+
+@cells_router.get("/changes")
+def cells_changes(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    hours: Annotated[int, Query(ge=1, le=24, description="How far back it looks.")] = 1,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most changes of each cell.")] = 12,
+    cell: Chosen = None,
+) -> cells.WholeChanges:
+    """What changed in each cell, newest first."""
+    asked = Asked("/v1/changes", credential, {"hours": str(hours), "limit": str(limit)}, cell or ())
+    found = service.cells.gather(asked, Changes, lambda: service.changes(hours, limit))
+    return cells.WholeChanges(**_whole(found))
 
 
 @cells_router.get("/scoreboard")

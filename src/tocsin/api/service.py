@@ -85,7 +85,7 @@ class Asked:
 
     path: str
     credential: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     cells: Sequence[str] = ()
     body: Mapping[str, JsonValue] | None = None
 
@@ -103,8 +103,21 @@ class Gathered(Generic[T]):
         return any(one.state != "answered" for one in self.cells)
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What another cell answers to a request that is passed on to it as it came."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
 class CellService(Protocol):
     """The other cells of the fleet, as the API sees them."""
+
+    @property
+    def name(self) -> str:
+        """The cell of this brain."""
 
     def known(self) -> list[CellOut]:
         """The cells that have told of themselves, by name; only this one where it is the whole fleet."""
@@ -122,6 +135,10 @@ class CellService(Protocol):
     def pass_on(self, asked: Asked, found_at: str, kind: type[T]) -> T | None:
         """Send what is to change to the one other cell that knows `found_at`; None where none does. Raises what that
         cell answers."""
+
+    def pass_to(self, cell: str, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Passed:
+        """What the other cell `cell` answers to `method` of `target`, a path with its query. Raises InputError for a
+        cell that is none, and Unavailable where no answer comes."""
 
 
 class Service(Protocol):

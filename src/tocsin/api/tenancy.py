@@ -82,7 +82,9 @@ ROUTES: dict[str, Tenancy] = {
     "/v1/journal/export": _REFUSED,
     "/v1/orders": _REFUSED,
     "/v1/cells": _REFUSED,
+    "/v1/cells/at/{cell}/{path:path}": _REFUSED,
     "/v1/cells/cards": _REFUSED,
+    "/v1/cells/changes": _REFUSED,
     "/v1/cells/decisions": _REFUSED,
     "/v1/cells/fleet": _REFUSED,
     "/v1/cells/gpus": _REFUSED,
@@ -90,6 +92,7 @@ ROUTES: dict[str, Tenancy] = {
     "/v1/cells/predictions": _REFUSED,
     "/v1/cells/report": _REFUSED,
     "/v1/cells/scoreboard": _REFUSED,
+    "/v1/cells/timeline": _REFUSED,
     "/metrics": _REFUSED,
 }
 """Every route that is read, by its path; a new one is refused to tenants until it stands here."""

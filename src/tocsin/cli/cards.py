@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 _STATES = [state.value for state in CardState]
 
 
-def summary_lines(cards: Sequence[Card], total: int) -> list[str]:
-    """Two lines a card: what is wrong, and what comes next or why nothing can be done."""
+def summary_lines(cards: Sequence[Card], total: int, cells: Sequence[str] = ()) -> list[str]:
+    """Two lines a card: what is wrong, and what comes next or why nothing can be done; `cells` are those that have
+    each, where they are several."""
     lines = []
-    for card in cards:
+    for n, card in enumerate(cards):
         state = f"{card.state}{_taken(card)}"
         said = _short(card)
         stop = "." if said[:1].isupper() else ";"
-        lines += [f"  {card.level} {card.id}  {card.headline}", f"    {state}{stop} {said}"]
+        lines += [
+            f"  {card.level} {card.id}  {card.headline}{f' (cell {cells[n]})' if cells else ''}",
+            f"    {state}{stop} {said}",
+        ]
     return [*lines, *([f"  and {total - len(cards)} more (tocsin cards)"] if total > len(cards) else [])]
 
 

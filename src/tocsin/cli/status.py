@@ -170,6 +170,7 @@ def _heard(predictions: Iterable[Prediction], now_ms: int) -> list[Prediction]:
 def _all_cells(client: Client, cells: Sequence[str], check: bool, as_json: bool) -> int:
     """The same over all cells; how the service is, is that of the brain that was asked."""
     from tocsin.client import whole
+    from tocsin.client.whole_cards import fleet_cards
 
     found, ready = client.cells_summary(cells), client.ready()
     predictions, decisions = client.cells_predictions(cells), client.cells_decisions(cells=cells)
@@ -178,10 +179,12 @@ def _all_cells(client: Client, cells: Sequence[str], check: bool, as_json: bool)
         show(as_json, {"cells": found.model_dump(mode="json")}, whole.said(found), client.base_url)
         return int(check)
     summary = whole.whole_summary(found.answers)
-    shown, total = whole.every_card(cards.answers, _MOST_SHOWN)
+    shown, total = fleet_cards(cards.answers, _MOST_SHOWN)
     waiting = [one for one in whole.flat(decisions.answers) if one.approvable]
     ahead = _heard(whole.flat(predictions.answers), from_iso(summary.now))
-    on_cards = {card.action.decision for _, card in shown if card.action is not None and card.action.can_approve}
+    on_cards = {
+        card.action.decision for one in shown for _, card in one.members if card.action and card.action.can_approve
+    }
     document = summary.model_dump(mode="json") | {
         "cells": found.model_dump(mode="json"),
         "ready": ready.model_dump(mode="json"),
@@ -194,7 +197,7 @@ def _all_cells(client: Client, cells: Sequence[str], check: bool, as_json: bool)
         *whole.said(found),
         *(f"  {name}: {_cell_line(one)}" for name, one in sorted(found.answers.items())),
         *_summary_lines(summary),
-        *summary_lines([card for _, card in shown], total),
+        *summary_lines([one.card for one in shown], total, [one.cells for one in shown]),
         *_ahead_lines(ahead, summary.now),
         *_waiting_lines(waiting, on_cards),
         *health_lines(ready, service),

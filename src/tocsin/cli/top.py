@@ -13,6 +13,7 @@ from tocsin.client import whole
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied
 from tocsin.client.models import GpuDetail
+from tocsin.client.whole_cards import fleet_cards
 from tocsin.domain.clock import HOUR, SECOND, SystemClock, from_iso, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.telemetry.log import configure_logging
@@ -34,6 +35,7 @@ class ApiFeed:
         self._client = client
         self._role: str | None = None
         self._whole: bool | None = None
+        self._cells: dict[str, str] = {}
 
     def look(self) -> Look:
         if self._role is None:
@@ -64,6 +66,9 @@ class ApiFeed:
         found, cards = self._client.cells_summary(), self._client.cells_cards()
         incidents, decisions = self._client.cells_incidents(), self._client.cells_decisions()
         gpus = self._client.cells_gpus()
+        # The own cell last: of a GPU that two know, its word is at hand.
+        order = sorted(gpus.answers, key=lambda name: any(one.own for one in gpus.cells if one.cell == name))
+        self._cells = {gpu.uuid: name for name in order for gpu in gpus.answers[name]}
         summary = whole.whole_summary(found.answers)
         lacking = {one.cell: one for part in (found, cards, incidents, decisions, gpus) for one in whole.missing(part)}
         said = [f"cell {name} is {one.state}: {one.detail}" for name, one in sorted(lacking.items())]
@@ -74,15 +79,16 @@ class ApiFeed:
             summary=summary,
             incidents=tuple(whole.flat(incidents.answers)),
             decisions=tuple(whole.flat(decisions.answers)),
-            cards=tuple(card for _, card in whole.every_card(cards.answers, MOST_CARDS)[0]),
+            cards=tuple(one.card for one in fleet_cards(cards.answers, MOST_CARDS)[0]),
             role=role,
             notes=tuple(said),
         )
 
     def detail(self, uuid: str) -> Detail:
-        found = self._client.gpu(uuid)
-        end_ms = from_iso(self._client.summary().now)
-        series = self._client.series(uuid, CHARTED, end_ms - SPAN_MS, end_ms, POINTS)
+        client = self._client.at(self._cells.get(uuid, ""))
+        found = client.gpu(uuid)
+        end_ms = from_iso(client.summary().now)
+        series = client.series(uuid, CHARTED, end_ms - SPAN_MS, end_ms, POINTS)
         columns = {name: _even(series.at, values, end_ms) for name, values in series.metrics.items()}
         return Detail(found.summary, columns, SPAN_MS / SECOND, found.values, sections(found))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -19,6 +20,7 @@ from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_cells import (
     CellOut,
     WholeCards,
+    WholeChanges,
     WholeControl,
     WholeDecisions,
     WholeGpus,
@@ -27,6 +29,7 @@ from tocsin.client.models_cells import (
     WholeReport,
     WholeScoreboard,
     WholeSummary,
+    WholeTimeline,
 )
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_drift import DriftOut
@@ -81,6 +84,17 @@ def _error_of(response: httpx2.Response) -> TocsinError:
     return BadRequest(message, error.code, dict(error.details))
 
 
+def _timeline_params(asked: models.TimelineQuery) -> dict[str, str | int | Sequence[str]]:
+    return {
+        "state": [state.value for state in asked.states],
+        "action": [one.value for one in asked.actions],
+        "rule": asked.rule,
+        "pool": asked.pool,
+        "text": asked.text,
+        **({} if asked.waiting is None else {"waiting": str(asked.waiting).lower()}),
+    }
+
+
 def _period(start: str | None, end: str | None) -> dict[str, Any]:
     return {name: day for name, day in (("start", start), ("end", end)) if day is not None}
 
@@ -91,8 +105,8 @@ class Client:
     `timeout` is seconds, for each step of a request. Every method raises `Unavailable` where no brain answers, `Busy`
     (which is one) where a brain runs but took too long or answers 429 or 503, `Denied`, `NotFound`, `Conflict`,
     `BadRequest` or `ServerFault` with the server's message. Safe to share between threads. Environment proxies are not
-    used: the API is reached directly. `ca` is a PEM file that takes the place of the system's CAs. Raises InputError
-    where that cannot be used.
+    used: the API is reached directly. `ca` is a PEM file that takes the place of the system's CAs. `cell` is the cell
+    that answers, by way of that brain; empty: the brain's own. Raises InputError where `ca` cannot be used.
     """
 
     def __init__(
@@ -103,8 +117,10 @@ class Client:
         transport: httpx2.BaseTransport | None = None,
         *,
         ca: Path | None = None,
+        cell: str = "",
     ) -> None:
         self.base_url = base_url.rstrip("/")
+        self.cell = cell
         self._http = http_client(timeout, base_url=self.base_url, token=token, ca=ca, transport=transport)
 
     def __enter__(self) -> Self:
@@ -114,6 +130,12 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def at(self, cell: str) -> Self:
+        """The same client for another cell, by way of the same brain; it is closed with this one."""
+        other = copy(self)
+        other.cell = cell
+        return other
 
     def close(self) -> None:
         """Close connections; safe to repeat."""
@@ -165,6 +187,16 @@ class Client:
     def cells_cards(self, limit: int = 50, cells: Sequence[str] = ()) -> WholeCards:
         """The open cards, the most urgent `limit` of each cell."""
         return self._get(WholeCards, "/v1/cells/cards", {"limit": limit, "cell": list(cells)})
+
+    def cells_changes(self, hours: int = 1, limit: int = 12, cells: Sequence[str] = ()) -> WholeChanges:
+        return self._get(WholeChanges, "/v1/cells/changes", {"hours": hours, "limit": limit, "cell": list(cells)})
+
+    def cells_timeline(
+        self, query: models.TimelineQuery | None = None, limit: int = 50, cells: Sequence[str] = ()
+    ) -> WholeTimeline:
+        """The newest `limit` decisions of each cell that fit `query`."""
+        asked = _timeline_params(query or models.TimelineQuery())
+        return self._get(WholeTimeline, "/v1/cells/timeline", asked | {"limit": limit, "cell": list(cells)})
 
     def cells_incidents(self, cells: Sequence[str] = ()) -> WholeIncidents:
         return self._get(WholeIncidents, "/v1/cells/incidents", {"cell": list(cells)})
@@ -425,11 +457,7 @@ class Client:
 
     def timeline(self, query: models.TimelineQuery | None = None, offset: int = 0, limit: int = 50) -> models.Timeline:
         """Decisions that fit `query`, newest first, in pages."""
-        asked = query or models.TimelineQuery()
-        params: dict[str, str | int | Sequence[str]] = {"offset": offset, "limit": limit}
-        params |= {"state": [state.value for state in asked.states], "action": [one.value for one in asked.actions]}
-        params |= {"rule": asked.rule, "pool": asked.pool, "text": asked.text}
-        params |= {} if asked.waiting is None else {"waiting": str(asked.waiting).lower()}
+        params = _timeline_params(query or models.TimelineQuery()) | {"offset": offset, "limit": limit}
         return self._get(models.Timeline, "/v1/timeline", params)
 
     def story(self, decision_id: str) -> models.DecisionStory:
@@ -466,7 +494,7 @@ class Client:
 
     def _pieces(self, path: str, params: Params) -> Iterator[bytes]:
         try:
-            with self._http.stream("GET", path, params=params) as response:
+            with self._http.stream("GET", self._at(path), params=params) as response:
                 if response.status_code != 200:
                     response.read()
                     raise _error_of(response)
@@ -488,7 +516,7 @@ class Client:
 
     def _send(self, method: str, path: str, params: Params | None = None, **more: Any) -> httpx2.Response:
         try:
-            return self._http.request(method, path, params=params, **more)
+            return self._http.request(method, self._at(path), params=params, **more)
         except httpx2.ConnectTimeout as error:
             raise Unavailable(f"nothing answers at {self.base_url} in time; is the address right?") from error
         except httpx2.TimeoutException as error:
@@ -496,6 +524,12 @@ class Client:
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             message = f"no brain answers at {self.base_url} ({error}); start it with `tocsin brain`, or correct the URL"
             raise Unavailable(message) from error
+
+    def _at(self, path: str) -> str:
+        """Where the cell answers `path`; what is over all cells, and log-ins, are of the brain that is asked."""
+        if not self.cell or not path.startswith("/v1/") or path.startswith(("/v1/cells", "/v1/log")):
+            return path
+        return f"/v1/cells/at/{quote(self.cell, safe='')}{path}"
 
     def _parse(self, kind: type[T], response: httpx2.Response) -> T:
         try:

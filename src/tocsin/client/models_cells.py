@@ -7,8 +7,9 @@ from enum import StrEnum
 from pydantic import Field
 
 from tocsin.client.control import ControlState
-from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard
+from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard, Timeline
 from tocsin.client.models_cards import Cards
+from tocsin.client.models_changes import Changes
 from tocsin.client.models_report import MorningReport
 from tocsin.client.wire import Count, Wire, Wired
 from tocsin.domain.prediction import Prediction
@@ -86,6 +87,18 @@ class WholeDecisions(WholeFleet):
     """`GET /v1/decisions` of each cell."""
 
     answers: dict[str, list[Wired[DecisionOut]]]
+
+
+class WholeTimeline(WholeFleet):
+    """`GET /v1/timeline` of each cell, its newest page."""
+
+    answers: dict[str, Timeline]
+
+
+class WholeChanges(WholeFleet):
+    """`GET /v1/changes` of each cell."""
+
+    answers: dict[str, Changes]
 
 
 class WholeScoreboard(WholeFleet):

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from tocsin.client.control import BreakerOut
 from tocsin.client.models import FleetSummary, GpuSummary
-from tocsin.client.models_cards import Card, Cards
 from tocsin.client.models_cells import AnswerState, CellAnswer, WholeFleet
 from tocsin.domain.decision import Mode
 
@@ -50,15 +49,6 @@ def every_gpu(answers: Mapping[str, Sequence[GpuSummary]]) -> list[GpuSummary]:
         if known is None or (gpu.last_reading or "") > (known.last_reading or ""):
             newest[gpu.uuid] = gpu
     return sorted(newest.values(), key=lambda gpu: (gpu.host, -1 if gpu.index is None else gpu.index, gpu.uuid))
-
-
-def every_card(answers: Mapping[str, Cards], most: int) -> tuple[list[tuple[str, Card]], int]:
-    """The most urgent cards with their cells, page before warning before note, the newest first; and how many there
-    are."""
-    cards = [(name, card) for name in sorted(answers) for card in answers[name].items]
-    cards.sort(key=lambda one: one[1].since or "", reverse=True)
-    cards.sort(key=lambda one: one[1].level.rank, reverse=True)
-    return cards[:most], sum(one.total for one in answers.values())
 
 
 def whole_summary(answers: Mapping[str, FleetSummary]) -> FleetSummary:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ import httpx2
 from pydantic import ValidationError
 
 from tocsin.api.errors import ApiError
-from tocsin.api.service import Asked, Gathered
+from tocsin.api.service import Asked, Gathered, Passed
 from tocsin.client.control import ErrorOut
 from tocsin.client.models_cells import AnswerState, CellAnswer, CellOut
 from tocsin.client.wire import adapter
@@ -40,10 +40,17 @@ LISTED_SECONDS = 5.0
 """How long the list of cells is taken as it was read."""
 MOST_WAITING = 4
 """Questions to one cell that may be under way: one that hangs holds up nobody else."""
+PASSED_SECONDS = 10.0
+"""How long a cell has for a request that is passed on to it: as long as a client waits for its own brain."""
+MOST_PASSED = 12
+"""Requests that are passed on at once: cells that hang hold up no more of the brain's own answers."""
 MOST_THREADS = 32
 MOST_HOSTS = 100_000
 """Hosts of which it is remembered where they belong."""
 NOT_FOUND = 404
+_PASSED_HEADERS = frozenset({"authorization", "content-type", "if-none-match", "accept"})
+"""What of a request another cell is told."""
+_GIVEN_HEADERS = ("content-type", "content-disposition", "etag", "cache-control", "retry-after")
 
 
 class Directory(Protocol):
@@ -91,7 +98,7 @@ class CellQueries:
     """A `tocsin.api.service.CellService`: `directory` is None where this cell, `name`, is the whole fleet."""
 
     def __init__(self, name: str, settings: CellSettings, directory: Directory | None, clock: Clock) -> None:
-        self._name = name
+        self.name = name
         self._settings = settings
         self._directory = directory
         self._clock = clock
@@ -100,6 +107,7 @@ class CellQueries:
         self._tried = float("-inf")
         self._homes: dict[str, tuple[str, str] | None] = {}
         self._slots: dict[str, threading.Semaphore] = {}
+        self._passing = threading.Semaphore(MOST_PASSED)
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="cells")
         self._http: httpx2.Client | None = None
@@ -116,7 +124,7 @@ class CellQueries:
             CellOut(
                 name=one.name,
                 url=one.url,
-                own=one.name == self._name,
+                own=one.name == self.name,
                 gpus=one.gpus,
                 age_s=max(0.0, one.age_seconds),
                 stale=one.stale,
@@ -126,7 +134,7 @@ class CellQueries:
         ]
 
     def assigned(self) -> bool:
-        return any(one.hosts for one in self._cells() if one.name != self._name)
+        return any(one.hosts for one in self._cells() if one.name != self.name)
 
     def elsewhere(self, host: str) -> tuple[str, str] | None:
         cells = self._cells()
@@ -140,16 +148,16 @@ class CellQueries:
         """What this cell names is its own, whatever others name."""
         if any(fnmatchcase(host, pattern) for pattern in self._settings.hosts):
             return None
-        others = (one for one in cells if one.name != self._name)
+        others = (one for one in cells if one.name != self.name)
         fits = (one for one in others if any(fnmatchcase(host, pattern) for pattern in one.hosts))
         return next(((one.name, one.url) for one in fits), None)
 
     def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
         cells = self._chosen(asked.cells)
         until = self._clock.monotonic() + self._settings.answer_seconds
-        others = {one.name: self._pool.submit(self._body, one, asked, until) for one in cells if one.name != self._name}
+        others = {one.name: self._pool.submit(self._body, one, asked, until) for one in cells if one.name != self.name}
         answers: dict[str, T] = {}
-        found = [self._own(one, own, answers) for one in cells if one.name == self._name]
+        found = [self._own(one, own, answers) for one in cells if one.name == self.name]
         wait(others.values(), timeout=max(0.0, until - self._clock.monotonic()))
         rest = [one for one in cells if one.name in others]
         found += [self._other(one, asked, kind, others[one.name], answers) for one in rest]
@@ -157,7 +165,7 @@ class CellQueries:
 
     def pass_on(self, asked: Asked, found_at: str, kind: type[T]) -> T | None:
         until = self._clock.monotonic() + self._settings.answer_seconds
-        others = [one for one in self._cells() if one.name != self._name and one.url]
+        others = [one for one in self._cells() if one.name != self.name and one.url]
         looked = Asked(found_at, asked.credential)
         looking = {one.name: self._pool.submit(self._body, one, looked, until) for one in others}
         wait(looking.values(), timeout=max(0.0, until - self._clock.monotonic()))
@@ -175,6 +183,24 @@ class CellQueries:
             raise Unavailable(f"{said}; ask there, or again")
         return None
 
+    def pass_to(self, cell: str, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Passed:
+        (one,) = self._chosen([cell])
+        if not self._passing.acquire(blocking=False):
+            raise Unavailable(f"{MOST_PASSED} requests to other cells are under way; ask again")
+        until = self._clock.monotonic() + PASSED_SECONDS
+        sent = {name: value for name, value in headers.items() if name in _PASSED_HEADERS}
+        try:
+            with self._client().stream(
+                method, one.url + target, headers=sent, content=body or None, timeout=PASSED_SECONDS
+            ) as response:
+                content = self._read_within(response, until)
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            raise Unavailable(f"cell {cell} at {one.url} does not answer: {error or type(error).__name__}") from None
+        finally:
+            self._passing.release()
+        given = {name: value for name in _GIVEN_HEADERS if (value := response.headers.get(name))}
+        return Passed(response.status_code, content, given)
+
     # ------------------------------------------------------------------ who there is
 
     def _cells(self) -> list[KnownCell]:
@@ -187,9 +213,9 @@ class CellQueries:
             if job.done() and job.exception() is None:
                 self._listed, self._homes = job.result(), {}
         listed = self._listed
-        if any(one.name == self._name for one in listed):
+        if any(one.name == self.name for one in listed):
             return listed
-        mine = KnownCell(self._name, self._settings.url, 0, 0.0, True)
+        mine = KnownCell(self.name, self._settings.url, 0, 0.0, True)
         return sorted([*listed, mine], key=lambda one: one.name)
 
     def _chosen(self, names: Sequence[str]) -> list[KnownCell]:
@@ -233,7 +259,7 @@ class CellQueries:
         return self._said(cell, AnswerState.ANSWERED)
 
     def _said(self, cell: KnownCell, state: AnswerState, detail: str = "", age_s: float | None = None) -> CellAnswer:
-        own, gpus = cell.name == self._name, cell.gpus or None
+        own, gpus = cell.name == self.name, cell.gpus or None
         return CellAnswer(
             cell=cell.name, url=cell.url, own=own, state=state, detail=detail[:500], age_s=age_s, gpus=gpus
         )

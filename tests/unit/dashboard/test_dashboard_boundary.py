@@ -27,7 +27,7 @@ from tocsin.domain.errors import Conflict, Unavailable
 from tocsin_testing.fake_service import FakeService, serving
 
 APP = Path(tocsin.dashboard.__file__).with_name("app.py")
-FRAME = ("/v1/fleet", "/v1/login/methods")
+FRAME = ("/v1/cells", "/v1/fleet", "/v1/login/methods")
 """What the frame around a page asks for."""
 
 

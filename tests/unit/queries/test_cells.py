@@ -115,6 +115,41 @@ def test_a_cell_may_be_chosen_and_an_unknown_one_is_refused(client: Client) -> N
         client.cells_summary(["nowhere"])
 
 
+def test_any_brain_passes_a_request_on_to_the_cell_that_it_names(
+    fleet: Fleet, client: Client, stack: ExitStack
+) -> None:
+    there, direct = (
+        stack.enter_context(Client(fleet.url_a, cell="b")), stack.enter_context(Client(fleet.url_b))
+    )  # fmt: skip
+    assert there.cards(3) == direct.cards(3)
+    card = there.cards(3).items[0]
+    there.acknowledge(card.id, 600)
+    assert {one.id: one.acknowledged_by for one in direct.cards(9).items}[card.id]
+    assert not {one.id: one.acknowledged_by for one in client.cards(9).items}[card.id]
+    there.end_acknowledgement(card.id)
+    assert not {one.id: one.acknowledged_by for one in direct.cards(9).items}[card.id]
+    found, tag = there.fleet_map()
+    assert found is not None
+    assert there.fleet_map(tag) == (None, tag)
+    with pytest.raises(NotFound, match="GPU-no ne"):
+        there.gpu("GPU-no ne")
+    own = stack.enter_context(Client(fleet.url_a, cell="a"))
+    assert own.pause("by name").paused
+    assert client.summary().paused
+    assert not direct.summary().paused
+    fleet.listed.add("c", "http://127.0.0.1:9")
+    fleet.a.cells._tried = float("-inf")  # type: ignore[attr-defined]
+    with pytest.raises(Unavailable, match=r"cell c at http://127\.0\.0\.1:9 does not answer"):
+        stack.enter_context(Client(fleet.url_a, cell="c")).summary()
+    with pytest.raises(Exception, match="name one of a, b, c"):
+        stack.enter_context(Client(fleet.url_a, cell="d")).summary()
+
+
+@pytest.mark.parametrize("path", ["v1/cells", "v1/cells/at/b/v1/gpus", "v1/login", "metrics", "v1/orders"])
+def test_what_has_a_proof_of_its_own_is_not_passed_on(fleet: Fleet, path: str) -> None:
+    assert httpx2.get(f"{fleet.url_a}/v1/cells/at/b/{path}").status_code == 404
+
+
 def test_a_cell_that_is_gone_is_said_to_be_missing(fleet: Fleet, client: Client) -> None:
     fleet.listed.add("c", "http://127.0.0.1:9")
     found = client.cells_summary()

@@ -1,0 +1,178 @@
+"""All cells of a fleet on the pages: which is shown, what all of them say together, and which do not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+import streamlit as st
+
+from tocsin.client.client import Client
+from tocsin.client.errors import Denied, NotFound
+from tocsin.client.models import FleetMap, FleetSummary, GpuState
+from tocsin.client.models_cells import AnswerState, CellAnswer, WholeFleet, WholeSummary
+from tocsin.client.whole import missing, whole_summary
+from tocsin.dashboard import link, style
+from tocsin.dashboard.access import CHOSEN_CELL, chosen_cell, connect
+from tocsin.dashboard.fleet_data import MAPS
+from tocsin.dashboard.kept_answers import PageClient
+from tocsin.dashboard.text import Text
+from tocsin.domain.clock import SystemClock
+from tocsin.domain.errors import TocsinError, Unavailable
+
+MOST_DRAWN = 20_000
+"""GPUs up to which the map shows several cells at once; a browser holds no more (own choice)."""
+WHOLE_PAGES = frozenset({"overview", "gpu", "decisions"})
+"""Pages that show all cells; every other one is of one cell."""
+_LISTED = "cells.listed"
+_LISTED_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of the fleet as this tab last read them; `names` are none where one cell is the whole fleet."""
+
+    own: str = ""
+    names: tuple[str, ...] = ()
+
+
+def listed() -> Cells:
+    """The cells, asked for now and then; those of before where the brain does not answer."""
+    found: Cells
+    at_s, found = st.session_state.get(_LISTED, (float("-inf"), Cells()))
+    now_s = SystemClock().monotonic()
+    if now_s - at_s < _LISTED_SECONDS:
+        return found
+    try:
+        with connect("") as client:
+            known = client.cells()
+        own = next((one.name for one in known if one.own), "")
+        found = Cells(own, tuple(one.name for one in known) if len(known) > 1 else ())
+    except (NotFound, Denied):
+        # A brain of a version that knows no cells, or whoever looks is shown none.
+        found = Cells()
+    except TocsinError:
+        return found
+    st.session_state[_LISTED] = (now_s, found)
+    return found
+
+
+def choose(text: Text) -> None:
+    """The choice of a cell, in the side bar; nothing where one cell is the whole fleet."""
+    found = listed()
+    chosen = ""
+    if found.names:
+        chosen = link.pick_one(
+            "cell", text("cells.choose"), ["", *found.names], "", lambda name: name or text("cells.all")
+        )
+    if chosen != chosen_cell():
+        # What was kept of another cell is not of this one.
+        st.session_state.pop("chain", None)
+    st.session_state[CHOSEN_CELL] = chosen
+
+
+def spans() -> bool:
+    """Whether pages show all cells of a fleet of several."""
+    return bool(listed().names) and not chosen_cell()
+
+
+def summary_of(client: PageClient) -> tuple[FleetSummary, WholeSummary | None]:
+    """The fleet in one object, and what each cell said where all of them are shown. Raises as `client` does, and
+    Unavailable where no cell answers."""
+    if not spans():
+        return client.summary(), None
+    found = client.cells_summary()
+    if not found.answers:
+        raise Unavailable("; ".join(f"cell {one.cell}: {one.detail}" for one in found.cells))
+    return whole_summary(found.answers), found
+
+
+def lacking(found: WholeFleet | None, text: Text) -> str:
+    """A chip that names the cells of which nothing, or only something old, is shown; empty where there is none."""
+    gone = missing(found) if found is not None else []
+    if not gone:
+        return ""
+    return style.chip("◌ " + text("cells.partial", cells=", ".join(one.cell for one in gone)), "tc-alarm")
+
+
+def which(page: str, text: Text) -> str:
+    """A chip with the cell that the page is of; empty where one cell is the whole fleet."""
+    found = listed()
+    if not found.names:
+        return ""
+    if chosen_cell():
+        return style.chip(text("cells.one", cell=chosen_cell()))
+    if page in WHOLE_PAGES:
+        return style.chip(text("cells.every", n=len(found.names)))
+    return style.chip(text("cells.own", cell=found.own), "tc-late")
+
+
+def table(found: WholeSummary, text: Text) -> str:
+    """A row for each cell: its figures, and whether it answered."""
+    head = [text(f"cells.{name}") for name in ("name", "gpus", "bad", "warning", "mode", "waiting", "answer")]
+    rows = [_row(one, found.answers.get(one.cell), text) for one in found.cells]
+    return style.title(text("cells")) + style.table(head, rows, (1, 2, 3, 5))
+
+
+def _row(one: CellAnswer, summary: FleetSummary | None, text: Text) -> list[str]:
+    state = GpuState.OK if one.state is AnswerState.ANSWERED else GpuState.STALE
+    answer = text(f"cells.{one.state}") + (f" · {text.duration(one.age_s)}" if one.age_s is not None else "")
+    told = f'<span title="{escape(one.detail, quote=True)}">{style.sign(state)}{escape(answer)}</span>'
+    name = f'<span title="{escape(one.url, quote=True)}">{escape(one.cell)}</span>'
+    if summary is None:
+        return [name, "–" if one.gpus is None else f"{one.gpus:,}", "–", "–", "–", "–", told]
+    bad = sum(summary.states.get(state, 0) for state in (GpuState.CRITICAL, GpuState.LOST))
+    parts = [text.name("mode", summary.mode.value), *([text("cells.paused")] if summary.paused else [])]
+    parts += [text("cells.tripped")] if summary.breaker.tripped else []
+    return [
+        name,
+        f"{summary.gpus:,}",
+        str(bad),
+        str(summary.states.get(GpuState.WARNING, 0)),
+        escape(", ".join(parts)),
+        str(summary.decisions_approvable),
+        told,
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CellMaps:
+    """The map of each cell that answers."""
+
+    by_cell: Mapping[str, FleetMap] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all of them."""
+        return sum(len(one.uuid) for one in self.by_cell.values())
+
+    def whole(self) -> FleetMap:
+        """All as one map."""
+        return MAPS.whole(self.by_cell)
+
+    def home(self, uuid: str) -> str:
+        """The cell that has the GPU `uuid`; of two the one that sees it best, empty where none has it."""
+        found = [(one.state[one.uuid.index(uuid)], name) for name, one in self.by_cell.items() if uuid in one.uuid]
+        return min(found)[1] if found else ""
+
+    def of_host(self, host: str) -> str:
+        """The cell that has `host`; empty where none has it."""
+        return next((name for name, one in self.by_cell.items() if host in one.hosts), "")
+
+
+def maps_of(client: Client, names: Sequence[str]) -> CellMaps:
+    """The maps of the cells `names`; one that does not answer now is left out, as its absence is told elsewhere."""
+    found: dict[str, FleetMap] = {}
+    for name in names:
+        try:
+            found[name] = MAPS.look(client.at(name))
+        except (Unavailable, Denied):
+            continue
+    return CellMaps(found)
+
+
+def answering(found: WholeSummary) -> list[str]:
+    """The cells that answer now."""
+    gone = {one.cell for one in missing(found)}
+    return [name for name in sorted(found.answers) if name not in gone]

@@ -1,0 +1,92 @@
+"""The dashboard over two cells, each with a brain of its own on one real PostgreSQL, in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tocsin.client.client import Client
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import SystemClock
+from tocsin_testing import servers
+from tocsin_testing.browsing import dashboard, opened
+from tocsin_testing.builders import gpu, reading, xid
+from tocsin_testing.cell_brains import Cell, until
+
+pytestmark = pytest.mark.server
+
+
+@dataclass
+class Fleet:
+    """Cells east, whose dashboard is looked at, and west, which has a fault."""
+
+    url: str
+    east: Cell
+    west: Cell
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with servers.postgres() as server:
+        east = Cell(tmp_path / "east", server.url, "east", hosts=["east-*"])
+        west = Cell(tmp_path / "west", server.url, "west", hosts=["west-*"])
+        try:
+            with Client(east.url) as one, Client(west.url) as two:
+                until(lambda: one.ready().ready and two.ready().ready)
+                until(lambda: len(one.cells()) == 2)
+                _tell(east, west)
+                until(lambda: bool(two.cards().items))
+                with dashboard(east.url, tmp_path) as url:
+                    yield Fleet(url, east, west)
+        finally:
+            east.stop()
+            west.stop()
+
+
+def _tell(east: Cell, west: Cell) -> None:
+    now_ms = SystemClock().now_ms()
+    for cell, first, host in ((east, 0, "east-1"), (west, 8, "west-1")):
+        seen = [
+            reading(gpu(first + n, host=host), now_ms, temperature_celsius=50.0, power_watts=300.0) for n in range(4)
+        ]
+        events = [xid(79, gpu(first + 1, host=host), now_ms)] if cell is west else []
+        cell.send(Batch(seen, events))
+
+
+def _choose_cell(page: Page, name: str) -> None:
+    page.get_by_role("combobox", name="Cell").first.click()
+    page.get_by_role("option", name=name, exact=True).click()
+
+
+def test_the_pages_show_all_cells_and_act_at_the_one_that_has_the_card(browser: Browser, fleet: Fleet) -> None:
+    with opened(browser, f"{fleet.url}/?lang=en") as page:
+        banner = page.locator(".tc-bar").first
+        expect(banner).to_contain_text("All 2 cells")
+        table = page.locator("table.tc").first
+        expect(table).to_contain_text("east")
+        expect(table).to_contain_text("west")
+        expect(page.locator(".tc-kpi", has_text="GPUs").last).to_contain_text("8")
+        card = page.locator(".tc-item", has_text="west-1").first
+        expect(card).to_contain_text("Cell west")
+        page.get_by_role("button", name=re.compile("^Take on|^Acknowledge|take it", re.IGNORECASE)).first.click()
+        with Client(fleet.west.url) as west, Client(fleet.east.url) as east:
+            until(lambda: any(one.acknowledged_by for one in west.cards().items))
+            assert east.cards().total == 0
+        _choose_cell(page, "east")
+        expect(banner).to_contain_text("Cell east")
+        expect(page.locator(".tc-item")).to_have_count(0)
+        expect(page).to_have_url(re.compile("cell=east"))
+        _choose_cell(page, "All cells")
+        expect(page.locator(".tc-item", has_text="west-1").first).to_be_visible()
+    with opened(browser, f"{fleet.url}/gpu?lang=en&gpu=GPU-00000009") as page:
+        expect(page.locator("body")).to_contain_text("GPU-00000009")
+        expect(page.get_by_role("radio", name="west")).to_be_checked()
+    fleet.west.stop()
+    with opened(browser, f"{fleet.url}/?lang=en") as page:
+        expect(page.locator(".tc-bar").first).to_contain_text("Not the whole fleet: west did not answer")
+        expect(page.locator("table.tc").first).to_contain_text("stale")
