@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tocsin_grafana import flux
+from tocsin_grafana import flux, prom
 from tocsin_grafana.spec import Backend
 
 TOLD = ("execution_started", "outcome", "incident_opened", "pause", "resume", "breaker_tripped", "breaker_reset")
@@ -47,7 +47,7 @@ def _prometheus() -> list[dict[str, Any]]:
             "prometheus",
             source,
             "blue",
-            expr=entries,
+            expr=prom.in_cell(entries),
             step="60s",
             titleFormat="Tocsin: {{kind}}",
             textFormat="Entries of this kind within a minute.",
@@ -58,7 +58,7 @@ def _prometheus() -> list[dict[str, Any]]:
             "prometheus",
             source,
             "orange",
-            expr="max(tocsin_paused) == 1",
+            expr=prom.in_cell("max(tocsin_paused) == 1"),
             step="60s",
             titleFormat="Actions are paused",
             textFormat="A person has paused all actions.",
@@ -69,7 +69,7 @@ def _prometheus() -> list[dict[str, Any]]:
             "prometheus",
             source,
             "red",
-            expr=xids,
+            expr=prom.in_cell(xids),
             step="60s",
             titleFormat="XID {{xid}}",
             textFormat="{{host}} GPU {{gpu_index}}",

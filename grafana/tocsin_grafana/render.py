@@ -35,6 +35,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from tocsin_grafana import prom
 from tocsin_grafana.annotations import marks
 from tocsin_grafana.spec import Backend, Board, Panel, Query
 from tocsin_grafana.variables import variables
@@ -150,7 +151,7 @@ def _link(panel: Panel, backend: Backend) -> Any:
 def _target(query: Query, name: str, panel: Panel, backend: Backend) -> Any:
     if backend == "influxdb":
         return _Flux(name, query.text)
-    made = prometheus.Dataquery().expr(query.text).ref_id(name)
+    made = prometheus.Dataquery().expr(prom.in_cell(query.text)).ref_id(name)
     made = made.instant() if query.instant else made.range()
     shape = PromQueryFormat.TABLE if panel.kind == "table" else PromQueryFormat.TIME_SERIES
     made = made.format(shape).datasource(DataSourceRef(type_val=backend, uid=SOURCE))

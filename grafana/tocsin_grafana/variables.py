@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
+from tocsin_grafana.prom import CELL
 from tocsin_grafana.spec import Backend
 
 ANCHOR = "gpu_temperature_celsius"
@@ -47,14 +48,11 @@ def _prometheus(scope: str) -> list[Any]:
     def values(name: str, label: str, query: str) -> Any:
         return _query(name, label, {"query": query, "refId": f"tocsin-{name}", "qryType": 1}, "prometheus")
 
-    pool = _several(values("pool", "Pool", f"label_values({ANCHOR}, pool)"))
-    host = values("host", "Host", f'label_values({ANCHOR}{{pool=~"$pool"}}, host)')
-    gpu = values("gpu", "GPU", f'label_values({ANCHOR}{{host=~"$host",mig_uuid=""}}, gpu_uuid)')
-    return {
-        "fleet": [pool.all_value(".*")],
-        "host": [pool.all_value(".*"), host],
-        "gpu": [pool.all_value(".*"), host, gpu],
-    }[scope]
+    cell = _several(values("cell", "Cell", f"label_values({ANCHOR}, cell)")).all_value(".*")
+    pool = _several(values("pool", "Pool", f"label_values({ANCHOR}{{{CELL}}}, pool)")).all_value(".*")
+    host = values("host", "Host", f'label_values({ANCHOR}{{{CELL},pool=~"$pool"}}, host)')
+    gpu = values("gpu", "GPU", f'label_values({ANCHOR}{{{CELL},host=~"$host",mig_uuid=""}}, gpu_uuid)')
+    return {"fleet": [cell, pool], "host": [cell, pool, host], "gpu": [cell, pool, host, gpu]}[scope]
 
 
 def _influxdb(scope: str) -> list[Any]:

@@ -145,10 +145,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
                 server = MetricsServer(registry, "127.0.0.1", 0)
                 stack.callback(server.close)
                 ports.append(server.port)
+            # A site of one cell has no label for it.
+            label = "" if name == "simulated" else ", labels: {cell: west}"
             targets = ", ".join(f"'127.0.0.1:{port}'" for port in ports)
             config = (
                 "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-                f"scrape_configs: [{{job_name: tocsin, static_configs: [{{targets: [{targets}]}}]}}]\n"
+                f"scrape_configs: [{{job_name: tocsin, static_configs: [{{targets: [{targets}]{label}}}]}}]\n"
             )
             place = folder / name
             place.mkdir()
@@ -208,6 +210,13 @@ def test_every_annotation_is_answered(answers: dict[str, str]) -> None:
 def test_what_is_not_simulated_is_a_panel() -> None:
     there = {(query.board, query.panel) for query in asked("prometheus")}
     assert set(NOT_SIMULATED) <= there
+
+
+def test_a_cell_is_chosen_by_the_label_that_its_scrape_gives(answers: dict[str, str]) -> None:
+    (count,) = (one.text for one in asked("prometheus") if (one.board, one.panel) == ("fleet", "GPUs that report"))
+    until(answers["everything"], filled(count.replace("$cell", "west")))
+    assert result(answers["everything"], filled(count.replace("$cell", "east"))) == []
+    assert result(answers["simulated"], filled(count.replace("$cell", "west"))) == []
 
 
 def test_variables_find_pools_hosts_and_gpus(answers: dict[str, str]) -> None:

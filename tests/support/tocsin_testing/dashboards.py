@@ -80,15 +80,16 @@ def labels_of(name: str) -> frozenset[str]:
     """Labels that series of a metric may carry in Prometheus. Raises KeyError for a name in no table."""
     name = base_name(name)
     if name in METRICS:
-        return GPU_LABELS | ({METRICS[name].label} if METRICS[name].label else frozenset())
-    return frozenset(OWN_METRICS[name].labels) | {"instance", "job", "le"}
+        return GPU_LABELS | {"cell"} | ({METRICS[name].label} if METRICS[name].label else frozenset())
+    return frozenset(OWN_METRICS[name].labels) | {"cell", "instance", "job", "le"}
 
 
 def filled(promql: str) -> str:
-    """`promql` as Grafana asks it, all pools, hosts and GPUs chosen."""
+    """`promql` as Grafana asks it, all cells, pools, hosts and GPUs chosen."""
     for variable, value in (
         ("$__rate_interval", "1m"),
         ("$__range", "5m"),
+        ("$cell", ".*"),
         ("$pool", ".*"),
         ("$host", ".*"),
         ("$gpu", ".*"),

@@ -191,6 +191,20 @@ def test_every_metric_and_label_of_a_query_is_in_a_table() -> None:
             assert set(labels) <= labels_of(name), f"{query.board}, {query.panel}: {name}{labels}"
 
 
+def test_every_series_of_a_board_is_bound_to_the_cells_that_are_chosen() -> None:
+    marks = [
+        mark["expr"] for name in NAMES for mark in load("prometheus", name)["annotations"]["list"] if "expr" in mark
+    ]
+    for text in [*(query.text for query in asked("prometheus")), *marks]:
+        assert all("cell" in labels for _, labels in series_in(text)), text
+
+
+def test_a_site_of_one_cell_needs_no_label() -> None:
+    for name in NAMES:
+        (cell,) = (one for one in load("prometheus", name)["templating"]["list"] if one["name"] == "cell")
+        assert (cell["allValue"], cell["current"]["value"], cell["includeAll"]) == (".*", "$__all", True)
+
+
 def test_every_metric_of_an_annotation_is_in_a_table() -> None:
     marks = [mark for mark in load("prometheus", "fleet")["annotations"]["list"] if "expr" in mark]
     assert len(marks) == 3
