@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tocsin.collector.dcgm.exposition import DCGM_PREFIXES, PROCESS_START, Entity, Head, Use, entity_of, head_about
-from tocsin.collector.promql.mapping import ExporterMapping, built_in, read_mapping
+from tocsin.collector.dcgm.exposition import PROCESS_START, Entity, Head, Use, entity_of, head_about
+from tocsin.collector.promql.exporter import Exporter
+from tocsin.collector.promql.mapping import built_in, read_mapping
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.errors import InputError
+from tocsin.plugins import Kind, load
 
-DCGM = "dcgm_exporter"
 MAX_LABEL_CHARS = 1024
 _MAX_NAMES = 1_500
 
@@ -34,27 +35,41 @@ def labelled(labels: Mapping[str, str]) -> Labelled:
 
 
 class SeriesHeads:
-    """Heads by name and labels: those of dcgm-exporter, of the exporters that settings name, of the site's own file.
+    """Heads by name and labels: those of the exporters that settings name, and of the site's own file.
 
-    `more` are mappings besides. Raises InputError for a mapping file that cannot be used.
+    `more` are tables besides. Raises InputError for an exporter that does not load, or a mapping file that cannot be
+    used.
     """
 
     def __init__(self, settings: PromqlSettings, more: tuple[str, ...] = ()) -> None:
-        self.dcgm = DCGM in settings.exporters
-        self.mappings = _mappings(settings, more)
+        self.exporters = _exporters(settings, more)
+        self._by_name = {name: exporter for exporter in self.exporters for name in exporter.names}
+        self._by_prefix = [exporter for exporter in reversed(self.exporters) if exporter.prefixes]
+        if len(self._by_name) > _MAX_NAMES:
+            most = f"at most {_MAX_NAMES}"
+            raise InputError("promql.mapping_file", len(self._by_name), "maps too many metrics", most)
         self._labels = _SiteLabels(settings)
+
+    def reads(self, metric: str) -> bool:
+        """Whether any of the exporters makes something of the metric."""
+        return metric in self._by_name or any(one.reads(metric) for one in self._by_prefix)
 
     def of(self, name: str, known: Labelled) -> Head:
         """What the series `name` is about, whose labels are `known`."""
-        mapping = self.mappings.get(name)
-        exporter = DCGM if mapping is None else mapping.name
-        if (entity := known.entities.get(exporter)) is None:
-            found = entity_of(known.labels) if mapping is None else mapping.entity(known.labels)
-            entity = known.entities[exporter] = self._labels.completed(found)
-        if mapping is not None:
-            return mapping.head(name, entity)
-        ours = name == PROCESS_START or (self.dcgm and name.startswith(DCGM_PREFIXES))
-        return head_about(name, entity) if ours else Head(name, Use.FOREIGN)
+        exporter = self._exporter(name)
+        whose = "" if exporter is None else exporter.name
+        if (entity := known.entities.get(whose)) is None:
+            found = entity_of(known.labels) if exporter is None else exporter.entity(known.labels)
+            entity = known.entities[whose] = self._labels.completed(found)
+        if exporter is not None:
+            return exporter.head(name, entity)
+        # Of any exporter: that it was started anew.
+        return head_about(name, entity) if name == PROCESS_START else Head(name, Use.FOREIGN)
+
+    def _exporter(self, name: str) -> Exporter | None:
+        if (named := self._by_name.get(name)) is not None:
+            return named
+        return next((one for one in self._by_prefix if name.startswith(one.prefixes)), None)
 
 
 class _SiteLabels:
@@ -88,12 +103,10 @@ class _SiteLabels:
         return entity._replace(gpu=gpu, host=host)
 
 
-def _mappings(settings: PromqlSettings, more: tuple[str, ...]) -> dict[str, ExporterMapping]:
-    """Mapping by the name of the metric; the site's own file outranks Tocsin's. Raises InputError."""
-    chosen = [built_in(name) for name in (*more, *settings.exporters) if name != DCGM]
+def _exporters(settings: PromqlSettings, more: tuple[str, ...]) -> list[Exporter]:
+    """Those of the settings; the site's own file, the last, outranks Tocsin's. Raises InputError, Unavailable."""
+    chosen: list[Exporter] = [built_in(name) for name in more]
+    chosen += [load(Kind.EXPORTER, name, "promql.exporters")() for name in settings.exporters]
     if settings.mapping_file is not None:
         chosen.append(read_mapping(settings.mapping_file))
-    found = {name: mapping for mapping in chosen for name in mapping.names}
-    if len(found) > _MAX_NAMES:
-        raise InputError("promql.mapping_file", len(found), "maps too many metrics", f"at most {_MAX_NAMES}")
-    return found
+    return chosen

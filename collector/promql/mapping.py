@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -28,8 +28,6 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.metrics import METRICS, nearest, split_variant
 from tocsin.domain.reading import Gpu, Owner, normalise_pci_bus_id
 
-BUILT_IN = ("nvidia_gpu_exporter", "amd")
-"""Exporters that Tocsin brings a table for."""
 MAX_FILE_BYTES = 256 * 1024
 MAX_METRICS = 1_000
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -120,18 +118,20 @@ class MappedMetric:
 class ExporterMapping:
     """One exporter's names and labels; `heads` of other names are foreign."""
 
+    prefixes: tuple[str, ...] = ()
+
     def __init__(self, name: str, file: _File) -> None:
         self.name = name
         self._labels = file.labels
         self._prefix = file.uuid_prefix
         self._info = file.info
-        self.xid_count = file.xid_count
+        self._xid_count = file.xid_count
         self._metrics = {metric: _mapped(found) for metric, found in file.metrics.items()}
+        self.names = [*self._metrics, *filter(None, (self._info, self._xid_count))]
+        self.errors = [self._xid_count] if self._xid_count else []
 
-    @property
-    def names(self) -> Sequence[str]:
-        """Every metric that is read."""
-        return [*self._metrics, *filter(None, (self._info, self.xid_count))]
+    def reads(self, metric: str) -> bool:
+        return metric in self.names
 
     def entity(self, raw: Mapping[str, str]) -> Entity:
         """What the labels `raw` are about."""
@@ -144,7 +144,7 @@ class ExporterMapping:
         labels, gpu = entity.labels, entity.gpu
         if gpu is None:
             return Head(name, Use.OTHER_ENTITY)
-        if name == self.xid_count:
+        if name == self._xid_count:
             code = labels.first(*self._labels.xid)
             number = int(code) if code.isdecimal() and len(code) <= 5 else 0
             use = Use.XID_COUNT if 0 < number <= 0xFFFF else Use.UNKNOWN
@@ -201,8 +201,18 @@ def _mapped(found: Any) -> tuple[MappedMetric, ...]:
     return tuple(made)
 
 
+def open_nvidia_gpu_exporter() -> ExporterMapping:
+    """The plug-in `nvidia_gpu_exporter`."""
+    return built_in("nvidia_gpu_exporter")
+
+
+def open_amd() -> ExporterMapping:
+    """The plug-in `amd`: AMD's exporter."""
+    return built_in("amd")
+
+
 def built_in(name: str) -> ExporterMapping:
-    """The mapping that Tocsin brings for the exporter `name` of `BUILT_IN`."""
+    """The table of the exporter `name` that comes along."""
     text = resources.files("tocsin.collector.promql").joinpath("mappings", f"{name}.toml").read_text(encoding="utf-8")
     return ExporterMapping(name, _File.model_validate(tomllib.loads(text)))
 

@@ -13,8 +13,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from tocsin.collector.dcgm.exposition import PROCESS_START, Head
-from tocsin.collector.dcgm.fields import SXID_FATAL, SXID_NON_FATAL, XID_COUNT, XID_NAMES
-from tocsin.collector.prometheus_history.history import NAMES, inner_selector, is_read
+from tocsin.collector.prometheus_history.history import inner_selector
 from tocsin.collector.prometheus_history.http import HistoryClient, Line, Matrix, TooMuch
 from tocsin.collector.promql.heads import MAX_LABEL_CHARS, Labelled, SeriesHeads, Target, labelled
 from tocsin.config.promql import PromqlSettings
@@ -31,7 +30,6 @@ MAX_SECONDS = 1e11
 """Beyond it an instant is none: the year 5138."""
 MAX_JOBS = 50
 _SHOWN = 12
-_DCGM_ERRORS = XID_NAMES | SXID_FATAL | SXID_NON_FATAL | {XID_COUNT}
 
 
 class NothingFound(Exception):
@@ -54,9 +52,7 @@ class SeriesReader:
         self._settings = settings
         self._client = client
         self._heads = SeriesHeads(settings)
-        self._mappings = self._heads.mappings
-        dcgm = _DCGM_ERRORS if self._heads.dcgm else frozenset()
-        self._errors = dcgm | {mapping.xid_count for mapping in self._mappings.values() if mapping.xid_count}
+        self._errors = {name for exporter in self._heads.exporters for name in exporter.errors}
         self._inner = inner_selector(settings.selector, "promql.selector")
         self._lookback_ms = round(settings.lookback_seconds * SECOND)
         self._chunks: list[list[str]] = []
@@ -105,8 +101,7 @@ class SeriesReader:
         if not due and self._names:
             return
         found = self._client.names(self._selector(self._wanted()), now_ms - HOUR, now_ms + MINUTE)
-        ours = {name for mapping in self._mappings.values() for name in mapping.names}
-        known = [name for name in found if name in ours or (self._heads.dcgm and is_read(name))]
+        known = [name for name in found if self._heads.reads(name)]
         self.unknown = sorted(set(found) - set(known))
         self._surveyed_ms = now_ms
         if known:
@@ -123,8 +118,10 @@ class SeriesReader:
             raise NothingFound("the server has no metric of the exporters that promql.exporters and mapping_file name")
 
     def _wanted(self) -> list[str]:
-        dcgm = [NAMES] if self._heads.dcgm else []
-        return [*dcgm, *dict.fromkeys(name for mapping in self._mappings.values() for name in mapping.names)]
+        """Patterns of all names, anchored at both ends as a server does."""
+        exporters = self._heads.exporters
+        begun = [f"{prefix}.+" for exporter in exporters for prefix in exporter.prefixes]
+        return list(dict.fromkeys([*begun, *(name for exporter in exporters for name in exporter.names)]))
 
     def _selector(self, names: Iterable[str], more: str = "") -> str:
         parts = (f'__name__=~"{"|".join(names)}"', more, self._inner)

@@ -30,6 +30,8 @@ class Kind(StrEnum):
     """Reads GPUs: `tocsin.collector.source.Source`."""
     COMPANION = "companion"
     """Adds to what a source read: `tocsin.collector.source.Companion`."""
+    EXPORTER = "exporter"
+    """Names and labels that a Prometheus has scraped: `tocsin.collector.promql.exporter.Exporter`."""
     CONDITION = "condition"
     """What a rule may ask: `tocsin.rules.conditions.base.Condition`."""
     FORECASTER = "forecaster"
@@ -77,6 +79,11 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "host_errors": f"{_COMPANIONS}:companion_host_errors",
         "redfish": f"{_COMPANIONS}:companion_redfish",
         "attribution": f"{_COMPANIONS}:companion_attribution",
+    },
+    Kind.EXPORTER: {
+        "dcgm_exporter": "tocsin.collector.promql.exporter:open_dcgm_exporter",
+        "nvidia_gpu_exporter": "tocsin.collector.promql.mapping:open_nvidia_gpu_exporter",
+        "amd": "tocsin.collector.promql.mapping:open_amd",
     },
     Kind.CONDITION: {
         "drift": "tocsin.rules.conditions.drift:Drift",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tocsin.config.section import Section
+from tocsin.plugins import Kind, known
 
 _URL = re.compile(r"https?://[^\s/@?#]+(/[^\s?#]*)?")
-Exporter = Literal["dcgm_exporter", "nvidia_gpu_exporter", "amd"]
+ExporterName = Annotated[str, AfterValidator(partial(known, Kind.EXPORTER))]
 
 
 class PromqlSettings(Section):
@@ -31,8 +33,10 @@ class PromqlSettings(Section):
     """PEM file of its key."""
     selector: str = ""
     """Label selector that all series must match, such as `{cluster="a"}`; empty: all."""
-    exporters: list[Exporter] = Field(default_factory=lambda: list(get_args(Exporter)))
-    """Exporters whose metrics are read."""
+    exporters: list[ExporterName] = Field(
+        default_factory=lambda: ["dcgm_exporter", "nvidia_gpu_exporter", "amd"], max_length=16
+    )
+    """Exporters whose metrics are read, plug-ins of the kind `exporter`."""
     mapping_file: Path | None = None
     """TOML file that maps the metrics and labels of one more exporter (docs/promql.md)."""
     every_seconds: float = Field(default=15.0, ge=1, le=300)

@@ -12,7 +12,7 @@ import pytest
 
 from tocsin.collector.prometheus_history.http import AccessRefused, HistoryClient, QueryRefused, TooMuch
 from tocsin.collector.promql.fleet import PromqlFleet
-from tocsin.collector.promql.mapping import BUILT_IN, built_in, read_mapping
+from tocsin.collector.promql.mapping import built_in, read_mapping
 from tocsin.collector.promql.series import SURVEY_MS, NothingFound, SeriesReader
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.batch import Batch
@@ -240,8 +240,11 @@ def test_amd_by_the_documentation_of_its_exporter(site: Site) -> None:
     assert edge.values["gpu_temperature_celsius"] == 60.0, "the junction only stands in"
 
 
+TABLES = ("nvidia_gpu_exporter", "amd")
+
+
 def test_every_row_of_the_mappings_that_come_along_is_a_metric_of_a_gpu() -> None:
-    for name in BUILT_IN:
+    for name in TABLES:
         mapping = built_in(name)
         entity = mapping.entity({"uuid": "u", "serial_number": "u", "instance": "n"})
         heads = [mapping.head(metric, entity) for metric in mapping.names]
@@ -258,7 +261,7 @@ WORDS = {
 SAME = {"correct": "corrected", "uncorrect": "uncorrected", "umc": "dram", "vram": "memory"}
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", TABLES)
 def test_a_metric_goes_to_the_row_that_has_its_words(name: str) -> None:
     """Two rows that change places do not pass."""
     mapping = built_in(name)
