@@ -92,8 +92,8 @@ def test_long_heads_and_fields_are_not_remembered(monkeypatch: pytest.MonkeyPatc
     asked: list[int] = []
     real = module.fields_of
     monkeypatch.setattr(module, "fields_of", lambda names, *rest: asked.append(len(names)) or real(names, *rest))
-    decode("gpu,gpu_uuid=G " + ",".join(["power_watts=1"] * 5_000), now_ms=T0)
-    decode("gpu,gpu_uuid=G power_watts=1", now_ms=T0)
+    decode("gpu,gpu_uuid=G,link=0 " + ",".join(["nvlink_up=1"] * 5_000), now_ms=T0)
+    decode("gpu,gpu_uuid=G,link=0 nvlink_up=1", now_ms=T0)
     assert asked == [1]
     read = module._remembered(4)(lambda text: object())
     assert read("x") is read("x")

@@ -153,7 +153,7 @@ class Ownership:
                 reasons["reading", DUPLICATE] += 1
                 claims.setdefault(gpu.host, (uuid, self._rival(uuid, gpu.host), False))
                 return False
-        new = len(names - self._hosts.keys()) + len(others)
+        new = sum(uuid not in self._hosts for uuid in names) + len(others)
         if new and len(self._gpus.get(gpu.host, ())) + new > self._most_per_host:
             reasons["reading", TOO_MANY] += 1
             return False

@@ -80,6 +80,7 @@ class Gatherer:
         self._layouts: dict[tuple[str, ...], _ColumnLayout] = {}
         self._columns = {name: number for number, name in enumerate(METRICS)}
         self._variants: dict[str, int] = {}
+        self._names: list[str] = []
         self._texts: dict[tuple[tuple[str, Missing], ...], str] = {}
 
     def gather(self, readings: Sequence[Reading], gpu: Index) -> Block:
@@ -98,7 +99,7 @@ class Gatherer:
 
     def _forget(self) -> None:
         if max(len(self._layouts), len(self._variants), len(self._texts)) > _MAX_LAYOUTS:
-            self._layouts, self._variants, self._texts = {}, {}, {}
+            self._layouts, self._variants, self._names, self._texts = {}, {}, [], {}
 
     def _layout(self, values: Mapping[str, float]) -> _ColumnLayout:
         key = tuple(values)
@@ -108,11 +109,15 @@ class Gatherer:
         known, variants = self._columns, self._variants
         plain = [place for place, name in enumerate(names) if name in known]
         special = [place for place, name in enumerate(names) if name not in known]
+        for place in special:
+            if names[place] not in variants:
+                variants[names[place]] = len(variants)
+                self._names.append(names[place])
         layout = _ColumnLayout(
             np.array(plain, dtype=np.intp),
             np.array([known[names[place]] for place in plain], dtype=np.intp),
             np.array(special, dtype=np.intp),
-            np.array([variants.setdefault(names[place], len(variants)) for place in special], dtype=np.intp),
+            np.array([variants[names[place]] for place in special], dtype=np.intp),
         )
         self._layouts[names] = layout
         return layout
@@ -133,12 +138,13 @@ class Gatherer:
     def _extra(self, flat: Floats, layouts: Sequence[_ColumnLayout]) -> Extra:
         if not any(len(layout.special) for layout in layouts):
             return NO_EXTRA
-        names = tuple(self._variants)
         rows = np.repeat(np.arange(len(layouts), dtype=np.int32), [len(layout.special) for layout in layouts])
         value = flat[_offsets(layouts, rows) + _joined([layout.special for layout in layouts])]
-        used, local = _dense(_joined([layout.variants for layout in layouts]), len(names))
+        used, local = np.unique(_joined([layout.variants for layout in layouts]), return_inverse=True)
         there = ~np.isnan(value)
-        return Extra(rows[there], local[there].astype(np.int32), value[there], tuple(names[number] for number in used))
+        return Extra(
+            rows[there], local[there].astype(np.int32), value[there], tuple(self._names[number] for number in used)
+        )
 
     def _reasons(self, readings: Sequence[Reading]) -> Notes:
         texts: dict[str, int] = {}

@@ -19,6 +19,7 @@ from tocsin.domain.metrics import BY_FIELD, METRICS, nearest, variant
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading, sanitise
 from tocsin.store import points
+from tocsin.store.line_protocol.repeats import Items, Tails
 from tocsin.store.points import FieldValue, Point, PointError
 
 # The grammar of one line: measurement and tags, fields, timestamp, with InfluxDB's rules for escapes. In names and
@@ -264,11 +265,27 @@ def reasons_of(text: str, label: str, value: str) -> Mapping[str, Missing] | Non
 @_remembered(_HEADS)
 def info_of(body: str) -> Gpu:
     """Attributes in a line without its timestamp: the same text comes with every tick."""
+    return points.read_info(_point_of(points.INFO, body))
+
+
+@_remembered(_HEADS)
+def owners_in(body: str) -> tuple[Gpu, tuple[Owner, ...]] | None:
+    """The processes on a GPU in a line without its timestamp; None where it repeats them as labels alone."""
+    return _owners_of(_point_of(points.OWNER, body))
+
+
+def _point_of(measurement: str, body: str) -> Point:
     head, rest = cut_head(body)
     fields, stamp = parse_fields(rest)
     if stamp:
         raise LineError(f"{stamp[:60]!r} before the timestamp")
-    return points.read_info(Point(points.INFO, parse_head(head)[1], fields, 0))
+    return Point(measurement, parse_head(head)[1], fields, 0)
+
+
+def _owners_of(point: Point) -> tuple[Gpu, tuple[Owner, ...]] | None:
+    if "owners" not in point.fields and "pid" in point.fields:
+        return None  # The same as labels, for a store without text; the line of text lies beside it.
+    return points.gpu_of_tags(point.tags), points.owners_of(point)
 
 
 # ---------------------------------------------------------------------- rows
@@ -282,7 +299,8 @@ class _Row:
 
     gpu: Gpu
     values: dict[str, float] = field(default_factory=dict)
-    missing: dict[str, Missing] = field(default_factory=dict)
+    missing: Mapping[str, Missing] = field(default_factory=dict)
+    """Shared by all that lack the same: never changed, only replaced."""
     owners: tuple[Owner, ...] = ()
 
 
@@ -294,15 +312,17 @@ class LineRows:
         self._infos: dict[tuple[str, int], Gpu] = {}
         self._newest_info: dict[str, tuple[int, Gpu]] = {}
 
-    def put(self, gpu: Gpu, at_ms: int, values: dict[str, float], missing: dict[str, Missing]) -> None:
-        """Take over `values` and `missing`; a line that has neither makes no reading."""
+    def put(self, gpu: Gpu, at_ms: int, values: dict[str, float], missing: Mapping[str, Missing]) -> _Row | None:
+        """Take over `values` and share `missing`; a line that has neither makes no reading."""
         if not values and not missing:
-            return
+            return None
         if (row := self._rows.get((gpu.uuid, at_ms))) is None:
-            self._rows[gpu.uuid, at_ms] = _Row(gpu, values, missing)
-            return
+            row = self._rows[gpu.uuid, at_ms] = _Row(gpu, values, missing)
+            return row
         row.values.update(values)
-        row.missing.update(missing)
+        if missing:
+            row.missing = {**row.missing, **missing} if row.missing else missing
+        return row
 
     def put_info(self, gpu: Gpu, at_ms: int) -> None:
         """The attributes of `gpu`, which is a reading, if of nothing else."""
@@ -334,6 +354,9 @@ class LineRows:
 
 # ---------------------------------------------------------------------- the decoder
 
+_TAILS = Tails()
+_ITEMS = Items()
+
 MAX_WARNINGS = 100
 """Warnings that are spelt out; the others are counted in one more."""
 MAX_REJECTED = 1_000
@@ -344,6 +367,7 @@ _OTHERS = "other values are dropped"
 _MAX_TEXT = 256 * 1024
 _MAX_INSTANTS = 1_000
 _PLAIN = (f"{points.GPU},", f"{points.MISSING},")
+_REPEATED = (f"{points.INFO},", f"{points.OWNER},")
 _REASONS = {reason.value: reason for reason in Missing}
 
 
@@ -372,6 +396,46 @@ class Decoded:
     refused: int = 0
 
 
+class _Said:
+    """The GPU and the instant that the last line was about: most that follow say more of the same."""
+
+    def __init__(self, begin: str, end: str, row: _Row) -> None:
+        self._begin, self._end = begin, end
+        self._from, self._to = len(begin), -len(end)
+        self._row = row
+
+    def goes_on(self, line: str) -> bool:
+        """Take `line` where it says of this GPU and instant what is known; whether it does."""
+        if not line.startswith(self._begin) or not line.endswith(self._end):
+            return False
+        if (values := _TAILS.get(line[self._from : self._to])) is None:
+            return False
+        self._row.values.update(values)
+        return True
+
+
+def _known_values(head: GpuHead, text: str) -> dict[str, float] | None:
+    """The fast way, for fields that are all known and in their bounds, in an order seen before where they have a label:
+    nearly all. None where that is not so."""
+    if len(text) > _LONGEST_FIELDS:
+        return None
+    if not head.label:
+        return _ITEMS.values(text)
+    items = text.replace("=", ",").split(",")
+    known = fields_of(tuple(items[::2]), head.label, head.value)
+    raws = tuple(items[1::2])
+    if known is None or len(raws) != len(known.keys) or known.form % raws != text:
+        return None
+    try:
+        values = [*map(float, raws)]
+    except ValueError:
+        return None
+    # A NaN is in no bounds, and float() takes digit separators, which the format does not have.
+    if not known.holds(values) or text.count("_") != known.underscores:
+        return None
+    return dict(zip(known.keys, values, strict=True))
+
+
 class _Decoder:
     def __init__(self, precision: str, now_ms: int) -> None:
         if precision not in NANOSECONDS:
@@ -379,6 +443,7 @@ class _Decoder:
         self._step = NANOSECONDS[precision]
         self._now_ms = now_ms
         self._rows = LineRows()
+        self._said: _Said | None = None
         self._events: list[Event] = []
         self._findings: list[Finding] = []
         self._predictions: list[Prediction] = []
@@ -398,6 +463,9 @@ class _Decoder:
         while at < len(lines):
             line = lines[at].removesuffix("\r")
             taken = 1
+            if (said := self._said) is not None and said.goes_on(line):
+                at += 1
+                continue
             try:
                 if line.startswith(_PLAIN) and '"' not in line and not undecodable:
                     self._plain(line.strip(" "), at + 1)
@@ -454,10 +522,14 @@ class _Decoder:
         raise OpenTextError("quoted text does not end")
 
     def _line(self, line: str, line_number: int) -> None:
-        if line.startswith("gpu_info,"):
+        if line.startswith(_REPEATED):
             body, _, stamp = line.rpartition(" ")
             if stamp.isdigit():
-                self._rows.put_info(info_of(body), self._instant(stamp))
+                # The text first: where it is open, what stands last on the line is no instant.
+                if line.startswith("gpu_info,"):
+                    self._rows.put_info(info_of(body), self._instant(stamp))
+                elif (owned := owners_in(body)) is not None:
+                    self._rows.put_owners(owned[0], self._instant(stamp), owned[1])
                 return
         if '"' in line:
             head, rest = cut_head(line)
@@ -473,10 +545,23 @@ class _Decoder:
     def _plain(self, line: str, line_number: int) -> None:
         """A line about a GPU without quoted text."""
         head, text, stamp = cut(line)
-        if head.startswith("gpu,"):
-            self._values(gpu_head(head), text, self._instant(stamp), line_number)
-        else:
-            self._reasons(gpu_head(head), text, self._instant(stamp), line_number)
+        parsed, at_ms = gpu_head(head), self._instant(stamp)
+        if not head.startswith("gpu,"):
+            self._reasons(parsed, text, at_ms, line_number)
+            return
+        values = _known_values(parsed, text)
+        if values is None:
+            self._take(parsed, parse_fields(text)[0], at_ms, line_number)
+            return
+        row = self._put(parsed, at_ms, values, {})
+        if row is None or parsed.strange or "\\" in line or not stamp:
+            return
+        begin = head.rpartition(",")[0] if parsed.label else head
+        end = f" {stamp}"
+        self._said = _Said(begin, end, row)
+        if line.endswith(f"{text}{end}"):
+            # What is handed on as the values of a row is changed by the lines that follow.
+            _TAILS.put(line[len(begin) : -len(end)], dict(values))
 
     def _instant(self, stamp: str) -> int:
         if (known := self._instants.get(stamp)) is None:
@@ -515,26 +600,10 @@ class _Decoder:
             raise LineError(f"unknown measurement {measurement[:60]!r}")
         reader(self, Point(measurement, tags, fields, at_ms))
 
-    def _put(self, head: GpuHead, at_ms: int, values: dict[str, float], missing: dict[str, Missing]) -> None:
+    def _put(self, head: GpuHead, at_ms: int, values: dict[str, float], missing: Mapping[str, Missing]) -> _Row | None:
         for name in head.strange:
             self._warn(f"tag {name[:100]!r} is not known, ignored")
-        self._rows.put(head.gpu, at_ms, values, missing)
-
-    def _values(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
-        """The fast way, for fields that are all known, in an order seen before, and in their bounds: nearly all."""
-        items = text.replace("=", ",").split(",") if len(text) <= _LONGEST_FIELDS else []
-        known = fields_of(tuple(items[::2]), head.label, head.value) if items else None
-        raws = tuple(items[1::2])
-        if known is not None and len(raws) == len(known.keys) and known.form % raws == text:
-            try:
-                values = [*map(float, raws)]
-            except ValueError:
-                values = []
-            # A NaN is in no bounds, and float() takes digit separators, which the format does not have.
-            if values and known.holds(values) and text.count("_") == known.underscores:
-                self._put(head, at_ms, dict(zip(known.keys, values, strict=True)), {})
-                return
-        self._take(head, parse_fields(text)[0], at_ms, line_number)
+        return self._rows.put(head.gpu, at_ms, values, missing)
 
     def _take(
         self,
@@ -566,7 +635,7 @@ class _Decoder:
         if known is None:
             self._missing(head, parse_fields(text)[0], at_ms, line_number)
         else:
-            self._put(head, at_ms, {}, dict(known))
+            self._put(head, at_ms, {}, known)
 
     def _missing(self, head: GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
         missing: dict[str, Missing] = {}
@@ -601,9 +670,8 @@ class _Decoder:
         self._rows.put_info(points.read_info(point), point.at_ms)
 
     def take_owners(self, point: Point) -> None:
-        if "owners" not in point.fields and "pid" in point.fields:
-            return  # The same as labels, for a store without text; the line of text lies beside it.
-        self._rows.put_owners(points.gpu_of_tags(point.tags), point.at_ms, points.owners_of(point))
+        if (owned := _owners_of(point)) is not None:
+            self._rows.put_owners(owned[0], point.at_ms, owned[1])
 
     def take_event(self, point: Point) -> None:
         self._events.append(points.read_event(point))
