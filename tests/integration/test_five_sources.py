@@ -1,15 +1,16 @@
 """One fault, one card with one cause, whoever tells of it: NVML, DCGM, nvidia-smi, AMD's library and Ascend's npu-smi.
 
-What AMD and Ascend answer is in ``tests/data/vendors``, written by a script that knows nothing of the mapping.
+What they answer is in ``tests/data/vendors``, written by scripts that know nothing of the mapping.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import re
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -18,8 +19,11 @@ import pytest
 from tocsin.actions.model.controls import Controls
 from tocsin.client.models_cards import Card
 from tocsin.collector.amdsmi.source import AmdSmiSource
+from tocsin.collector.dcgm import exposition, fields
 from tocsin.collector.npu_smi.source import NpuSmiSource
+from tocsin.collector.nvidia_smi import formats
 from tocsin.collector.nvidia_smi.source import NvidiaSmiSource
+from tocsin.collector.nvml import probes, tiers
 from tocsin.collector.nvml.library import PynvmlLibrary
 from tocsin.collector.nvml.source import NvmlSource
 from tocsin.collector.smi_program import SmiAnswer
@@ -37,11 +41,12 @@ from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.load import load_rules
 from tocsin.topology.topology import Topology
+from tocsin_testing import nvidia_facts
 from tocsin_testing.builders import T0
-from tocsin_testing.dcgm_pages import Exporter, exporter_source, line
+from tocsin_testing.dcgm_pages import Exporter, exporter_source
 from tocsin_testing.mock_gpus import h100
 from tocsin_testing.mock_nvml import MockFleet
-from tocsin_testing.smi import FakeSmi, recorded
+from tocsin_testing.smi import FakeSmi
 from tocsin_testing.vendor_doubles import FakeAmd, FakeNpu
 from tocsin_testing.vendor_facts import recorded as vendor
 
@@ -66,86 +71,40 @@ def nvml(stack: ExitStack, folder: Path, clock: ManualClock, _rows: Rows) -> Ope
     source = NvmlSource(PynvmlLibrary(), PLACE, clock=clock)
     stack.callback(source.close)
 
-    def breaks(fault: str) -> None:
-        ill = fleet.gpus[1]
-        if fault == "memory":
-            ill.field(4, 2)
-            ill.field(12, 2)
-        elif fault == "link":
-            ill.field(165, 0, "uint", scope=3)
-        elif fault == "heat":
-            for function in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
-                ill.set(function, 0, to=93)
-        else:
-            ill.lose()
+    def answers(case: str) -> None:
+        ill, told = fleet.gpus[1], json.loads(nvidia_facts.text_of(f"nvml_{case}.json"))
+        for number, scope, value in told["fields"]:
+            ill.field(number, value, "ull" if scope is None else "uint", scope)
+        for function, arguments, value in told["calls"]:
+            ill.set(function, *arguments, to=value)
+        if told["error"]:
+            ill.fail("*", told["error"])
         fleet.apply()
 
-    return source, breaks
-
-
-def _page(fault: str = "") -> str:
-    lines = []
-    for gpu in (0, 1):
-        ill = gpu == 1
-        lines.append(line("DEV_GPU_TEMP", 93 if ill and fault == "heat" else 61, gpu))
-        lines.append(line("DEV_ECC_DBE_VOL_TOTAL", 2 if ill and fault == "memory" else 0, gpu))
-        lines.append(line("DEV_XID_ERRORS", 79 if ill and fault == "bus" else 0, gpu))
-        lines.append(line("DEV_FABRIC_MANAGER_STATUS", 3, gpu))
-        for link in range(18):
-            down = ill and fault == "link" and link == 3
-            lines.append(line("DEV_NVLINK_GET_STATE", 0 if down else 1, gpu, nvlink=str(link)))
-    return "".join(lines)
+    answers("healthy")
+    return source, answers
 
 
 def dcgm(_stack: ExitStack, _folder: Path, clock: ManualClock, _rows: Rows) -> Opened:
-    exporter = Exporter(_page())
+    exporter = Exporter(nvidia_facts.text_of("dcgm_healthy.prom"))
 
     def breaks(fault: str) -> None:
-        exporter.page = _page(fault)
+        exporter.page = nvidia_facts.text_of(f"dcgm_{fault}.prom")
 
     return exporter_source(exporter, clock=clock, node=PLACE), breaks
 
 
-_MENDED = {
-    "<gpu_temp_tlimit>-1 C<": "<gpu_temp_tlimit>41 C<",
-    "<sram_threshold_exceeded>Yes<": "<sram_threshold_exceeded>No<",
-    "<tpc_repair_pending>Yes<": "<tpc_repair_pending>No<",
-    "<remapped_row_pending>Yes<": "<remapped_row_pending>No<",
-    "_reason_hw_slowdown>Active<": "_reason_hw_slowdown>Not Active<",
-    "_brake_slowdown>Active<": "_brake_slowdown>Not Active<",
-}
-"""What ails the GPU of the file."""
-
-
-def _sound(text: str) -> str:
-    text = re.sub(r"<gpu_recovery_action>[^<]*<", "<gpu_recovery_action>None<", text)
-    for old, new in _MENDED.items():
-        assert old in text
-        text = text.replace(old, new)
-    return text
-
-
 def nvidia_smi(_stack: ExitStack, _folder: Path, _clock: ManualClock, _rows: Rows) -> Opened:
-    sound = _sound(recorded("blackwell-v13.xml"))
-    smi = FakeSmi(SmiAnswer(0, sound))
-    head = "GPU 0: NVIDIA B200 (UUID: GPU-99999999-1111-2222-3333-444444444444)\n"
-    smi.links = head + "".join(f"\t Link {n}: 50 GB/s\n" for n in range(18))
+    smi = FakeSmi()
 
-    def breaks(fault: str) -> None:
-        if fault == "link":
-            smi.links = smi.links.replace("Link 3: 50 GB/s", "Link 3: <inactive>")
-        elif fault == "bus":
-            text = "Unable to determine the device handle for GPU0: 00000000:61:00.0: GPU is lost.  Reboot to recover"
-            smi.xml = smi.csv = SmiAnswer(15, text)
-        else:
-            old, new = {
-                "memory": ("<dram_uncorrectable>0<", "<dram_uncorrectable>2<"),
-                "heat": ("<gpu_temp>34 C<", "<gpu_temp>93 C<"),
-            }[fault]
-            assert old in sound
-            smi.xml = SmiAnswer(0, sound.replace(old, new))
+    def prints(case: str) -> None:
+        told = json.loads(nvidia_facts.text_of(f"nvidia_smi_{case}.json"))
+        smi.xml = SmiAnswer(told["code"], told["text"])
+        smi.csv = smi.xml if told["code"] else None
+        smi.links = told["links"]
 
-    return NvidiaSmiSource(smi, PLACE), breaks
+    prints("healthy")
+    return NvidiaSmiSource(smi, PLACE), prints
 
 
 def amd(stack: ExitStack, folder: Path, clock: ManualClock, rows: Rows) -> Opened:
@@ -206,11 +165,8 @@ class Brain:
         return [one.card for one in make_cards(inputs)]
 
 
-def cards_of(
-    name: str, fault: str, folder: Path, rows: Rows | None = None
-) -> tuple[list[Card], dict[str, float] | None]:
-    """The cards of the last minute of a fault, before which there is none, and what AMD's or Ascend's second card reads
-    then."""
+def cards_of(name: str, fault: str, folder: Path, rows: Rows | None = None) -> tuple[list[Card], dict[str, float]]:
+    """The cards of the last minute of a fault, before which there is none, and what the second GPU reads then."""
     clock = ManualClock(T0)
     with ExitStack() as stack:
         source, breaks = SOURCES[name](stack, folder, clock, rows or {})
@@ -220,7 +176,7 @@ def cards_of(
         breaks(fault)
         for _ in range(MINUTES):
             cards = brain.minute()
-        return cards, brain.values(1) if name in ("amdsmi", "npu_smi") else None
+        return cards, brain.values(1)
 
 
 def causes(cards: list[Card]) -> list[str]:
@@ -229,7 +185,13 @@ def causes(cards: list[Card]) -> list[str]:
 
 
 _UNCORRECTED, _CORRECTED = "gpu_ecc_dram_uncorrected_volatile_total", "gpu_ecc_dram_corrected_volatile_total"
+_TOTAL_BAD, _TOTAL_MENDED = "gpu_ecc_uncorrected_volatile_total", "gpu_ecc_corrected_volatile_total"
+_HEAT: dict[str, float] = {"gpu_temperature_celsius": 93, "gpu_memory_temperature_celsius": 48}
+_LINK: dict[str, float] = {'gpu_nvlink_up{link="3"}': 0, 'gpu_nvlink_up{link="2"}': 1}
 READ: dict[str, dict[str, dict[str, float]]] = {
+    "nvml": {"memory": {_UNCORRECTED: 2, _CORRECTED: 7, _TOTAL_BAD: 2}, "link": _LINK, "heat": _HEAT, "bus": {}},
+    "dcgm_exporter": {"memory": {_TOTAL_BAD: 2, _TOTAL_MENDED: 7}, "link": _LINK, "heat": _HEAT, "bus": {}},
+    "nvidia_smi": {"memory": {_UNCORRECTED: 2, _CORRECTED: 7}, "link": _LINK, "heat": _HEAT, "bus": {}},
     "amdsmi": {
         "memory": {_UNCORRECTED: 2, "gpu_ecc_uncorrected_volatile_total": 2, "gpu_ecc_deferred_volatile_total": 0},
         "link": {'gpu_nvlink_up{link="3"}': 0, 'gpu_nvlink_up{link="2"}': 1, "gpu_nvlink_links_max": 8},
@@ -252,11 +214,10 @@ def test_one_fault_is_one_card_with_the_same_cause_from_every_source(name: str, 
     _holds(*cards_of(name, fault, tmp_path), name, fault)
 
 
-def _holds(cards: list[Card], values: dict[str, float] | None, name: str, fault: str) -> None:
+def _holds(cards: list[Card], values: dict[str, float], name: str, fault: str) -> None:
     assert causes(cards) == [FAULTS[fault]]
     assert cards[0].subject.host == "node-1"
-    if values is not None:
-        assert {metric: values.get(metric) for metric in READ[name][fault]} == READ[name][fault]
+    assert {metric: values.get(metric) for metric in READ[name][fault]} == READ[name][fault]
 
 
 def _swapped(vendor_name: str, one: int, other: int) -> Rows:
@@ -317,3 +278,82 @@ def test_two_rows_of_the_mapping_exchanged_are_another_answer(name: str, tmp_pat
     _holds(*cards_of(source, fault, tmp_path / "as_it_is"), source, fault)
     with pytest.raises(AssertionError):
         _holds(*cards_of(source, fault, tmp_path / "swapped", rows), source, fault)
+
+
+# ------------------------------------------------------------------ NVIDIA's mappings
+
+
+def _nvml_fields(patch: pytest.MonkeyPatch, one: str, other: str) -> None:
+    """The keys of two fields of NVML exchanged."""
+    turned = {one: other, other: one}
+    slow = tuple(replace(row, key=turned.get(row.key, row.key)) for row in probes.fields_of(probes.Tier.SLOW))
+    patch.setitem(probes._FIELDS, probes.Tier.SLOW, slow)
+
+
+def _nvml_calls(patch: pytest.MonkeyPatch, one: str, other: str) -> None:
+    """What two functions of NVML feed, exchanged."""
+    rows = {row.metrics[0]: row for row in probes.calls_of(probes.Tier.FAST)}
+    turned = {one: rows[other], other: rows[one]}
+
+    def fed(row: probes.CallProbe) -> probes.CallProbe:
+        like = turned.get(row.metrics[0], row)
+        return replace(row, metrics=like.metrics, read=like.read)
+
+    fast = tuple(fed(row) for row in probes.calls_of(probes.Tier.FAST))
+    patch.setitem(probes._CALLS, probes.Tier.FAST, fast)
+
+
+def _nvml_links(patch: pytest.MonkeyPatch, one: str, other: str) -> None:
+    """The fields of two metrics of links exchanged."""
+    fields = {row.metric: row.field for row in probes.LINK_FIELDS}
+    turned = {one: fields[other], other: fields[one]}
+    patch.setattr(
+        tiers, "LINK_FIELDS", tuple(replace(row, field=turned.get(row.metric, row.field)) for row in probes.LINK_FIELDS)
+    )
+
+
+def _dcgm_names(patch: pytest.MonkeyPatch, one: str, other: str) -> None:
+    """What two names of DCGM feed, exchanged."""
+    rows = dict(fields.BY_DCGM_NAME)
+    patch.setattr(fields, "BY_DCGM_NAME", {**rows, one: rows[other], other: rows[one]})
+    patch.setattr(fields, "field_named", fields.field_named.__wrapped__)
+    patch.setattr(exposition, "field_named", fields.field_named)
+
+
+def _smi_cells(patch: pytest.MonkeyPatch, one: str, other: str) -> None:
+    """The keys of two cells of nvidia-smi exchanged."""
+    turned = {one: other, other: one}
+    patch.setattr(formats, "ROWS", tuple(replace(row, key=turned.get(row.key, row.key)) for row in formats.ROWS))
+
+
+Swap = Callable[[pytest.MonkeyPatch, str, str], None]
+_D = "DCGM_FI_DEV_"
+NVIDIA_SWAPS: dict[str, tuple[str, str, Swap, str, str]] = {
+    "nvml memory": ("nvml", "memory", _nvml_fields, _UNCORRECTED, _CORRECTED),
+    "nvml heat": ("nvml", "heat", _nvml_calls, "gpu_temperature_celsius", "gpu_sm_clock_hertz"),
+    "nvml link": ("nvml", "link", _nvml_links, "gpu_nvlink_up", "gpu_nvlink_replay_errors_total"),
+    "dcgm memory": ("dcgm_exporter", "memory", _dcgm_names, f"{_D}ECC_DBE_VOL_TOTAL", f"{_D}ECC_SBE_VOL_TOTAL"),
+    "dcgm heat": ("dcgm_exporter", "heat", _dcgm_names, f"{_D}GPU_TEMP", f"{_D}MEMORY_TEMP"),
+    "dcgm link": ("dcgm_exporter", "link", _dcgm_names, f"{_D}NVLINK_GET_STATE", f"{_D}PCIE_REPLAY_COUNTER"),
+    "nvidia-smi memory": ("nvidia_smi", "memory", _smi_cells, _UNCORRECTED, _CORRECTED),
+    "nvidia-smi heat": (
+        *("nvidia_smi", "heat", _smi_cells),
+        *("gpu_temperature_celsius", "gpu_memory_temperature_celsius"),
+    ),
+}
+"""Source, fault, how, and the two rows. nvidia-smi tells of links in words, by no table."""
+
+
+@pytest.mark.parametrize("name", NVIDIA_SWAPS)
+def test_two_rows_of_nvidias_mappings_exchanged_are_another_answer(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, fault, swap, one, other = NVIDIA_SWAPS[name]
+    swap(monkeypatch, one, other)
+    with pytest.raises(AssertionError):
+        _holds(*cards_of(source, fault, tmp_path), source, fault)
+
+
+def test_the_files_are_what_the_script_writes() -> None:
+    for name, text in nvidia_facts.files().items():
+        assert nvidia_facts.text_of(name) == text, "python -m tocsin_testing.nvidia_facts"
