@@ -13,6 +13,7 @@ from tocsin.client.errors import Denied, NotFound
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.client.models_cells import AnswerState, CellAnswer, WholeFleet, WholeSummary
 from tocsin.client.whole import missing, whole_summary
+from tocsin.client.whole_views import UNSEEN
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import CHOSEN_CELL, chosen_cell, connect
 from tocsin.dashboard.fleet_data import MAPS
@@ -152,9 +153,13 @@ class CellMaps:
         return MAPS.whole(self.by_cell)
 
     def home(self, uuid: str) -> str:
-        """The cell that has the GPU `uuid`; of two the one that sees it best, empty where none has it."""
+        """The cell that has the GPU `uuid`, of two the one that sees it; empty where none has it."""
         found = [(one.state[one.uuid.index(uuid)], name) for name, one in self.by_cell.items() if uuid in one.uuid]
-        return min(found)[1] if found else ""
+        return min(found, key=lambda each: (each[0] in UNSEEN, -each[0], each[1]))[1] if found else ""
+
+    def others(self, uuid: str, home: str) -> list[str]:
+        """The other cells that had the GPU `uuid`."""
+        return [name for name, one in self.by_cell.items() if name != home and uuid in one.uuid]
 
     def of_host(self, host: str) -> str:
         """The cell that has `host`; empty where none has it."""

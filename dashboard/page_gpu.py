@@ -474,6 +474,8 @@ def _of_all(client: PageClient, text: Text) -> tuple[Client, FleetMap]:
         text("cells.name"), list(maps.by_cell), key="gpu.cell", required=True, on_change=other_cell,
         label_visibility="collapsed",
     )  # fmt: skip
+    if had := maps.others(asked, home):
+        st.caption(text("gpu.past", cells=", ".join(had)))
     return client.at(home), maps.by_cell[home]
 
 

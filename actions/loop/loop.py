@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from tocsin.actions.model.decision_log import DecisionLog, JournalPort
 from tocsin.actions.model.earning import RecordKey
 from tocsin.actions.model.executor import Executor
 from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry, StepReport
+from tocsin.actions.model.past import with_past
 from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import due_recoveries, is_asked
 from tocsin.actions.model.rule_record import Acting
@@ -51,8 +52,8 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import BudgetSpent, Unavailable
-from tocsin.domain.finding import ActionKind, Category, Incident, Severity, Subject, SubjectKind
-from tocsin.domain.fleet_share import RestOfFleet
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.fleet_share import PastRow, RestOfFleet
 from tocsin.domain.phrase import Phrase, in_chinese, say
 from tocsin.domain.prediction import Prediction
 
@@ -234,6 +235,8 @@ class ActionLoop:
         self.operator = OperatorCalls(self._decision_log, clock, policy, self._execution.inverse, self._budget)
         self.silences = SilenceCalls(self._decision_log, clock)
         self._handed: dict[str, Decision] = {}
+        self._elsewhere: tuple[Sequence[tuple[str, PastRow]], Mapping[str, Finding]] = (), {}
+        self._joined: tuple[Controls, object, Controls] | None = None
         self._counts: Counter[str] = Counter()
         if leads:
             self._execution.settle_interrupted()
@@ -258,7 +261,8 @@ class ActionLoop:
         if view.active:
             self._rules.follow()
         if self._budget.shared:
-            view = replace(view, rest=self._budget.publish(share_of(self._current(view))))
+            view = replace(view, rest=self._budget.publish(share_of(self._own(view))))
+            self._elsewhere = view.rest.past, view.findings
         wanted = self._wanted(self._current(view), incidents, predictions)
         created = self._register(wanted)
         ended = self._guards.close_ended(self._current(view), now_ms)
@@ -333,8 +337,17 @@ class ActionLoop:
         return self._decision_log.state()
 
     def controls(self) -> Controls:
-        """Pause, breaker, approvals and the rest, as they are at this moment."""
-        return self._decision_log.controls()
+        """Pause, breaker, approvals and the rest, as they are at this moment, with what was said in other cells of GPUs
+        that may be here now."""
+        own, elsewhere = self._decision_log.controls(), self._elsewhere
+        known = self._joined
+        if known is None or known[0] is not own or known[1] is not elsewhere:
+            known = self._joined = own, elsewhere, with_past(own, *elsewhere)
+        return known[2]
+
+    def _own(self, view: FleetView) -> FleetView:
+        """`view` with what was said in this cell alone: what others said is not told to them as this one's."""
+        return replace(view, controls=self._decision_log.controls(), policy=self.policy)
 
     def _current(self, view: FleetView) -> FleetView:
         """`view` with the controls as they are at this moment."""

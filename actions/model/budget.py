@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tocsin.actions.model.catalogue import is_disruptive
+from tocsin.actions.model.past import past_of
 from tocsin.actions.model.scope import (
     available,
     base_key,
@@ -89,7 +90,7 @@ def root_causes_of(settings: ActionSettings, rest: RestOfFleet) -> int:
 
 
 def share_of(view: FleetView) -> CellShare:
-    """What this cell has now."""
+    """What this cell has now; `view` has its own controls alone."""
     settings = view.policy.settings
     out = out_of_service(view)
     own = {base_key(decision.subject) for decision in effects(view)}
@@ -105,6 +106,7 @@ def share_of(view: FleetView) -> CellShare:
         pools=pools,
         outside=tuple((key, subject.host, tuple(sorted(racks_of(subject, view)))) for key, subject in outside),
         takings=tuple(taking_of(one, view) for one in sorted(effects(view), key=lambda each: each.key)),
+        past=past_of(view.controls, view.findings, view.now_ms),
         limits=settings.limits.model_dump() | {name: getattr(settings, name) for name in _BREAKER},
     )
 

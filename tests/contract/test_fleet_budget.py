@@ -19,7 +19,8 @@ from tocsin.cli.main import cli
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.decision import Ruling
 from tocsin.domain.errors import BudgetSpent, Conflict
-from tocsin.domain.finding import ActionKind, Category
+from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
+from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 from tocsin.journal.port import NotLeading
 from tocsin_testing import servers
 from tocsin_testing.action_world import settings
@@ -177,6 +178,82 @@ def test_tries_in_another_cell_count_for_who_has_the_gpu_now(server: servers.Pos
     assert other.executor.done == []
     held = other.verdict("attempts", ActionKind.RESET_GPU)
     assert "tried 1 times in 24 h, at most 1" in held.reason
+    one.end()
+    other.end()
+
+
+def _moved(one: CellWorld, other: CellWorld) -> str:
+    """The first host of `one` is of `other` from now on; the UUID of its first GPU."""
+    first = one.gpus[first_of(one)]
+    gone = {uuid: gpu for uuid, gpu in one.gpus.items() if gpu.host == first.host}
+    one.gpus = {uuid: gpu for uuid, gpu in one.gpus.items() if uuid not in gone}
+    other.gpus = {**other.gpus, **gone}
+    return first.uuid
+
+
+def test_a_gpu_that_moves_is_left_alone_as_long_as_where_it_was(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet)
+    first = one.gpus[first_of(one)]
+    subject = Subject(SubjectKind.GPU, first.uuid, first.host, first.pool)
+    one.loop.operator.release(subject, "ann", "it was reseated")
+    one.step()
+    moved = _moved(one, other)
+    one.step()
+    other.break_gpu(moved)
+    other.step()
+    assert other.executor.done == []
+    held = other.verdict("hold_off")
+    assert held.ruling is Ruling.HOLD
+    assert f"is left alone after ann (cell {one.cell}) stepped in" in held.reason
+    assert held.until_ms is not None
+    # Each world has a clock of its own: what counts is how long it still lasts.
+    theirs = one.loop.controls().hold_offs[f"gpu:{moved}"].until_ms - one.clock.now_ms()
+    assert abs(held.until_ms - other.clock.now_ms() - theirs) < 2 * MINUTE
+    # What it is told it tells to nobody as its own.
+    other.step()
+    one.step()
+    assert "(cell" not in one.loop.controls().hold_offs[f"gpu:{moved}"].actor
+    other.clock.advance(held.until_ms - other.clock.now_ms() + MINUTE)
+    with closing(one.fleet.database.line()) as line:
+        line.ask("UPDATE past SET until = clock_timestamp()")
+    # The time box of what waited has ended as well: it is decided anew.
+    for _ in range(3):
+        other.step()
+    assert len(other.executor.done) == 1
+    one.end()
+    other.end()
+
+
+def test_what_is_planned_for_a_host_and_who_has_taken_a_card_go_along(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet)
+    first = one.gpus[first_of(one)]
+    one.break_gpu(first.uuid)
+    one.loop.silences.plan(Matcher(MatcherKind.HOST, first.host), "ann", one.clock.now_ms(), 30 * MINUTE, "new fans")
+    one.step()
+    (cause,) = one.view().findings.values()
+    one.loop.silences.acknowledge("card-1", [cause.id], "bob", 60 * MINUTE)
+    one.step()
+    moved = _moved(one, other)
+    one.faults.clear()
+    one.step()
+    other.break_gpu(moved)
+    other.step()
+    assert other.executor.done == []
+    assert other.verdict("planned_maintenance").reason.startswith(f"maintenance planned for host {first.host} by ann")
+    (taken,) = (one for one in other.loop.controls().silences if one.kind is SilenceKind.ACKNOWLEDGEMENT)
+    assert taken.actor == f"bob (cell {one.cell})"
+    assert taken.causes == set(other.view().findings)
+    one.end()
+    other.end()
+
+
+def test_pools_and_labels_of_one_name_are_each_cells_own(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet)
+    one.loop.silences.plan(Matcher(MatcherKind.POOL, "default"), "ann", one.clock.now_ms(), 30 * MINUTE)
+    one.step()
+    other.break_gpu(first_of(other))
+    other.step()
+    assert len(other.executor.done) == 1
     one.end()
     other.end()
 

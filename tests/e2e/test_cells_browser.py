@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tocsin.client.client import Client
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import SystemClock
+from tocsin.domain.clock import HOUR, SystemClock
 from tocsin_testing import servers
 from tocsin_testing.browsing import dashboard, opened
 from tocsin_testing.builders import gpu, reading, xid
@@ -83,9 +83,13 @@ def test_the_pages_show_all_cells_and_act_at_the_one_that_has_the_card(browser: 
         expect(page).to_have_url(re.compile("cell=east"))
         _choose_cell(page, "All cells")
         expect(page.locator(".tc-item", has_text="west-1").first).to_be_visible()
+    # It was in east an hour ago.
+    before = reading(gpu(9, host="east-1"), SystemClock().now_ms() - HOUR, temperature_celsius=50.0)
+    fleet.east.send(Batch([before]))
     with opened(browser, f"{fleet.url}/gpu?lang=en&gpu=GPU-00000009") as page:
         expect(page.locator("body")).to_contain_text("GPU-00000009")
         expect(page.get_by_role("radio", name="west")).to_be_checked()
+        expect(page.locator("body")).to_contain_text("Its history from before it moved is in cell east")
     fleet.west.stop()
     with opened(browser, f"{fleet.url}/?lang=en") as page:
         expect(page.locator(".tc-bar").first).to_contain_text("Not the whole fleet: west did not answer")

@@ -11,7 +11,8 @@ from tocsin.client.models_changes import Changes
 
 CELL_LABEL = "cell"
 """Label of hosts by which the map of all cells tells these apart."""
-_UNSEEN = (STATE_RANKS.index(GpuState.STALE), STATE_RANKS.index(GpuState.LOST))
+UNSEEN = (STATE_RANKS.index(GpuState.STALE), STATE_RANKS.index(GpuState.LOST))
+"""Ranks of the states of a GPU that its cell does not see now."""
 _COLUMNS = ("uuid", "index", "state", "temperature", "utilization", "memory", "power", "risk")
 
 
@@ -108,7 +109,7 @@ def _homes(maps: Mapping[str, FleetMap]) -> dict[str, str]:
     twice: dict[str, str] = {}
     for name, one in maps.items():
         for uuid, state in zip(one.uuid, one.state, strict=True):
-            here = state not in _UNSEEN, name
+            here = state not in UNSEEN, name
             if (known := seen.get(uuid)) is not None:
                 here = max(known, here, key=lambda each: each[0])
                 twice[uuid] = here[1]

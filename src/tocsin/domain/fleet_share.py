@@ -20,13 +20,25 @@ class PoolShare:
 
 
 @dataclass(frozen=True, slots=True)
+class PastRow:
+    """What a person said of a subject in one cell and is to hold wherever it is: a hold-off by the subject's key, or a
+    silence by its id. It holds in [`starts_ms`, `until_ms`)."""
+
+    kind: str
+    name: str
+    starts_ms: int
+    until_ms: int
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class CellShare:
     """What one cell has now.
 
     `gpus` is how many it has, `managed` how many managed ones count, `hosts` where they are. `outside` are the GPUs
     that others than Tocsin have out of service: the key of each as a subject, its host and racks. `takings` are the
     disruptive decisions in effect, in the form of `tocsin.actions.model.budget.taking_of`. `limits` are its settings by
-    their names in `actions` and `actions.limits`.
+    their names in `actions` and `actions.limits`, `past` what people said here of GPUs and hosts.
     """
 
     managed: int
@@ -36,6 +48,7 @@ class CellShare:
     outside: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     takings: tuple[Mapping[str, Any], ...] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
+    past: tuple[PastRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +59,8 @@ class RestOfFleet:
     service is counted as long as nobody has settled it. `out` are GPUs out of service, `subjects` those under a
     disruptive action; `hosts` and `racks` have their number by place. `attempts` has the instants of starts by subject
     and action, `host_attempts` those of disruptive ones by host, both of the last 24 hours. `causes` are the root
-    causes that count for the breaker. `limits` are the strictest of the other cells.
+    causes that count for the breaker. `limits` are the strictest of the other cells. `past` is what people said of GPUs
+    and hosts there, with the cell.
     """
 
     cells: tuple[str, ...] = ()
@@ -60,6 +74,7 @@ class RestOfFleet:
     host_attempts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     causes: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
+    past: tuple[tuple[str, PastRow], ...] = ()
 
     def pool(self, name: str) -> PoolShare:
         return self.pools.get(name, PoolShare())

@@ -12,7 +12,7 @@ import structlog
 
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import Conflict
-from tocsin.domain.fleet_share import CellShare, PoolShare, RestOfFleet
+from tocsin.domain.fleet_share import CellShare, PastRow, PoolShare, RestOfFleet
 from tocsin.journal.postgres.connections import Ask, CellDatabase, DatabaseTrouble
 from tocsin.journal.postgres.fleet_schema import STALE_SECONDS, scripts_of
 from tocsin.journal.postgres.lease import DatabaseLease
@@ -22,10 +22,17 @@ log = structlog.get_logger()
 
 ASK_SECONDS = 5.0
 """Longest that one question may take: a step of the loop waits for it."""
+MOST_PAST = 5_000
+"""Rows of what people said in other cells that are read, the last to end first (own choice)."""
 _SUM = "SELECT name, sum(counted), sum(usable) FROM pool_now WHERE cell <> %s GROUP BY name"
 _PLACES = (
     "SELECT place, count(*) FROM occupied, unnest({}) AS place "
     "WHERE NOT %s = ANY (cells) AND place <> '' GROUP BY place"
+)
+_PAST = (
+    "SELECT cell, kind, name, extract(epoch FROM starts - clock_timestamp())::float8, "
+    "extract(epoch FROM until - clock_timestamp())::float8, content FROM past "
+    f"WHERE cell <> %s AND until > clock_timestamp() ORDER BY until DESC, cell, kind, name LIMIT {MOST_PAST}"
 )
 _SINCE = "extract(epoch FROM clock_timestamp() - at)::float8"
 
@@ -118,6 +125,7 @@ class PostgresBudget:
         self._rest = RestOfFleet()
         self._causes: Mapping[str, int] = {}
         self._away = False
+        self._past: tuple[PastRow, ...] | None = None
 
     def publish(self, share: CellShare) -> RestOfFleet:
         content = self._about | {
@@ -136,6 +144,7 @@ class PostgresBudget:
                 if self._hosts is not None:
                     self._line.ask("SELECT tell_hosts(%s, %s, %s::jsonb)", (self.cell, self._lease.epoch, self._hosts))
                     self._hosts = None
+                self._tell_past(share.past)
                 with self._line.steady() as ask:
                     self._rest = self._asked(ask, share)
             self._away = False
@@ -164,6 +173,18 @@ class PostgresBudget:
         """Let go of the connection; safe to repeat."""
         with self._lock:
             self._line.close()
+
+    def _tell_past(self, past: tuple[PastRow, ...]) -> None:
+        """Told where it has changed: by the database's clock, for that of another cell may be another."""
+        if past == self._past:
+            return
+        now_ms = self._clock.now_ms()
+        rows = [
+            [one.kind, one.name, (one.starts_ms - now_ms) / SECOND, (one.until_ms - now_ms) / SECOND, dict(one.content)]
+            for one in past
+        ]
+        self._line.ask("SELECT tell_past(%s, %s, %s::jsonb)", (self.cell, self._lease.epoch, json.dumps(rows)))
+        self._past = past
 
     def _tell(self, error: DatabaseTrouble) -> None:
         if not self._away:
@@ -197,7 +218,16 @@ class PostgresBudget:
             attempts=attempts,
             host_attempts=by_host,
             limits=_strictest([limits for _, _, limits, _ in cells]),
+            past=tuple(
+                (str(cell), PastRow(str(kind), str(name), _at(now_ms, starts), _at(now_ms, until), content))
+                for cell, kind, name, starts, until, content in ask(_PAST, (me,))
+            ),
         )
+
+
+def _at(now_ms: int, seconds: float) -> int:
+    """The instant `seconds` from now, to the second: asked for again it is the same."""
+    return round((now_ms / SECOND) + seconds) * SECOND
 
 
 def _count(ask: Ask, table: str, me: str) -> int:

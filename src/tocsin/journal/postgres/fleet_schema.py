@@ -256,7 +256,35 @@ CREATE FUNCTION tell_hosts(me text, mine bigint, patterns jsonb) RETURNS void LA
 $$;
 """
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS)
+_PAST = """
+CREATE TABLE past (
+    cell text NOT NULL, kind text NOT NULL, name text NOT NULL, starts timestamptz NOT NULL, until timestamptz NOT NULL,
+    content jsonb NOT NULL, PRIMARY KEY (cell, kind, name)
+);
+CREATE FUNCTION tell_past(me text, mine bigint, told jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM budget FOR UPDATE;
+    IF NOT EXISTS (SELECT FROM cell WHERE name = me AND epoch = mine) THEN
+        RETURN;
+    END IF;
+    DELETE FROM past WHERE until <= clock_timestamp() OR (cell = me AND NOT (kind, name) IN (
+        SELECT value ->> 0, value ->> 1 FROM jsonb_array_elements(told)
+    ));
+    INSERT INTO past SELECT me, value ->> 0, value ->> 1,
+        clock_timestamp() + make_interval(secs => (value ->> 2)::float8),
+        clock_timestamp() + make_interval(secs => (value ->> 3)::float8), value -> 4
+    FROM jsonb_array_elements(told) ON CONFLICT (cell, kind, name) DO UPDATE SET
+        starts = excluded.starts, until = excluded.until,
+        -- What it covers is known while its causes are: what has moved is not seen there any more.
+        content = CASE WHEN excluded.content -> 'covers' IS NULL THEN excluded.content
+            ELSE excluded.content || jsonb_build_object('covers', (
+                SELECT coalesce(jsonb_agg(DISTINCT every), '[]')
+                FROM jsonb_array_elements((past.content -> 'covers') || (excluded.content -> 'covers')) AS every
+            )) END;
+END $$;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST)
 """Script n brings the fleet's version n to n + 1. `SCHEMA_NAME` is the schema, `SPENT_STATE` the state of the error by
 which `take` refuses."""
 
