@@ -22,6 +22,8 @@ from tocsin import __version__
 from tocsin.cli.main import cli
 from tocsin.config.address import split_address
 from tocsin.config.load import load_settings
+from tocsin_testing.chaos import until
+from tocsin_testing.servers import free_port
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "container"
@@ -150,31 +152,97 @@ def copied(value: str, folder: Path) -> None:
             shutil.copy(place, folder / target)
 
 
-def test_the_steps_of_the_agent_s_image_run_plainly_and_bring_nothing_heavy(
-    stages: dict[str, Stage], tmp_path: Path
-) -> None:
-    """Its stages one after the other in plain folders in place of a container's, up to the command that it starts."""
-    source, home = tmp_path / "src", tmp_path / "tocsin"
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TOCSIN_"))} | {
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+
+
+def ran(step: str, folder: Path, **more: str) -> None:
+    """What a RUN does."""
+    done = subprocess.run(
+        ["sh", "-ec", step], cwd=folder, env=CLEAN | more, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def installed(stages: dict[str, Stage], target: str, folder: Path) -> tuple[Path, set[str]]:
+    """The installation that the stages of a target come to, in plain folders in place of a container's, and the
+    packages in it."""
+    source, home = folder / "src", folder / "tocsin"
     source.mkdir()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TOCSIN_"))}
-    clean |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    for instruction, value in (*stages["build"].steps, *stages["install-agent"].steps):
+    steps = (*stages["build"].steps, *stages[f"install-{target}"].steps)
+    arguments = dict(value.split("=", 1) for name, value in steps if name == "ARG")
+    for instruction, value in steps:
         if instruction == "COPY":
             copied(value, source)
         elif instruction == "RUN":
-            step = value.replace("/opt/tocsin", str(home)).replace("/wheels", str(tmp_path / "wheels"))
-            done = subprocess.run(
-                ["sh", "-ec", step], cwd=source, env=clean, capture_output=True, text=True, timeout=280, check=False
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
+            step = value.replace("/opt/tocsin", str(home)).replace("/wheels", str(folder / "wheels"))
+            ran(step, source, **arguments)
     (packages,) = home.glob("lib/python*/site-packages")
-    found = {each.name for each in importlib.metadata.distributions(path=[str(packages)])}
+    return home, {each.name for each in importlib.metadata.distributions(path=[str(packages)])}
+
+
+def test_the_steps_of_the_agent_s_image_run_plainly_and_bring_nothing_heavy(
+    stages: dict[str, Stage], tmp_path: Path
+) -> None:
+    """Up to the command that it starts."""
+    home, found = installed(stages, "agent", tmp_path)
     assert "tocsin" in found
     assert not found & HEAVY
-    clean |= {"TOCSIN_CONFIG": str(FOLDER / "agent.toml"), "TOCSIN_AGENT__SPOOL": str(tmp_path / "spool.db")}
+    clean = CLEAN | {"TOCSIN_CONFIG": str(FOLDER / "agent.toml"), "TOCSIN_AGENT__SPOOL": str(tmp_path / "spool.db")}
     command = [home / "bin" / "tocsin", *json.loads(stages["agent"].last("CMD")), "--source", "simulated", "--once"]
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "values" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize("target", ["brain", "dashboard"])
+def test_the_steps_of_an_image_that_serves_run_plainly_until_it_is_well(
+    stages: dict[str, Stage], target: str, tmp_path: Path
+) -> None:
+    """Its command runs on what its own stages installed, and the health check of the image finds it well."""
+    home, found = installed(stages, target, tmp_path)
+    assert {"tocsin", "uvicorn" if target == "brain" else "streamlit"} <= found
+    assert "torch" not in found
+    port = free_port()
+    url = re.search(r"TOCSIN_HEALTH_URL=(\S+)", stages[target].last("ENV"))
+    assert url is not None
+    section = {"brain": "API", "dashboard": "DASHBOARD"}[target]
+    clean = CLEAN | {
+        "HOME": str(tmp_path),
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        "TOCSIN_CONFIG": str(FOLDER / f"{target}.toml"),
+        "TOCSIN_HEALTH_URL": re.sub(r":\d+/", f":{port}/", url[1]),
+        f"TOCSIN_{section}__LISTEN": f"127.0.0.1:{port}",
+        "TOCSIN_STORE__PATH": str(tmp_path / "store.db"),
+        "TOCSIN_JOURNAL__PATH": str(tmp_path / "journal.db"),
+        "TOCSIN_FORECAST__MODELS": str(tmp_path / "models"),
+    }
+    log = tmp_path / "log"
+    command = [home / "bin" / "tocsin", *json.loads(stages[target].last("CMD"))]
+    check = [home / "bin" / "python", FOLDER / "healthcheck.py"]
+    with log.open("w") as out, subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=out, stderr=out) as served:
+        try:
+            until(lambda: subprocess.run(check, env=clean, capture_output=True).returncode == 0, target, seconds=120)
+        finally:
+            served.terminate()
+    assert "Traceback" not in log.read_text()
+
+
+def test_the_user_and_folder_of_the_images_are_made(stages: dict[str, Stage], tmp_path: Path) -> None:
+    """The steps of the stage `run`, in a folder in place of the root."""
+    (tmp_path / "etc").mkdir()
+    for name in ("passwd", "group"):
+        shutil.copy(f"/etc/{name}", tmp_path / "etc" / name)
+    for instruction, value in stages["run"].steps:
+        if instruction == "RUN":
+            step = re.sub(r"\b(groupadd|useradd)\b", rf"\1 --prefix {tmp_path}", value)
+            ran(re.sub(r"(0750 )(/var/lib/tocsin)", rf"\1{tmp_path}\2", step), tmp_path)
+    passwd = dict(line.split(":", 1) for line in (tmp_path / "etc" / "passwd").read_text().splitlines())
+    assert passwd["tocsin"].split(":")[1:3] == ["10001", "10001"]
+    assert passwd["tocsin"].endswith("/var/lib/tocsin:/usr/sbin/nologin")
+    state = (tmp_path / "var/lib/tocsin").stat()
+    assert (state.st_uid, state.st_gid, state.st_mode & 0o777) == (10001, 10001, 0o750)
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (204, 1), (503, 1)])
