@@ -16,12 +16,16 @@ import pytest
 from pydantic import SecretStr
 
 from tocsin.client.client import Client
-from tocsin.client.errors import Denied
+from tocsin.client.errors import Denied, NotFound
 from tocsin.config.access import ApiSettings, Role, Token
+from tocsin.config.cell import CellSettings
+from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import TocsinError
+from tocsin.journal.postgres.fleet import KnownCell
 from tocsin.mcp_server.answers import MOST_ITEMS, MOST_TEXT, plain
 from tocsin.mcp_server.server import NAMES, build_server
 from tocsin.mcp_server.tools import GetOnly, Tools, reading_client
+from tocsin.queries.cells import CellQueries
 from tocsin.rules.sxid import shipped_sxids
 from tocsin.rules.xid import shipped_catalogue
 from tocsin.rules.xid_explain import Catalogues
@@ -181,6 +185,54 @@ def test_a_wrong_token_is_told_how_to_give_one(url: str) -> None:
 def test_nothing_but_questions_leaves_it(url: str) -> None:
     with reading_client(url, VIEWER) as client, pytest.raises(TocsinError, match="this server only reads"):
         client.pause("an assistant would like to")
+
+
+@pytest.fixture
+def two_cells() -> Iterator[tuple[FakeService, FakeService, Client]]:
+    """East, which is asked, west, and a third cell that is gone."""
+    with contextlib.ExitStack() as stack:
+        east, west = FakeService(hosts=2), FakeService()
+        url = stack.enter_context(serving(east))
+        known = [
+            KnownCell("east", url, 8, 1.0, True),
+            KnownCell("gone", "http://127.0.0.1:9", 64, 900.0, False),
+            KnownCell("west", stack.enter_context(serving(west)), 8, 1.0, True),
+        ]
+        east.cells = CellQueries(
+            "east", CellSettings(fleet="gpus", url=url, answer_seconds=20), Listed(known), SystemClock()
+        )
+        stack.callback(east.cells.close)
+        yield east, west, stack.enter_context(reading_client(url, ""))
+
+
+class Listed:
+    def __init__(self, known: list[KnownCell]) -> None:
+        self._known = known
+
+    def cells(self) -> list[KnownCell]:
+        return self._known
+
+
+def test_the_tools_are_over_all_cells_and_name_what_is_missing(
+    two_cells: tuple[FakeService, FakeService, Client],
+) -> None:
+    east, west, client = two_cells
+    tools = Tools(client, CATALOGUES)
+    status = tools.fleet_status()
+    assert status.cells == {"east": len(east.gpus()), "west": len(west.gpus())}
+    assert status.gpus == len(east.gpus()) + len(west.gpus())
+    assert [one.split(":")[0] for one in status.missing_cells] == ["gone"]
+    found = [tools.list_cards(), tools.find_gpus(), tools.list_decisions(), tools.list_predictions()]
+    assert all([one.split(":")[0] for one in answer.missing_cells] == ["gone"] for answer in found)
+    there = {gpu.uuid for gpu in west.gpus()} - {gpu.uuid for gpu in east.gpus()}
+    gpu = min(there)
+    assert tools.gpu_health(gpu).cell == "west"
+    assert tools.find_gpus(gpu).items[0].cell == "west"
+    assert {one.cell for one in tools.list_decisions(limit=50).items} == {"east", "west"}
+    assert tools.list_cards().items[0].cell in {"east", "west", "east, west"}
+    assert any(text.startswith("west: ") for text in tools.morning_report().sentences)
+    with pytest.raises(NotFound, match="cell gone did not answer"):
+        tools.gpu_health("GPU-nobody")
 
 
 def test_what_strangers_wrote_is_one_short_line() -> None:

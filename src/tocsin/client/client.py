@@ -184,9 +184,10 @@ class Client:
     def cells_gpus(self, cells: Sequence[str] = ()) -> WholeGpus:
         return self._get(WholeGpus, "/v1/cells/gpus", {"cell": list(cells)})
 
-    def cells_cards(self, limit: int = 50, cells: Sequence[str] = ()) -> WholeCards:
-        """The open cards, the most urgent `limit` of each cell."""
-        return self._get(WholeCards, "/v1/cells/cards", {"limit": limit, "cell": list(cells)})
+    def cells_cards(self, limit: int = 50, cells: Sequence[str] = (), state: CardState | None = None) -> WholeCards:
+        """The cards in `state`, the open ones by default, the most urgent `limit` of each cell."""
+        chosen: Params = {"state": state.value} if state else {}
+        return self._get(WholeCards, "/v1/cells/cards", {**chosen, "limit": limit, "cell": list(cells)})
 
     def cells_changes(self, hours: int = 1, limit: int = 12, cells: Sequence[str] = ()) -> WholeChanges:
         return self._get(WholeChanges, "/v1/cells/changes", {"hours": hours, "limit": limit, "cell": list(cells)})
@@ -204,9 +205,12 @@ class Client:
     def cells_predictions(self, cells: Sequence[str] = ()) -> WholePredictions:
         return self._get(WholePredictions, "/v1/cells/predictions", {"cell": list(cells)})
 
-    def cells_decisions(self, limit: int = 100, cells: Sequence[str] = ()) -> WholeDecisions:
+    def cells_decisions(
+        self, limit: int = 100, cells: Sequence[str] = (), state: DecisionState | None = None
+    ) -> WholeDecisions:
         """The newest `limit` decisions of each cell."""
-        return self._get(WholeDecisions, "/v1/cells/decisions", {"limit": limit, "cell": list(cells)})
+        chosen: Params = {"state": state.value} if state else {}
+        return self._get(WholeDecisions, "/v1/cells/decisions", {**chosen, "limit": limit, "cell": list(cells)})
 
     def cells_scoreboard(self, cells: Sequence[str] = ()) -> WholeScoreboard:
         return self._get(WholeScoreboard, "/v1/cells/scoreboard", {"cell": list(cells)})

@@ -53,7 +53,14 @@ class Answer(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
 
 
-class FleetStatus(Answer):
+class WholeAnswer(Answer):
+    """Base of answers over all cells of a fleet of several."""
+
+    missing_cells: list[str] = Field(default_factory=list)
+    """Cells that did not answer, and why: nothing of them, or only something old, is in this answer."""
+
+
+class FleetStatus(WholeAnswer):
     """The fleet in a glance."""
 
     version: str
@@ -75,12 +82,16 @@ class FleetStatus(Answer):
     predictions: int
     decisions_waiting_for_a_person: int
     decisions_held: int
+    cells: dict[str, int] = Field(default_factory=dict)
+    """GPUs by cell; empty where one cell is the whole fleet."""
 
 
 class CardLine(Answer):
     """One cause that wants attention, in a line."""
 
     id: str
+    cell: str = ""
+    """The cells that have it; empty where one cell is the whole fleet."""
     headline: str
     state: str
     level: str
@@ -94,7 +105,7 @@ class CardLine(Answer):
     """Why nothing runs, where that is so."""
 
 
-class CardList(Answer):
+class CardList(WholeAnswer):
     """Cards, the most urgent first; `total` counts what `items` leaves out as well."""
 
     total: int
@@ -124,6 +135,8 @@ class GpuLine(Answer):
 
     gpu: str
     """UUID, the name by which it is asked for."""
+    cell: str = ""
+    """The cell that has it; empty where one cell is the whole fleet."""
     host: str
     index: int | None
     model: str
@@ -133,7 +146,7 @@ class GpuLine(Answer):
     prediction: str
 
 
-class GpuList(Answer):
+class GpuList(WholeAnswer):
     """GPUs that fit, the worst first."""
 
     total: int
@@ -172,6 +185,8 @@ class DecisionLine(Answer):
     """One intended action."""
 
     id: str
+    cell: str = ""
+    """The cell that has it; empty where one cell is the whole fleet."""
     at: str
     action: str
     subject: str
@@ -183,7 +198,7 @@ class DecisionLine(Answer):
     waits_for_a_person: bool
 
 
-class DecisionList(Answer):
+class DecisionList(WholeAnswer):
     """Decisions, newest first."""
 
     items: list[DecisionLine]
@@ -211,7 +226,7 @@ class PredictionLine(Answer):
     model: str
 
 
-class PredictionList(Answer):
+class PredictionList(WholeAnswer):
     """The newest prediction for each subject and target, the most urgent first."""
 
     total: int
@@ -234,7 +249,7 @@ class XidMeaning(Answer):
     provenance: str
 
 
-class Report(Answer):
+class Report(WholeAnswer):
     """What happened in a span: what Tocsin did, what it got wrong, what waits, what to expect."""
 
     start: str
@@ -279,10 +294,11 @@ def card_list(found: Cards) -> CardList:
     return CardList(total=found.total, hidden=found.hidden, items=few(found.items, card_line, MOST_ITEMS))
 
 
-def card_line(card: Card) -> CardLine:
+def card_line(card: Card, cell: str = "") -> CardLine:
     """One card in a line."""
     return CardLine(
         id=plain(card.id),
+        cell=plain(cell),
         headline=plain(card.headline),
         state=card.state.value,
         level=card.level.value,
@@ -295,10 +311,10 @@ def card_line(card: Card) -> CardLine:
     )
 
 
-def card_detail(card: Card) -> CardDetail:
+def card_detail(card: Card, cell: str = "") -> CardDetail:
     """One card with its evidence."""
     return CardDetail(
-        **card_line(card).model_dump(),
+        **card_line(card, cell).model_dump(),
         confidence=plain(card.confidence),
         next=plain(card.next),
         gpu_names=few(card.touches.gpu_names, plain),
@@ -310,10 +326,11 @@ def card_detail(card: Card) -> CardDetail:
     )
 
 
-def gpu_line(gpu: models.GpuSummary) -> GpuLine:
+def gpu_line(gpu: models.GpuSummary, cell: str = "") -> GpuLine:
     """One GPU in a line."""
     return GpuLine(
         gpu=plain(gpu.uuid),
+        cell=plain(cell),
         host=plain(gpu.host),
         index=gpu.index,
         model=plain(gpu.model),
@@ -323,11 +340,11 @@ def gpu_line(gpu: models.GpuSummary) -> GpuLine:
     )
 
 
-def gpu_health(found: models.GpuDetail) -> GpuHealth:
+def gpu_health(found: models.GpuDetail, cell: str = "") -> GpuHealth:
     """One GPU as it is now."""
     gpu = found.summary
     return GpuHealth(
-        **gpu_line(gpu).model_dump(),
+        **gpu_line(gpu, cell).model_dump(),
         pool=plain(gpu.pool),
         simulated=gpu.simulated,
         last_reading_age_s=gpu.last_reading_age_s,
@@ -366,10 +383,11 @@ def finding_text(finding: Finding) -> str:
     return plain(f"{finding.severity.value}: {finding.sentence} [{finding.rule}]{f' ({evidence})' if evidence else ''}")
 
 
-def decision_line(decision: models.DecisionOut) -> DecisionLine:
+def decision_line(decision: models.DecisionOut, cell: str = "") -> DecisionLine:
     """One decision in a line."""
     return DecisionLine(
         id=plain(decision.id),
+        cell=plain(cell),
         at=to_iso(decision.at_ms),
         action=decision.action.value,
         subject=plain(decision.subject.key),
@@ -381,11 +399,11 @@ def decision_line(decision: models.DecisionOut) -> DecisionLine:
     )
 
 
-def decision_detail(decision: models.DecisionOut) -> DecisionDetail:
+def decision_detail(decision: models.DecisionOut, cell: str = "") -> DecisionDetail:
     """One decision with its verdicts and its outcome."""
     outcome = decision.outcome
     return DecisionDetail(
-        **decision_line(decision).model_dump(),
+        **decision_line(decision, cell).model_dump(),
         mode=decision.mode.value,
         verdicts=few(
             decision.verdicts, lambda one: plain(f"{one.guard}: {one.ruling.value}: {one.reason}"), 2 * FEW_ITEMS
