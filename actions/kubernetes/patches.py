@@ -25,6 +25,8 @@ CORDONS_ENDED = "tocsin.io/cordons-ended"
 """Annotation: ids of the decisions whose cordons have ended: a brain that has forgotten them cordons for none again."""
 UNCORDONS_ENDED = "tocsin.io/uncordons-ended"
 """Annotation: ids of the decisions that gave the node back: a brain that has forgotten them undoes no later cordon."""
+GPU_CORDONS = "tocsin.io/gpu-cordons"
+"""Annotation: ids of the decisions that took single GPUs out: a brain that has forgotten them takes none out again."""
 MOST_ENDED = 8
 AVOID = "tocsin.io/avoid"
 """Taint or label that steers new work elsewhere."""
@@ -39,6 +41,8 @@ MIG_STATE = "nvidia.com/mig.config.state"
 """Label in which it answers: ``pending``, ``rebooting``, ``success`` or ``failed``."""
 MIG_BEFORE = "tocsin.io/mig-config-before"
 MIG_KEY = "tocsin.io/mig-key"
+MIG_ASKED = "tocsin.io/mig-config-asked"
+"""Annotations of a layout that Tocsin asked for: what the label was before, which decision, and what it asked for."""
 CLOSED, RATHER_NOT = "NoSchedule", "PreferNoSchedule"
 """Effects of the taints of a cordon and of steering away: others may have taints of the same key and another effect."""
 LONGEST_REASON = 1024
@@ -93,6 +97,16 @@ def _ended(node: KubeNode, note: str = CORDONS_ENDED) -> list[str]:
 def has_uncordoned(node: KubeNode, key: str) -> bool:
     """Whether the decision `key` has given this node back before."""
     return key in _ended(node, UNCORDONS_ENDED)
+
+
+def has_taken_gpu(node: KubeNode, key: str) -> bool:
+    """Whether the decision `key` has taken a GPU of this node out before."""
+    return key in _ended(node, GPU_CORDONS)
+
+
+def taking_gpu(node: KubeNode, key: str) -> Json | None:
+    """Note that the decision `key` takes a GPU of this node out; None where that is noted."""
+    return None if has_taken_gpu(node, key) else {"metadata": {"annotations": _with(node, GPU_CORDONS, key)}}
 
 
 def ending(node: KubeNode) -> dict[str, str]:
@@ -230,8 +244,19 @@ def repartition(node: KubeNode, config: str, key: str) -> Json | None:
     if node.annotations.get(MIG_KEY) == key:
         return None
     before = node.labels.get(MIG_CONFIG, "")
+    if before == node.annotations.get(MIG_ASKED):
+        before = node.annotations.get(MIG_BEFORE, "")  # Tocsin's own: what was there before it stays what it was
     labels = {MIG_CONFIG: config, MIG_STATE: "pending"}
-    return {"metadata": {"labels": labels, "annotations": {MIG_KEY: key, MIG_BEFORE: before}}}
+    return {"metadata": {"labels": labels, "annotations": {MIG_KEY: key, MIG_BEFORE: before, MIG_ASKED: config}}}
+
+
+def layout_back(node: KubeNode) -> Json | None:
+    """The label of mig-manager as it was before Tocsin asked for another; None where that was not, or is no more."""
+    asked = node.annotations.get(MIG_ASKED)
+    if MIG_KEY not in node.annotations or asked is None or node.labels.get(MIG_CONFIG) != asked:
+        return None
+    before = node.annotations.get(MIG_BEFORE) or None
+    return {"labels": {MIG_CONFIG: before}, "annotations": dict.fromkeys((MIG_KEY, MIG_BEFORE, MIG_ASKED))}
 
 
 def label(node: KubeNode, changes: dict[str, str | None]) -> Json | None:

@@ -13,12 +13,13 @@ from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.api import Json, KubeError, KubeNode
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.devices import Rule
-from tocsin.actions.kubernetes.patches import AVOID, CORDONED_BY, CORDONS_ENDED, OWNER, UNCORDONS_ENDED
+from tocsin.actions.kubernetes.patches import AVOID, CORDONED_BY, CORDONS_ENDED, GPU_CORDONS, OWNER, UNCORDONS_ENDED
 from tocsin.actions.kubernetes.single_gpu import versions_in
 from tocsin.domain.grouping import grouped
 
 _NOTES = (patches.CORDON_REASON, patches.CORDON_KEY, patches.CORDON_AT, patches.AVOID_UNTIL, patches.AVOID_KEY)
-_MEMORY = (CORDONS_ENDED, UNCORDONS_ENDED)
+_MOST_NAMED = 4
+_MEMORY = (CORDONS_ENDED, UNCORDONS_ENDED, GPU_CORDONS)
 """Annotations that keep a brain from doing again what has ended."""
 
 
@@ -81,11 +82,12 @@ def _release(cluster: Cluster, listed: KubeNode, condition: str, *, forget: bool
     left: list[str] = []
 
     def change(node: KubeNode) -> Json | None:
-        taken[:], left[:] = _marks(node), _left(node)
-        return taking_back(node, forget=forget)
+        taken[:], left[:] = _marks(node, busy), _left(node)
+        return taking_back(node, busy, forget=forget)
 
     try:
-        if taking_back(listed, forget=forget) is not None:
+        busy = _busy(cluster, listed)
+        if taking_back(listed, busy, forget=forget) is not None:
             cluster.change_node(listed.name, change)
         else:
             left = _left(listed)
@@ -97,11 +99,21 @@ def _release(cluster: Cluster, listed: KubeNode, condition: str, *, forget: bool
         if error.no_service:
             raise
         return Released(listed.name, tuple(taken), tuple(left), str(error))
-    return Released(listed.name, tuple(taken), tuple(left)) if taken or left else None
+    stays = _in_use(listed, busy) if busy else ""
+    return Released(listed.name, tuple(taken), tuple(left), stays) if taken or left or stays else None
 
 
-def taking_back(node: KubeNode, *, forget: bool) -> Json | None:
-    """The merge patch that takes back all marks; None where there are none."""
+def _busy(cluster: Cluster, node: KubeNode) -> tuple[str, ...]:
+    """Pods that hold GPUs of a node whose layout Tocsin changed: under them it is not changed back."""
+    if patches.layout_back(node) is None:
+        return ()
+    pods = cluster.pods_on(node.name)
+    return tuple(sorted(pod.title for pod in pods if pod.gpus and not pod.finished and not pod.of_daemon))
+
+
+def taking_back(node: KubeNode, busy: Sequence[str] = (), *, forget: bool) -> Json | None:
+    """The merge patch that takes back all marks, and the layout of GPUs unless pods are `busy` on them; None where
+    there are none."""
     gone = [key for key in node.annotations if key in _NOTES or key.startswith(patches.MIGRATED)]
     gone += [key for key in _MEMORY if forget and key in node.annotations]
     labels = _labels(node)
@@ -109,10 +121,14 @@ def taking_back(node: KubeNode, *, forget: bool) -> Json | None:
     spec: Json = {"taints": kept} if len(kept) != len(node.taints) else {}
     if patches.is_ours(node) and not node.schedulable:
         spec["unschedulable"] = None
-    if not (gone or labels or spec):
+    layout = (None if busy else patches.layout_back(node)) or {}
+    if not (gone or labels or spec or layout):
         return None
-    notes: Json = dict.fromkeys(gone) | ({} if forget else patches.ending(node))
-    return {"metadata": {"labels": dict.fromkeys(labels), "annotations": notes}, "spec": spec}
+    notes: Json = dict.fromkeys(gone) | ({} if forget else patches.ending(node)) | layout.get("annotations", {})
+    return {
+        "metadata": {"labels": dict.fromkeys(labels) | layout.get("labels", {}), "annotations": notes},
+        "spec": spec,
+    }
 
 
 def own_conditions(node: KubeNode, condition: str) -> list[str]:
@@ -122,22 +138,29 @@ def own_conditions(node: KubeNode, condition: str) -> list[str]:
     return [kind for kind in present if writers.get(kind, {OWNER} if kind == condition else set()) == {OWNER}]
 
 
-def _marks(node: KubeNode) -> list[str]:
+def _marks(node: KubeNode, busy: Sequence[str]) -> list[str]:
     cordon = ["cordon"] if patches.is_ours(node) and not node.schedulable else []
     taints = [f"taint {each.get('key')}:{each.get('effect')}" for each in node.taints if _ours(node, each)]
     labels = [f"label {key}" for key in _labels(node)]
+    if not busy and patches.layout_back(node) is not None:
+        labels.append(f"label {patches.MIG_CONFIG}, again {node.annotations.get(patches.MIG_BEFORE) or 'none'}")
     return [*cordon, *taints, *labels] or ["annotations"]
 
 
+def _in_use(node: KubeNode, busy: Sequence[str]) -> str:
+    names = ", ".join(busy[:_MOST_NAMED])
+    config, before = node.labels.get(patches.MIG_CONFIG, ""), node.annotations.get(patches.MIG_BEFORE) or "none"
+    again = "drain the node and run tocsin release --all again"
+    return f"{patches.MIG_CONFIG} stays {config}, it was {before} before: {names} hold GPUs; {again}"
+
+
 def _left(node: KubeNode) -> list[str]:
-    """What is not taken back: another's cordon, and a layout of GPUs, which is no mark."""
+    """What is not taken back: what is somebody else's by now."""
     left = []
     if patches.is_marked(node) and not patches.is_ours(node):
         left.append("the cordon is somebody else's by now")
-    if patches.MIG_KEY in node.annotations:
-        now, before = node.labels.get(patches.MIG_CONFIG, ""), node.annotations.get(patches.MIG_BEFORE) or "none"
-        said = f"{patches.MIG_CONFIG} stays {now or 'none'}, it was {before} before"
-        left.append(f"{said}: tocsin act --yes mig {node.name} previous" if before != "none" else said)
+    if patches.MIG_KEY in node.annotations and patches.layout_back(node) is None:
+        left.append(f"{patches.MIG_CONFIG} is somebody else's by now")
     return left
 
 

@@ -137,6 +137,8 @@ class SingleGpu:
             return self._instead(task, why)
         rules = {rule.device: rule for rule in self.reader.rules()}
         mine = [rules[one] for one in task.devices if one in rules and rules[one].gpu == task.gpu]
+        if not mine and patches.has_taken_gpu(self._cluster.node(host), decision.id):
+            return self._taken_back(task)
         if len(mine) < len(task.devices):
             return self._propose(task, {rule.device for rule in mine}, state)
         if not all(rule.followed for rule in mine):
@@ -200,7 +202,7 @@ class SingleGpu:
     def _propose(self, task: _Task, there: set[DeviceName], state: DrainProgress) -> ExecutionResult:
         """Make the rules without an effect."""
         if state.begun:
-            return went(False, say("someone took back the rule for {devices}; left as is", devices=task.named))
+            return self._taken_back(task)
         key = f"{task.decision.rule}: {task.decision.sentence}"
         note = RuleNote(task.gpu, task.decision.id, key)
         try:
@@ -215,8 +217,12 @@ class SingleGpu:
         if self._cluster.dry_run:
             said = say("dry run: would take {gpu} ({devices}) out by a rule", gpu=task.gpu, devices=task.named)
             return went(True, said, lasting=False)
+        self._cluster.change_node(task.host, lambda node: patches.taking_gpu(node, task.decision.id))
         state.begun = True
         return went(True, say("a rule names {devices}; waiting for the cluster", devices=task.named), pending=True)
+
+    def _taken_back(self, task: _Task) -> ExecutionResult:
+        return went(False, say("someone took back the rule for {devices}; left as is", devices=task.named))
 
     def _await(self, task: _Task, mine: Sequence[Rule], state: DrainProgress) -> ExecutionResult:
         """Wait for the word of the controller; without it nothing acts on rules here, and the rules go again."""

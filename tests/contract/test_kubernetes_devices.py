@@ -216,6 +216,27 @@ def test_a_rule_that_somebody_took_back_is_not_made_again(site: Site, clock: Man
     assert _rules(site) == []
 
 
+@pytest.mark.parametrize("how", ["given back", "by hand"])
+def test_a_brain_that_has_forgotten_what_it_did_takes_no_gpu_out_again(
+    site: Site, clock: ManualClock, how: str
+) -> None:
+    """A journal that was restored asks for the same decision: the node remembers it."""
+    executor = site.executor(clock, device_rules="NoSchedule")
+    assert _run(executor, _decision(), clock).ok
+    undo = executor.inverse(_decision())
+    assert undo is not None
+    if how == "given back":
+        assert executor.execute(undo).ok
+    else:
+        (rule,) = _rules(site)
+        _double(site).state.remove(RULES, rule["metadata"]["name"])
+    restored = site.executor(clock, device_rules="NoSchedule")
+    result = _run(restored, _decision(), clock)
+    assert (result.ok, result.detail) == (False, "someone took back the rule for n1/gpu-5; left as is")
+    assert _rules(site) == []
+    assert _run(restored, _decision(key="another"), clock).ok
+
+
 def test_a_mig_instance_goes_alone_and_a_gpu_with_all_of_its_instances(site: Site, clock: ManualClock) -> None:
     double = _double(site)
     parts = exchanges()["dra_slice_partitionable_devices_create"]["request"]["body"]

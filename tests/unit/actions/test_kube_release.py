@@ -107,12 +107,53 @@ def test_the_cordon_taint_and_condition_of_somebody_else_stay(double: KubeDouble
     assert cluster.node("n2").taints == lone
 
 
-def test_a_layout_of_gpus_stays_and_is_said(double: KubeDouble) -> None:
+def _partitioned(double: KubeDouble, node: str, before: str = "all-disabled") -> Cluster:
+    """A node whose layout Tocsin has changed twice."""
     cluster = _cluster(double)
-    assert cluster.change_node("n2", lambda _: {"metadata": {"labels": {patches.MIG_CONFIG: "all-disabled"}}})
-    assert cluster.change_node("n2", lambda found: patches.repartition(found, "all-1g.10gb", KEY))
-    said = "nvidia.com/mig.config stays all-1g.10gb, it was all-disabled before: tocsin act --yes mig n2 previous"
-    assert list(release_all(cluster)) == [Released("n2", (), (said,))]
+    if before:
+        assert cluster.change_node(node, lambda _: {"metadata": {"labels": {patches.MIG_CONFIG: before}}})
+    for config, key in (("all-2g.20gb", "aa" * 8), ("all-1g.10gb", KEY)):
+        assert cluster.change_node(node, lambda found, config=config, key=key: patches.repartition(found, config, key))  # type: ignore[misc]
+    return cluster
+
+
+@pytest.mark.parametrize("before", ["all-disabled", ""])
+def test_a_layout_of_gpus_is_asked_for_again_as_it_was_before_tocsin(double: KubeDouble, before: str) -> None:
+    cluster = _partitioned(double, "n2", before)
+    again = f"label nvidia.com/mig.config, again {before or 'none'}"
+    assert list(release_all(_cluster(double, dry_run=True))) == [Released("n2", (again,))]
+    assert cluster.node("n2").labels[patches.MIG_CONFIG] == "all-1g.10gb"
+    assert list(release_all(cluster)) == [Released("n2", (again,))]
+    after = cluster.node("n2")
+    assert after.labels.get(patches.MIG_CONFIG, "") == before
+    assert _ours_in(after.raw) == []
+    assert list(release_all(cluster)) == []
+
+
+def test_a_layout_in_use_stays_and_is_said(double: KubeDouble) -> None:
+    cluster, door = _partitioned(double, "n2"), DirectDoor(double, ADMIN)
+    holds = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "name": "c", "image": "i"}
+    pod = {"metadata": {"name": "train", "namespace": "ml"}, "spec": {"nodeName": "n2", "containers": [holds]}}
+    door.ask("POST", "/api/v1/namespaces/ml/pods", body=pod)
+    (found,) = release_all(cluster)
+    assert found == Released(
+        "n2",
+        error="nvidia.com/mig.config stays all-1g.10gb, it was all-disabled before: ml/train hold GPUs; "
+        "drain the node and run tocsin release --all again",
+    )
+    assert cluster.node("n2").labels[patches.MIG_CONFIG] == "all-1g.10gb"
+    door.ask(
+        "PATCH", "/api/v1/namespaces/ml/pods/train/status", body={"status": {"phase": "Succeeded"}}, content_type=MERGE
+    )
+    (found,) = release_all(cluster)
+    assert (found.taken, found.error) == (("label nvidia.com/mig.config, again all-disabled",), "")
+
+
+def test_a_layout_that_somebody_else_changed_since_stays(double: KubeDouble) -> None:
+    cluster = _partitioned(double, "n2")
+    assert cluster.change_node("n2", lambda _: {"metadata": {"labels": {patches.MIG_CONFIG: "all-3g.40gb"}}})
+    assert list(release_all(cluster)) == [Released("n2", (), ("nvidia.com/mig.config is somebody else's by now",))]
+    assert cluster.node("n2").labels[patches.MIG_CONFIG] == "all-3g.40gb"
 
 
 def test_one_node_that_refuses_keeps_no_other_from_it_and_a_lacking_right_ends_it(double: KubeDouble) -> None:
