@@ -21,7 +21,7 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 REHEARSALS ?= build/rehearsals
-.PHONY: help demo setup setup-servers lint quick unit walk attack kills takeovers detect clicks chaos wheel-test aws-test test release bench docs prior statements backtest \
+.PHONY: help demo setup setup-servers lint quick unit walk attack kills takeovers detect scale clicks chaos wheel-test aws-test test release bench docs prior statements backtest \
 	rehearsal rehearsals grafana chart clean
 
 help:  ## List the targets
@@ -94,6 +94,9 @@ release: setup  ## Build the release of this commit into dist/tocsin-VERSION: sd
 
 bench: setup  ## Print every measured figure in one table, and write it into docs/performance_figures.md
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance_figures.md
+
+scale: setup  ## What brains cost over 10,000 and 100,000 simulated GPUs, alone (20 minutes on two free cores)
+	$(BIN)/python -m pytest tests/perf/test_perf_cells.py -s -q --benchmark-only -p no:xdist
 
 storms: setup  ## Collapse 1,000 random storms of faults, beside simpler ways, and write the table of docs/topology.md (10 minutes at most)
 	PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.storm_run --write docs/topology.md

@@ -15,7 +15,7 @@ from tocsin.api.routes_cell_at import OwnCell, cell_at_router
 from tocsin.api.routes_cells import cells_control_router, cells_router
 from tocsin.api.routes_decisions import control_router, decisions_router
 from tocsin.api.routes_desk import Desks, desk_router
-from tocsin.api.routes_ops import ops_router, orders_router
+from tocsin.api.routes_ops import PlainWrite, ops_router, orders_router
 from tocsin.api.routes_push import push_router
 from tocsin.api.routes_read import EncodedMap, read_router
 from tocsin.api.routes_silences import silences_router
@@ -65,7 +65,7 @@ def create_app(service: Service, settings: ApiSettings, clock: Clock | None = No
         redoc_url=None,
         redirect_slashes=False,
         # Taken as they are: routers that are included are built anew for each application, at its first request.
-        routes=[route for router in ROUTERS for route in router.routes],
+        routes=[PlainWrite(), *(route for router in ROUTERS for route in router.routes)],
     )
     app.state.service = service
     app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads)

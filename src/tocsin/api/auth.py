@@ -132,6 +132,7 @@ _SCHEME = HTTPBearer(auto_error=False, description="A token of `api.tokens`; Inf
 
 READERS = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 OPERATORS = (Role.OPERATOR, Role.ADMIN)
+WRITERS = (Role.AGENT, Role.ADMIN)
 
 
 _ROLES: dict[object, tuple[Role, ...]] = {}
@@ -176,5 +177,5 @@ def require_scope(principal: Principal, roles: Sequence[Role], action: str, pool
 Viewer = Annotated[Principal, Depends(_require(*READERS))]
 Operator = Annotated[Principal, Depends(_require(*OPERATORS))]
 Admin = Annotated[Principal, Depends(_require(Role.ADMIN))]
-Writer = Annotated[Principal, Depends(_require(Role.AGENT, Role.ADMIN))]
+Writer = Annotated[Principal, Depends(_require(*WRITERS))]
 Anyone = Annotated[Principal, Depends(_require(*Role))]

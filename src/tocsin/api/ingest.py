@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
@@ -35,6 +35,8 @@ SLICE = 512 * 1024
 MAX_LINE = 2 * SLICE
 """A longer line is refused: a GPU with all metrics and labels has a line of some 20 KB."""
 _CUT_TRIES = 4
+WORKERS = 8
+"""Slices in work at once: most wait to be kept, together with each other."""
 
 
 def unpacked(body: bytes, encoding: str, limit: int) -> Iterator[bytes]:
@@ -153,8 +155,15 @@ def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str
         return text, []
     lines: list[str] = []
     rejected: list[RejectedLine] = []
+    heads, told, problem = _Heads(), None, ""
     for number, line in enumerate(text.split("\n"), start=1):
-        problem = _problem(line.strip(" \r"), who, owner_against)
+        try:
+            found = heads.of(line.strip(" \r"))
+        except LineError:
+            # No record can start here; whether it belongs to one that started earlier is for the decoder to say.
+            found = None
+        if found is None or found is not told:
+            told, problem = found, "" if found is None else _problem(found, who, owner_against)
         lines.append("" if problem else line)
         if problem:
             rejected.append(RejectedLine(number=number, problem=problem))
@@ -169,9 +178,9 @@ def own_hosts(text: str, cells: CellService) -> tuple[str, list[RejectedLine]]:
     """
     if not cells.assigned():
         return text, []
-    lines, rejected, where = list[str](), list[RejectedLine](), None
+    lines, rejected, where, heads = list[str](), list[RejectedLine](), None, _Heads()
     for number, line in enumerate(text.split("\n"), start=1):
-        host = _host_of(line)
+        host = _host_of(line, heads)
         home = cells.elsewhere(host) if host else None
         lines.append("" if home else line)
         if home:
@@ -189,24 +198,49 @@ def other_cell(host: str, cell: str, url: str) -> ApiError:
     return ApiError(MISDIRECTED, OTHER_CELL, message, {"host": host[:100], "cell": cell, "url": url})
 
 
-def _host_of(line: str) -> str:
+def _host_of(line: str, heads: _Heads) -> str:
     """The host that a line is about; empty where it names none."""
-    if not line or line.isspace() or line.lstrip().startswith("#"):
-        return ""
     try:
-        return parse_head(cut_head(line)[0])[1].get("host", "")
+        found = heads.of(line)
     except LineError:
         return ""
+    return "" if found is None else found[1].get("host", "")
 
 
-def _problem(line: str, who: Principal, owner_against: Callable[[str, str], str]) -> str:
-    if not line or line.isspace() or line.lstrip().startswith("#"):
-        return ""
-    try:
-        measurement, tags = parse_head(cut_head(line)[0])
-    except LineError:
-        # No record can start here; whether it belongs to one that started earlier is for the decoder to say.
-        return ""
+Head = tuple[str, Mapping[str, str]]
+_IDENTITY = ("gpu_uuid=", "host=", "mig_uuid=")
+
+
+class _Heads:
+    """Measurement and tags of lines that follow each other; of labels nothing, where a line goes on about the GPU of
+    the one before, as most do."""
+
+    def __init__(self) -> None:
+        self._begin = ""
+        self._last: Head | None = None
+
+    def of(self, line: str) -> Head | None:
+        """None for what is no record. Raises LineError."""
+        if self._last is not None and line.startswith(self._begin):
+            end = line.find(" ", len(self._begin))
+            rest = line[len(self._begin) : end] if end > 0 else "\\"
+            if not rest or (rest[0] == "," and "\\" not in rest and not any(name in rest for name in _IDENTITY)):
+                return self._last
+        if not line or line.isspace() or line.lstrip().startswith("#"):
+            return None
+        head = cut_head(line)[0]
+        self._last, self._begin = parse_head(head), head
+        if "\\" in head:
+            self._last = None
+            return parse_head(head)
+        label, _, _ = head.rpartition(",")
+        if label and not head[len(label) + 1 :].startswith(_IDENTITY):
+            self._begin = label
+        return self._last
+
+
+def _problem(head: Head, who: Principal, owner_against: Callable[[str, str], str]) -> str:
+    measurement, tags = head
     if measurement not in _TELEMETRY:
         return f"{who.name} may write readings and events alone"
     # A MIG instance belongs to the host of its GPU: both names are looked up.
@@ -289,10 +323,10 @@ class Ingest:
     other sends.
     """
 
-    def __init__(self, max_body_bytes: int, workers: int = 2) -> None:
+    def __init__(self, max_body_bytes: int, workers: int = WORKERS, unpackers: int = 2) -> None:
         self._limit = max_body_bytes
         self._threads = CapacityLimiter(workers)
-        self._unpacking = asyncio.Semaphore(workers)
+        self._unpacking = asyncio.Semaphore(unpackers)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:

@@ -54,6 +54,7 @@ from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
+from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
 from tocsin.runtime.brain.version_watch import VersionWatch
@@ -258,7 +259,7 @@ class Brain:
         self.witnesses = parts.witnesses
         self._pools = parts.pools
         self._wake = parts.wake
-        self.memory = FleetMemory()
+        self.memory, self._taking = FleetMemory(), Taking(self._keep)
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
         self.versions = VersionWatch(journal)
@@ -338,6 +339,9 @@ class Brain:
     def accept(self, batch: Batch) -> None:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected, and NotLeading on
         standby: what is told to this brain alone, the active one never sees."""
+        self._taking.take(batch)
+
+    def _keep(self, batch: Batch) -> None:
         self.journal.must_lead()
         admitted = self._admitted(batch)
         self.store.write(admitted)
