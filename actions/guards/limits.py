@@ -72,7 +72,7 @@ def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
 
 def _managed(view: FleetView) -> int:
     """Managed GPUs that count, of the fleet."""
-    return len(view.managed & view.counted) + view.rest.managed
+    return len(view.managed_and_counted) + view.rest.managed
 
 
 def _beyond_share(decision: Decision, view: FleetView) -> bool:
@@ -196,7 +196,7 @@ def needs_person(decision: Decision, view: FleetView, now_ms: int) -> Phrase | N
     """
     if not is_disruptive(decision.action):
         return None
-    managed = view.managed & view.counted
+    managed = view.managed_and_counted
     if _beyond_share(decision, view) and not view.rest.managed and _on_one_host(managed, view):
         return say("host {host} is the only one that is managed", host=_host_of(min(managed), view))
     for pool in sorted(_below_least(decision, view, now_ms)):

@@ -186,13 +186,13 @@ class Execution:
         Where limits are `shared` with other cells what it takes of them is in the same entry. Raises BudgetSpent where
         that is not there any more: nothing is on record then.
         """
-        executor, goal = self._routing.executor_for(record.decision), goal_of(record.decision, view)
-        if goal != record.decision.goal:
-            self._decision_log.decided(replace(record.decision, goal=goal))
-        before = _measured(record.decision.subject, view)
-        work = work_at(record.decision, view)
-        takes = taking_of(record.decision, view) if shared else None
-        self._decision_log.started(record.decision, "" if executor is None else executor.name, before, work, takes)
+        decision = record.decision
+        executor, goal = self._routing.executor_for(decision), goal_of(decision, view)
+        anew = goal != decision.goal
+        before, work = _measured(decision.subject, view), work_at(decision, view)
+        takes = taking_of(decision, view) if shared else None
+        name = "" if executor is None else executor.name
+        self._decision_log.started(replace(decision, goal=goal), name, before, work, takes, anew=anew)
 
     def carry_out(self, record: LedgerEntry, view: FleetView) -> None:
         """Do it, and record what came of it as far as that is known at once."""

@@ -24,7 +24,7 @@ from tocsin.actions.loop.silence_calls import SilenceCalls
 from tocsin.actions.model.budget import FleetBudget, WholeFleet, root_causes_of, share_of
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive, is_recovery
 from tocsin.actions.model.controls import Breaker, Controls
-from tocsin.actions.model.decision_log import DecisionLog, JournalPort
+from tocsin.actions.model.decision_log import DecisionLog, JournalPort, draft_of_end, draft_of_verdicts
 from tocsin.actions.model.earning import RecordKey
 from tocsin.actions.model.executor import Executor
 from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry, StepReport
@@ -56,6 +56,7 @@ from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Sever
 from tocsin.domain.fleet_share import PastRow, RestOfFleet
 from tocsin.domain.phrase import Phrase, in_chinese, say
 from tocsin.domain.prediction import Prediction
+from tocsin.journal.port import Draft
 
 # Asking the guards, recording what they say, and closing what has no more reason to wait.
 
@@ -82,10 +83,15 @@ class GuardEvaluation:
     def evaluate_all(
         self, view: FleetView, now_ms: int, wanted: Collection[str], only: Collection[str] | None = None
     ) -> None:
-        """Ask about everything that waits, or about the keys `only`."""
-        for record in self._waiting():
-            if only is None or record.decision.key in only:
-                self.evaluate(record, view, now_ms, self.own_verdicts(record.decision, view, wanted))
+        """Ask about everything that waits, or about the keys `only`; what is new goes on record in one transaction."""
+        asked = [
+            (record, self.own_verdicts(record.decision, view, wanted))
+            for record in self._waiting()
+            if only is None or record.decision.key in only
+        ]
+        with self._decision_log.lock:
+            drafts = [self._evaluated(record, view, now_ms, own) for record, own in asked if record.waiting]
+            self._decision_log.note_all([draft for of_one in drafts for draft in of_one])
 
     def evaluate(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
         """Ask all guards about one decision; an entry is made where a ruling changed, a denial ends it.
@@ -94,10 +100,13 @@ class GuardEvaluation:
         """
         with self._decision_log.lock:
             if record.waiting:
-                self._evaluate(record, view, now_ms, own)
+                self._decision_log.note_all(self._evaluated(record, view, now_ms, own))
 
-    def _evaluate(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> None:
-        decision = record.decision
+    def _evaluated(
+        self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]
+    ) -> list[Draft]:
+        """The entries to make of what the guards say now."""
+        decision, drafts = record.decision, list[Draft]()
         verdicts = (*evaluate_guards(decision, view, now_ms), *own)
         overall = worst(verdicts)
         before = record.rulings()
@@ -107,7 +116,7 @@ class GuardEvaluation:
             if held_back:
                 self.counts[f"{WITHHELD}{held_back}"] += 1
             cause = "" if record.counted else self._cause(decision, verdicts, view)
-            self._decision_log.verdicts_given(record, verdicts, str(overall), cause=cause)
+            drafts.append(draft_of_verdicts(record, verdicts, str(overall), cause=cause))
         rejecting = self._rejecting | {v.guard for v in own}
         denied = [v for v in verdicts if v.ruling is Ruling.DENY and v.guard in rejecting]
         reason = "; ".join(v.reason for v in denied)
@@ -115,7 +124,8 @@ class GuardEvaluation:
             anew = all(v.until_ms is not None for v in denied)
             chinese = [in_chinese(v.said) for v in denied]
             reason_zh = "；".join(chinese) if all(chinese) else ""
-            self._decision_log.closed(record, DecisionState.REJECTED, reason, renew=anew, reason_zh=reason_zh)
+            drafts.append(draft_of_end(record, DecisionState.REJECTED, reason, anew, reason_zh))
+        return drafts
 
     def own_verdicts(self, decision: Decision, view: FleetView, wanted: Collection[str]) -> tuple[Verdict, ...]:
         """Is it what the subject needs most, and the executor's pre-check; nothing for a notification."""
@@ -378,18 +388,19 @@ class ActionLoop:
 
     def _register(self, wanted: dict[str, Decision]) -> tuple[str, ...]:
         """Enter new decisions, and what is new of waiting ones: their mode, and a place that their work has found."""
-        created = []
+        created, entered = list[str](), list[Decision]()
         ledger = self._decision_log.ledger
         for key, decision in wanted.items():
             record = ledger.records.get(key)
             if key not in ledger.known:
-                self._decision_log.decided(decision)
+                entered.append(decision)
                 created.append(decision.id)
             elif record is not None and record.waiting:
                 before = record.decision
                 now = _with_moves(before, decision) if _places_all(decision) and not _places_all(before) else before
                 if now is not before or before.mode is not decision.mode:
-                    self._decision_log.decided(replace(now, mode=decision.mode))
+                    entered.append(replace(now, mode=decision.mode))
+        self._decision_log.decided(*entered)
         return tuple(created)
 
     def _escalate(self, view: FleetView) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -42,6 +42,7 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind
+from tocsin.journal.port import Draft
 
 _STATE_OF = {
     OutcomeStatus.SUCCEEDED: DecisionState.DONE,
@@ -522,10 +523,9 @@ LEDGER_KINDS: tuple[str, ...] = tuple(Ledger._HANDLERS)
 class JournalPort(Protocol):
     """What the loop needs of a journal."""
 
-    def append(
-        self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
-    ) -> Entry:
-        """Add one entry; durable on return. Raises BudgetSpent for a start that takes what is not there."""
+    def append_many(self, drafts: Sequence[Draft], *, actor: str = "tocsin") -> list[Entry]:
+        """Add entries, all of them or none; durable on return. Raises BudgetSpent for a start that takes what is not
+        there."""
 
     def entries(
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
@@ -617,29 +617,28 @@ class DecisionLog:
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
     ) -> None:
         """Append an entry and take it in."""
+        self.note_all([(kind, payload, simulated)], actor=actor)
+
+    def note_all(self, drafts: Sequence[Draft], *, actor: str = "tocsin") -> None:
+        """Append entries in one transaction and take them in: all of them or none."""
+        if not drafts:
+            return
         with self.lock:
-            entry = self._journal.append(kind, payload, actor=actor, simulated=simulated)
-            if self._steady is not None:
-                self._steady.note(entry)
-            self.ledger.apply(entry)
+            for entry in self._journal.append_many(drafts, actor=actor):
+                if self._steady is not None:
+                    self._steady.note(entry)
+                self.ledger.apply(entry)
 
     def about(self, kind: EntryKind, decision: Decision, actor: str = "tocsin", **payload: Any) -> None:
-        self.note(
-            kind, {"decision": decision.id, "key": decision.key, **payload}, actor=actor, simulated=decision.simulated
-        )
+        self.note_all([draft_about(kind, decision, **payload)], actor=actor)
 
-    def decided(self, decision: Decision) -> None:
-        """A decision, or its new mode."""
-        self.note(EntryKind.DECISION, dump_decision(decision), simulated=decision.simulated)
-
-    def verdicts_given(self, record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> None:
-        dumped = dump_verdicts(verdicts)
-        self.about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dumped, **more)
+    def decided(self, *decisions: Decision) -> None:
+        """Decisions, or their new modes."""
+        self.note_all([draft_of(decision) for decision in decisions])
 
     def closed(self, record: LedgerEntry, state: DecisionState, reason: str, renew: bool, reason_zh: str = "") -> None:
         """A decision ended without having run."""
-        why = {"reason": reason, **in_chinese_too("reason", reason_zh)}
-        self.verdicts_given(record, record.verdicts, str(record.overall), state=str(state), renew=renew, **why)
+        self.note_all([draft_of_end(record, state, reason, renew, reason_zh)])
 
     def started(
         self,
@@ -648,12 +647,15 @@ class DecisionLog:
         before: Mapping[str, float],
         work: Collection[str] = (),
         takes: Mapping[str, Any] | None = None,
+        *,
+        anew: bool = False,
     ) -> None:
         """An execution begins, with what the readings show `before` and the jobs there; nothing else ever begins under
-        the key. `takes` is what it takes of the fleet's budget. Raises BudgetSpent where that is not there."""
+        the key. `takes` is what it takes of the fleet's budget. Raises BudgetSpent where that is not there. With `anew`
+        the decision itself is entered again, in the same transaction."""
         more: dict[str, Any] = {"work": sorted(work)} if work else {}
         more |= {"takes": dict(takes)} if takes is not None else {}
-        self.about(
+        start = draft_about(
             EntryKind.EXECUTION_STARTED,
             decision,
             subject=base_key(decision.subject),
@@ -662,8 +664,32 @@ class DecisionLog:
             before=dict(before),
             **more,
         )
+        self.note_all([draft_of(decision), start] if anew else [start])
 
     def ended(self, record: LedgerEntry, outcome: Outcome, *, in_effect: bool, renew: bool = False) -> None:
         """How an execution ended; `in_effect` where its effect lasts."""
         content = dump_outcome(outcome)
         self.about(EntryKind.OUTCOME, record.decision, outcome=content, in_effect=in_effect, renew=renew)
+
+
+def draft_about(kind: EntryKind, decision: Decision, **payload: Any) -> Draft:
+    """An entry about `decision`."""
+    return kind, {"decision": decision.id, "key": decision.key, **payload}, decision.simulated
+
+
+def draft_of(decision: Decision) -> Draft:
+    """The entry of a decision, or of what is new of it."""
+    return EntryKind.DECISION, dump_decision(decision), decision.simulated
+
+
+def draft_of_verdicts(record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> Draft:
+    """The entry of what the guards say."""
+    return draft_about(
+        EntryKind.VERDICT, record.decision, overall=overall, verdicts=dump_verdicts(verdicts), **more
+    )
+
+
+def draft_of_end(record: LedgerEntry, state: DecisionState, reason: str, renew: bool, reason_zh: str = "") -> Draft:
+    """The entry of a decision that ends without having run."""
+    why = {"reason": reason, **in_chinese_too("reason", reason_zh)}
+    return draft_of_verdicts(record, record.verdicts, str(record.overall), state=str(state), renew=renew, **why)

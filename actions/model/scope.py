@@ -217,34 +217,20 @@ def _once(view: FleetView, name: str, make: Callable[[], T]) -> T:
 
 def counted_in(pool: str, view: FleetView) -> int:
     """GPUs of `pool` that count in shares."""
-    members = view.by_pool.get(pool, ())
-    counted: int = _once(view, f"counted in {pool}", lambda: sum(member.counted for member in members))
-    return counted
+    return view.groups.counted_in.get(pool, 0)
 
 
 def available(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) -> int:
     """GPUs of `pool` that count, are healthy and freshly read, and are not among `without`."""
-    usable = _usable(pool, view, now_ms)
-    return len(usable) - sum(uuid in usable for uuid in without)
+    members, fresh_ms = view.groups.pool(pool), view.policy.fresh_ms
+    left_out = (members.sound[uuid] for uuid in without if uuid in members.sound)
+    return members.fresh(now_ms, fresh_ms) - sum(one.is_fresh(now_ms, fresh_ms) for one in left_out)
 
 
 def usable_in(pool: str, view: FleetView, now_ms: int, without: frozenset[str]) -> list[GpuView]:
     """The GPUs that `available` counts."""
-    return [member for uuid, member in _usable(pool, view, now_ms).items() if uuid not in without]
-
-
-def _usable(pool: str, view: FleetView, now_ms: int) -> Mapping[str, GpuView]:
-    """GPUs of `pool` by UUID that count, are healthy and freshly read: one walk for all decisions of a look."""
-    fresh_ms = view.policy.fresh_ms
-    return _once(
-        view,
-        f"usable of {pool} at {now_ms}",
-        lambda: {
-            member.gpu.uuid: member
-            for member in view.by_pool.get(pool, ())
-            if member.counted and member.healthy and member.is_fresh(now_ms, fresh_ms)
-        },
-    )
+    sound, fresh_ms = view.groups.pool(pool).sound, view.policy.fresh_ms
+    return [one for uuid, one in sound.items() if uuid not in without and one.is_fresh(now_ms, fresh_ms)]
 
 
 def pool_of(decision: Decision) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +51,86 @@ class GpuView:
         return self.gpu.labels.get(label, "").strip().lower() == "true"
 
 
+@dataclass(frozen=True, slots=True)
+class PoolMembers:
+    """The GPUs of one pool that count and are healthy, by UUID, and the instants of their newest readings, sorted."""
+
+    sound: Mapping[str, GpuView]
+    read_ms: tuple[int, ...]
+
+    def fresh(self, now_ms: int, fresh_ms: int) -> int:
+        """How many of them are freshly read, as `GpuView.is_fresh` says."""
+        first = bisect_left(self.read_ms, now_ms - fresh_ms)
+        return bisect_right(self.read_ms, now_ms + MAX_FUTURE_MS) - first
+
+
+class GpuGroups:
+    """GPUs in the groups that guards ask for: worked out once for all views of the same `gpus`."""
+
+    def __init__(self, gpus: Mapping[str, GpuView]) -> None:
+        self.gpus = gpus
+        self._managed: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
+        self._managed_counted: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
+        self._pools: dict[str, PoolMembers] = {}
+
+    @cached_property
+    def physical(self) -> Mapping[str, GpuView]:
+        parts = [uuid for uuid, view in self.gpus.items() if view.gpu.is_mig and view.gpu.parent in self.gpus]
+        if not parts:
+            return self.gpus
+        left_out = set(parts)
+        return {uuid: view for uuid, view in self.gpus.items() if uuid not in left_out}
+
+    @cached_property
+    def by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
+        return grouped((view.gpu.host, view) for view in self.physical.values())
+
+    @cached_property
+    def parts_by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
+        if self.physical is self.gpus:
+            return self.by_host
+        return grouped((view.gpu.host, view) for view in self.gpus.values())
+
+    @cached_property
+    def by_pool(self) -> Mapping[str, tuple[GpuView, ...]]:
+        return grouped((view.gpu.pool, view) for view in self.physical.values())
+
+    @cached_property
+    def flagged(self) -> frozenset[str]:
+        return frozenset(uuid for uuid, view in self.physical.items() if view.under_action)
+
+    @cached_property
+    def counted(self) -> frozenset[str]:
+        return frozenset(uuid for uuid, view in self.physical.items() if view.counted)
+
+    @cached_property
+    def counted_in(self) -> Mapping[str, int]:
+        return {pool: sum(member.counted for member in members) for pool, members in self.by_pool.items()}
+
+    def managed(self, pools: Iterable[str], label: str) -> frozenset[str]:
+        key = tuple(pools), label
+        if key not in self._managed:
+            opted = frozenset(key[0])
+            self._managed[key] = frozenset(
+                uuid for uuid, view in self.physical.items() if view.gpu.pool in opted or view.has_label(label)
+            )
+        return self._managed[key]
+
+    def managed_and_counted(self, pools: Iterable[str], label: str) -> frozenset[str]:
+        key = tuple(pools), label
+        if key not in self._managed_counted:
+            self._managed_counted[key] = self.managed(*key) & self.counted
+        return self._managed_counted[key]
+
+    def pool(self, name: str) -> PoolMembers:
+        if name not in self._pools:
+            members = (one for one in self.by_pool.get(name, ()) if one.counted and one.healthy)
+            sound = {one.gpu.uuid: one for one in members}
+            read = (one.last_reading_ms for one in sound.values())
+            self._pools[name] = PoolMembers(sound, tuple(sorted(at_ms for at_ms in read if at_ms is not None)))
+        return self._pools[name]
+
+
 @dataclass(frozen=True)
 class FleetView:
     """The state at `now_ms`.
@@ -81,50 +162,56 @@ class FleetView:
     controls: Controls = field(default_factory=Controls)
     policy: Policy = field(default_factory=Policy)
     rest: RestOfFleet = field(default_factory=RestOfFleet)
+    groups: GpuGroups = field(default_factory=lambda: GpuGroups({}), compare=False, repr=False)
+    """`gpus` in groups; a view that is made of another with the same `gpus` takes them over."""
     derived: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What guards ask for again with each of many decisions, worked out once for this view; `scope` fills it."""
 
-    @cached_property
+    def __post_init__(self) -> None:
+        if self.groups.gpus is not self.gpus:
+            object.__setattr__(self, "groups", GpuGroups(self.gpus))
+
+    @property
     def physical(self) -> Mapping[str, GpuView]:
         """Whole GPUs by UUID; a MIG instance counts only where its parent is unknown."""
-        return {
-            uuid: view for uuid, view in self.gpus.items() if not view.gpu.is_mig or view.gpu.parent not in self.gpus
-        }
+        return self.groups.physical
 
-    @cached_property
+    @property
     def by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs by host."""
-        return grouped((view.gpu.host, view) for view in self.physical.values())
+        return self.groups.by_host
 
-    @cached_property
+    @property
     def parts_by_host(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs and MIG instances by host."""
-        return grouped((view.gpu.host, view) for view in self.gpus.values())
+        return self.groups.parts_by_host
 
-    @cached_property
+    @property
     def by_pool(self) -> Mapping[str, tuple[GpuView, ...]]:
         """Whole GPUs by pool."""
-        return grouped((view.gpu.pool, view) for view in self.physical.values())
+        return self.groups.by_pool
 
-    @cached_property
+    @property
     def flagged(self) -> frozenset[str]:
         """UUIDs of whole GPUs that something has out of service."""
-        return frozenset(uuid for uuid, view in self.physical.items() if view.under_action)
+        return self.groups.flagged
 
-    @cached_property
+    @property
     def managed(self) -> frozenset[str]:
         """UUIDs of whole GPUs that the operator has opted in, by pool or by label."""
         settings = self.policy.settings
-        return frozenset(
-            uuid
-            for uuid, view in self.physical.items()
-            if view.gpu.pool in settings.managed_pools or view.has_label(settings.managed_label)
-        )
+        return self.groups.managed(settings.managed_pools, settings.managed_label)
 
-    @cached_property
+    @property
     def counted(self) -> frozenset[str]:
         """UUIDs of the GPUs that shares are shares of: what somebody makes up must not widen a limit."""
-        return frozenset(uuid for uuid, view in self.physical.items() if view.counted)
+        return self.groups.counted
+
+    @property
+    def managed_and_counted(self) -> frozenset[str]:
+        """UUIDs of the managed GPUs that count."""
+        settings = self.policy.settings
+        return self.groups.managed_and_counted(settings.managed_pools, settings.managed_label)
 
     @cached_property
     def incident_of(self) -> Mapping[str, Incident]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, canonical
+from tocsin.journal.port import Draft
 
 
 class JournalDouble:
@@ -21,13 +22,18 @@ class JournalDouble:
     def append(
         self, kind: EntryKind, payload: Mapping[str, object], *, actor: str = "tocsin", simulated: bool = False
     ) -> Entry:
-        if self.fail_after is not None and len(self.log) >= self.fail_after:
+        return self.append_many([(kind, payload, simulated)], actor=actor)[0]
+
+    def append_many(self, drafts: Sequence[Draft], *, actor: str = "tocsin") -> list[Entry]:
+        if self.fail_after is not None and len(self.log) + len(drafts) > self.fail_after:
             raise KilledError
-        content = json.loads(canonical(payload))
-        seq, at_ms = len(self.log) + 1, self._clock.now_ms()
-        entry = Entry(seq, 1, at_ms, str(kind), actor, content, simulated, GENESIS, GENESIS)
-        self.log.append(entry)
-        return entry
+        at_ms, first = self._clock.now_ms(), len(self.log) + 1
+        entries = [
+            Entry(first + n, 1, at_ms, str(kind), actor, json.loads(canonical(payload)), simulated, GENESIS, GENESIS)
+            for n, (kind, payload, simulated) in enumerate(drafts)
+        ]
+        self.log.extend(entries)
+        return entries
 
     def entries(
         self, after: int = 0, kinds: Collection[str] | None = None, limit: int | None = None
