@@ -293,6 +293,27 @@ class ActionLoop:
         about = self._statuses_of({*created, *executed, *concluded, *ended})
         return StepReport(now_ms, about, created, executed, concluded, notified, ended, counts)
 
+    def step_alone(
+        self, view: FleetView, incidents: Sequence[Incident], predictions: Sequence[Prediction]
+    ) -> StepReport:
+        """One turn for `incidents` alone, between two steps: what they ask for anew. What recovers, ends or is checked
+        waits for the next step, whose `view` has read every GPU since."""
+        now_ms = self._clock.now_ms()
+        if self._budget.shared:
+            view = replace(view, rest=self._budget.publish(share_of(self._current(view))))
+        current = self._current(view)
+        decided = decide(incidents, predictions, current, self.policy, self._routing.supports)
+        wanted = {decision.key: decision for decision in decided}
+        created = self._register(wanted)
+        self._guards.evaluate_all(self._current(view), now_ms, wanted, wanted)
+        self._guards.trip_breaker(now_ms, view.rest)
+        executed = self._execute(view, wanted)
+        notified = self._notifications.deliver(now_ms) if view.active else ()
+        self._count(created=created, executed=executed, notified=notified)
+        counts = dict(self._counts + self._notifications.counts + self._guards.counts)
+        about = self._statuses_of({*created, *executed})
+        return StepReport(now_ms, about, created, executed, (), notified, (), counts)
+
     def tell(self, notice: Decision) -> None:
         """Hand in a notification; a brain that acts enters it at its next step, once for its key."""
         with self._decision_log.lock:
@@ -331,7 +352,11 @@ class ActionLoop:
 
     def _statuses_of(self, ids: Collection[str]) -> list[DecisionStatus]:
         """What `statuses` has of the decisions `ids`: most steps change none of the thousands that are listed."""
-        return [one for one in self.statuses() if one.decision.id in ids] if ids else []
+        if not ids:
+            return []
+        with self._decision_log.lock:
+            found = [one for one in self._decision_log.records() if one.decision.id in ids]
+            return [one.status() for one in sorted(found, key=lambda one: (one.final, -one.updated_ms))]
 
     def tickets(self) -> dict[str, dict[str, str]]:
         """What people call the open tickets, by the id of the incident and by channel."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -63,14 +63,31 @@ class PoolMembers:
         first = bisect_left(self.read_ms, now_ms - fresh_ms)
         return bisect_right(self.read_ms, now_ms + MAX_FUTURE_MS) - first
 
+    def changed(self, views: Sequence[GpuView]) -> PoolMembers:
+        """The members where some GPUs of the pool are as `views` has them, or new."""
+        sound, read_ms = dict(self.sound), list(self.read_ms)
+        for view in views:
+            before = sound.pop(view.gpu.uuid, None)
+            if before is not None and before.last_reading_ms is not None:
+                del read_ms[bisect_left(read_ms, before.last_reading_ms)]
+            if view.counted and view.healthy:
+                sound[view.gpu.uuid] = view
+                if view.last_reading_ms is not None:
+                    insort(read_ms, view.last_reading_ms)
+        return PoolMembers(sound, tuple(read_ms))
+
+
+OptedIn = tuple[tuple[str, ...], str]
+"""The pools and the label by which GPUs are managed."""
+
 
 class GpuGroups:
     """GPUs in the groups that guards ask for: worked out once for all views of the same `gpus`."""
 
     def __init__(self, gpus: Mapping[str, GpuView]) -> None:
         self.gpus = gpus
-        self._managed: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
-        self._managed_counted: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
+        self._managed: dict[OptedIn, frozenset[str]] = {}
+        self._managed_counted: dict[OptedIn, frozenset[str]] = {}
         self._pools: dict[str, PoolMembers] = {}
 
     @cached_property
@@ -107,12 +124,43 @@ class GpuGroups:
     def counted_in(self) -> Mapping[str, int]:
         return {pool: sum(member.counted for member in members) for pool, members in self.by_pool.items()}
 
+    def changed(self, views: Mapping[str, GpuView]) -> GpuGroups:
+        """The groups of the same GPUs where some are as `views` has them, or new: worked out for these alone."""
+        made = GpuGroups({**self.gpus, **views})
+        if self.physical is not self.gpus or any(self._moves(uuid, view) for uuid, view in views.items()):
+            return made
+        hosts = {view.gpu.host: self.by_host.get(view.gpu.host, ()) for view in views.values()}
+        by_host = {**self.by_host, **{host: _with(members, views, host) for host, members in hosts.items()}}
+        counted = _set_with(self.counted, views, lambda view: view.counted)
+        counted_in = dict(self.counted_in)
+        for uuid, view in views.items():
+            more = (uuid in counted) - (uuid in self.counted)
+            counted_in[view.gpu.pool] = counted_in.get(view.gpu.pool, 0) + more
+        made.__dict__.update(
+            physical=made.gpus,
+            by_host=by_host,
+            parts_by_host=by_host,
+            flagged=_set_with(self.flagged, views, lambda view: view.under_action),
+            counted=counted,
+            counted_in=counted_in,
+        )
+        for key, known in self._managed.items():
+            made._managed[key] = _set_with(known, views, lambda view, key=key: _is_managed(view, *key))
+        for name, known in self._pools.items():
+            made._pools[name] = known.changed([view for view in views.values() if view.gpu.pool == name])
+        return made
+
+    def _moves(self, uuid: str, view: GpuView) -> bool:
+        """Whether a GPU is a part of one, or comes from another host or pool: then the groups are made anew."""
+        before = self.gpus.get(uuid)
+        moved = before is not None and (before.gpu.host, before.gpu.pool) != (view.gpu.host, view.gpu.pool)
+        return moved or view.gpu.is_mig
+
     def managed(self, pools: Iterable[str], label: str) -> frozenset[str]:
         key = tuple(pools), label
         if key not in self._managed:
-            opted = frozenset(key[0])
             self._managed[key] = frozenset(
-                uuid for uuid, view in self.physical.items() if view.gpu.pool in opted or view.has_label(label)
+                uuid for uuid, view in self.physical.items() if _is_managed(view, *key)
             )
         return self._managed[key]
 
@@ -129,6 +177,25 @@ class GpuGroups:
             read = (one.last_reading_ms for one in sound.values())
             self._pools[name] = PoolMembers(sound, tuple(sorted(at_ms for at_ms in read if at_ms is not None)))
         return self._pools[name]
+
+
+def _is_managed(view: GpuView, pools: Collection[str], label: str) -> bool:
+    return view.gpu.pool in pools or view.has_label(label)
+
+
+def _with(members: tuple[GpuView, ...], views: Mapping[str, GpuView], host: str) -> tuple[GpuView, ...]:
+    """`members` of `host` as `views` has them, and what is new there behind them."""
+    mine = {uuid: view for uuid, view in views.items() if view.gpu.host == host}
+    kept = tuple(mine.pop(one.gpu.uuid, one) for one in members)
+    return (*kept, *mine.values())
+
+
+def _set_with(
+    known: frozenset[str], views: Mapping[str, GpuView], belongs: Callable[[GpuView], bool]
+) -> frozenset[str]:
+    inside = {uuid for uuid, view in views.items() if belongs(view)}
+    outside = views.keys() - inside
+    return known if inside <= known and known.isdisjoint(outside) else (known | inside) - outside
 
 
 @dataclass(frozen=True)

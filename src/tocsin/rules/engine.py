@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,6 +49,7 @@ class RuleState:
         self._any = [_probe(condition, world, rule.sheet) for condition in rule.any_]
         self._probes = [*self._all, *self._any]
         self._clocked = any(probe.clocked for probe in self._probes)
+        self.heeds_events = any(probe.heeds_events for probe in self._probes)
         vector = self._table.vector
         self.open = vector(np.bool_, False)
         self.started = vector(np.int64, 0)
@@ -304,17 +305,17 @@ class Renderer:
     def _gpu(self, row: int) -> Gpu | None:
         if self._rule.sheet in _OF_SEVERAL:
             return None
-        return self._frame.roster.gpus[self._gpu_row(row)]
+        return self._frame.roster.gpus[self.gpu_row(row)]
 
     def _owners(self, row: int) -> tuple[Owner, ...]:
         if self._rule.sheet in _OF_SEVERAL:
             return ()
-        owners = self._frame.owners.get(self._gpu_row(row), ())
+        owners = self._frame.owners.get(self.gpu_row(row), ())
         if isinstance(self._sheet, VariantSheet) and self._sheet.label == "pid":
             return tuple(owner for owner in owners if str(owner.pid) == self._sheet.value(row))
         return owners
 
-    def _gpu_row(self, row: int) -> int:
+    def gpu_row(self, row: int) -> int:
         return int(self._sheet.parent.v[row]) if isinstance(self._sheet, VariantSheet) else row
 
     def _subject(self, row: int) -> Subject:
@@ -325,7 +326,7 @@ class Renderer:
         if self._rule.sheet == POOL_SHEET:
             name = str(self._sheet.table.keys[row])
             return Subject(SubjectKind.POOL, name, pool=name)
-        whole = self._frame.roster.subjects[self._gpu_row(row)]
+        whole = self._frame.roster.subjects[self.gpu_row(row)]
         if not isinstance(self._sheet, VariantSheet):
             return whole
         return Subject(whole.kind, whole.name, whole.host, whole.pool, self._sheet.value(row))
@@ -557,6 +558,29 @@ class RuleEngine:
         self._let_go()
         return result
 
+    def judge_events(self, inputs: Inputs) -> Evaluation:
+        """Judge `inputs.events` alone, between two steps: of `inputs.readings` only the GPUs are taken in, and rules
+        that look at readings alone stay as they are.
+
+        A finding that goes on is told anew by the next step. The clock must not have gone back since the last one.
+        """
+        self._frame.dropped.clear()
+        self._frame.turn(inputs.now_ms)
+        for reading in inputs.readings:
+            self._frame.roster.admit(reading.gpu)
+        self._log.accept_events(inputs.now_ms, inputs.events)
+        self._settle_log()
+        touched = {row for first, event in self._log.fresh for row in self._log.affected(first, event)}
+        result = Evaluation(dropped=self._frame.dropped.copy())
+        for state, renderer, findings in zip(self._states, self._renderers, self._findings, strict=True):
+            if state.heeds_events:
+                state.step()
+                if findings or state.opened:
+                    self._collect(state, renderer, findings, result, touched)
+            elif findings:
+                result.active.extend(_by_subject(findings))
+        return result
+
     def warm(self, steps: Iterable[Inputs]) -> None:
         """Replay past `steps`, oldest first, so that timers and open findings are what they were before a restart."""
         for inputs in steps:
@@ -565,28 +589,40 @@ class RuleEngine:
     def _take_in(self, inputs: Inputs) -> None:
         self._log.accept(inputs.now_ms, inputs.events, inputs.repairs)
         self._forecasts.accept(inputs.predictions)
-        self._frame.roster.settle()
-        self._frame.sheets[POOL_SHEET].table.settle()
+        self._settle_log()
         touched = self._frame.touched.v
-        for row, event in self._log.fresh:
-            touched[row] = max(int(touched[row]), event.at_ms)
         for fresh in self._forecasts.fresh.values():
             for row, prediction in fresh:
                 if prediction.subject.kind in (SubjectKind.GPU, SubjectKind.HOST):
                     touched[row] = max(int(touched[row]), prediction.at_ms)
         self._frame.load(inputs.now_ms, inputs.readings, inputs.pools, inputs.mix, inputs.versions)
 
+    def _settle_log(self) -> None:
+        """Make room for what events and predictions name, and note that something was heard of it."""
+        self._frame.roster.settle()
+        self._frame.sheets[POOL_SHEET].table.settle()
+        touched = self._frame.touched.v
+        for row, event in self._log.fresh:
+            touched[row] = max(int(touched[row]), event.at_ms)
+
     @staticmethod
-    def _collect(state: RuleState, renderer: Renderer, findings: dict[int, Finding], result: Evaluation) -> None:
+    def _collect(
+        state: RuleState,
+        renderer: Renderer,
+        findings: dict[int, Finding],
+        result: Evaluation,
+        touched: Collection[int] | None = None,
+    ) -> None:
+        """Take into `result` what a rule holds; with `touched` only what is new of these rows of GPUs is told anew."""
         for row in sorted(state.closed, key=lambda row: findings[row].subject.key):
             result.cleared.append(findings.pop(row))
         opened = set(state.opened)
         for row in state.active:
-            if row in opened or state.holds(row):
+            if row in opened or (state.holds(row) and (touched is None or renderer.gpu_row(row) in touched)):
                 findings[row] = renderer.finding(row)
-        active = sorted(findings.items(), key=lambda item: item[1].subject.key)
-        result.active.extend(finding for _, finding in active)
-        result.opened.extend(finding for row, finding in active if row in opened)
+        result.active.extend(_by_subject(findings))
+        if opened:
+            result.opened.extend(_by_subject({row: findings[row] for row in opened}))
 
     def _let_go(self) -> None:
         subjects = self._frame.roster.subjects
@@ -597,6 +633,10 @@ class RuleEngine:
             self._forecasts.forget(keys)
             for state in self._states:
                 state.forget(released)
+
+
+def _by_subject(findings: Mapping[int, Finding]) -> list[Finding]:
+    return sorted(findings.values(), key=lambda one: one.subject.key)
 
 
 def _columns(ruleset: RuleSet) -> MetricKeys:

@@ -277,6 +277,7 @@ class EventLog:
         self.fresh: list[tuple[int, Event]] = []
         self.repaired: list[tuple[list[int], int]] = []
         self._repairs: dict[str, int] = {}
+        self._told: Mapping[str, int] = {}
         self._roster = roster
         self._window_ms = window_ms
         self._dropped = dropped
@@ -287,6 +288,17 @@ class EventLog:
         """Replace `fresh` by what is new in `events`, and `repaired` by what is in `repairs`; the roster must settle
         afterwards.
         """
+        self._take(now_ms, events)
+        self._accept_repairs(now_ms, repairs or {})
+        self._sort(now_ms)
+
+    def accept_events(self, now_ms: int, events: Sequence[Event]) -> None:
+        """`accept` with the repairs as they were told last."""
+        self._take(now_ms, events)
+        self._accept_repairs(now_ms, self._told)
+        self._sort(now_ms)
+
+    def _take(self, now_ms: int, events: Sequence[Event]) -> None:
         self.fresh = []
         for event in events:
             if event.at_ms < now_ms - self._window_ms:
@@ -296,7 +308,8 @@ class EventLog:
             elif event.id not in self._seen:
                 self._seen[event.id] = event.at_ms
                 self.fresh.append((self._roster.admit_named(event.gpu, event.host), event))
-        self._accept_repairs(now_ms, repairs or {})
+
+    def _sort(self, now_ms: int) -> None:
         self.fresh.sort(key=lambda item: (item[1].at_ms, item[1].code, item[1].id))
         if abs(now_ms - self._pruned_ms) * _PRUNES >= self._window_ms:
             self._pruned_ms = now_ms
@@ -304,6 +317,7 @@ class EventLog:
 
     def _accept_repairs(self, now_ms: int, repairs: Mapping[str, int]) -> None:
         self.repaired = []
+        self._told = repairs
         oldest_ms = min((event.at_ms for _, event in self.fresh), default=now_ms)
         for key, at_ms in repairs.items():
             kind, _, name = key.partition(":")
@@ -457,7 +471,7 @@ class Frame:
     ) -> None:
         """Take in the newest readings, the pools and the mix of tasks as they are at `now_ms`, and the versions of a
         day `before` where they were others."""
-        self._turn(now_ms)
+        self.turn(now_ms)
         newest = self._newest(readings)
         self.roster.settle()
         at = self.gpus.at.v
@@ -484,7 +498,8 @@ class Frame:
             self._layouts.forget(self.roster.gpus[row].uuid for row in released)
         return released
 
-    def _turn(self, now_ms: int) -> None:
+    def turn(self, now_ms: int) -> None:
+        """Begin a step at `now_ms`: nothing has a new reading yet."""
         backwards = now_ms < self.now_ms
         self.now_ms = now_ms
         for sheet in self.sheets.values():

@@ -21,6 +21,7 @@ class PredictionProbe(Probe):
     """
 
     clocked = True
+    heeds_events = False
 
     def __init__(self, world: World, table: SubjectTable, target: str, max_age: int) -> None:
         self._frame = world.frame

@@ -87,10 +87,12 @@ class Probe:
 
     In each step `update` runs once, then `true` and, where it matters, `known`: a row is false where it is known and
     not true. `open_` marks rows with an open finding, None where there is none: those are held to the clear level.
-    A `clocked` probe is judged by the present instant instead of the instant of the newest reading.
+    A `clocked` probe is judged by the present instant instead of the instant of the newest reading. One that looks at
+    readings alone says so by `heeds_events`: it is left out where events are judged between two looks at the readings.
     """
 
     clocked: ClassVar[bool] = False
+    heeds_events: bool = True
     open_: Bools | None = None
 
     def update(self) -> None:
@@ -165,6 +167,7 @@ class Broadcast(Probe):
     def __init__(self, inner: Probe, sheet: VariantSheet) -> None:
         self._inner = inner
         self._sheet = sheet
+        self.heeds_events = inner.heeds_events
 
     def update(self) -> None:
         self._inner.update()

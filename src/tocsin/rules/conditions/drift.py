@@ -58,6 +58,8 @@ class Drift(Condition):
 class DriftProbe(Probe):
     """Judges all rows anew whenever the sheet has counted anew."""
 
+    heeds_events = False
+
     def __init__(self, condition: Drift, sheet: VersionSheet) -> None:
         self._condition = condition
         self._sheet = sheet

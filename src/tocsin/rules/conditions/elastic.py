@@ -29,6 +29,8 @@ class Elastic(Condition):
 class ElasticProbe(Probe):
     """Reads the pool's state; a pool of which no state is given is not elastic."""
 
+    heeds_events = False
+
     def __init__(self, world: World) -> None:
         self._elastic = world.frame.aggregates.elastic
 

@@ -23,6 +23,8 @@ class Frozen(Condition):
 class FrozenProbe(Probe):
     """Looks at the reasons of the newest reading, as the frame keeps them."""
 
+    heeds_events = False
+
     def __init__(self, world: World) -> None:
         self._frame = world.frame
 

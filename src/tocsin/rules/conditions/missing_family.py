@@ -46,6 +46,8 @@ class MissingFamily(Condition):
 class MissingFamilyProbe(Probe):
     """Remembers when each family was last there; all arrays have shape (families, rows)."""
 
+    heeds_events = False
+
     def __init__(self, condition: MissingFamily, world: World) -> None:
         self._names = condition.families
         self._memory = condition.memory

@@ -55,6 +55,8 @@ class Peer(LevelCondition):
 class PeerProbe(Probe):
     """Compares every GPU with the median of its group in each step that brings readings."""
 
+    heeds_events = False
+
     def __init__(self, condition: Peer, world: World) -> None:
         self._condition = condition
         self._frame = world.frame

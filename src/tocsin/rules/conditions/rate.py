@@ -160,6 +160,8 @@ class Repairs:
 class RateProbe(Probe):
     """Compares a change; `repairs` cut it."""
 
+    heeds_events = False
+
     def __init__(
         self,
         condition: Rate,

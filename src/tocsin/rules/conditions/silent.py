@@ -30,6 +30,7 @@ class SilentProbe(Probe):
     """Compares the age of the newest reading with the present instant."""
 
     clocked = True
+    heeds_events = False
 
     def __init__(self, condition: Silent, world: World) -> None:
         self._condition = condition

@@ -48,6 +48,8 @@ class Stuck(Condition):
 class StuckProbe(Probe):
     """Remembers when any of the metrics last changed, and in how many readings they have been the same since."""
 
+    heeds_events = False
+
     def __init__(self, condition: Stuck, world: World) -> None:
         refs = condition.metrics()
         self._condition = condition

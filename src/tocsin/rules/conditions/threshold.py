@@ -99,6 +99,8 @@ class WindowMean(WindowFigure):
 class ThresholdProbe(Probe):
     """Compares a column or its mean."""
 
+    heeds_events = False
+
     def __init__(self, condition: Threshold, column: MetricColumn, mean: WindowMean | None, comparer: Comparer) -> None:
         self._spec = column.spec
         self._metric = condition.metric
@@ -127,6 +129,8 @@ class ThresholdProbe(Probe):
 
 class StateProbe(Probe):
     """Looks at a column whose numbers stand for something: bits or states."""
+
+    heeds_events = False
 
     def __init__(self, column: MetricColumn) -> None:
         self._column = column

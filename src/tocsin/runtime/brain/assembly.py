@@ -326,7 +326,7 @@ def _threads(
         metrics.count("tocsin_loop_failures_total", loop=name)
 
     threads = [
-        Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed, wake),
+        Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed, wake, brain.judge_events),
         Periodic("managers", brain.managers.look, LOOK_SECONDS, clock, failed),
         Periodic("tidy", brain.managers.tidy, TIDY_SECONDS, clock, failed),
         Periodic("plans", PlanWatch(brain).look, min(settings.planning.look_seconds, fresh / 2), clock, failed),

@@ -6,8 +6,9 @@ Its state is the store and the journal; it can be killed at any instant and star
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -21,7 +22,7 @@ from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.ranks import JobOnGpu
 from tocsin.actions.model.steady import STEP_MS
-from tocsin.actions.model.view import Confirmations, FleetView
+from tocsin.actions.model.view import Confirmations, FleetView, GpuGroups
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
@@ -41,7 +42,7 @@ from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.card_life import CardLife
 from tocsin.queries.fleet_state import mix_of, workloads_of
-from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.action_state import errors_of, gpu_views
@@ -54,6 +55,7 @@ from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
+from tocsin.runtime.brain.standing import Standing, faulty_in, touched_by
 from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
@@ -80,6 +82,7 @@ class FleetMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latest: dict[str, Reading] = {}
+        self._by_host: defaultdict[str, set[str]] = defaultdict(set)
         self._unknown: set[str] = set()
         self._recalled: set[str] = set()
         self._events: dict[str, Event] = {}
@@ -95,7 +98,10 @@ class FleetMemory:
                 uuid, known = reading.gpu.uuid, self._latest.get(reading.gpu.uuid)
                 if known is None or reading.at_ms > known.at_ms:
                     self._recalled.discard(uuid)
-                self._latest[uuid] = _newer(known, reading)
+                self._latest[uuid] = newest = _newer(known, reading)
+                if known is None or known.gpu.host != newest.gpu.host:
+                    self._by_host[newest.gpu.host].add(uuid)
+                    self._leave_host(known)
             for event in batch.events:
                 # One that was taken already is not judged again when it comes a second time, or by another way.
                 if event.id in self._events or event.id not in self._recent:
@@ -119,16 +125,30 @@ class FleetMemory:
         hosts = {one.gpu.host for one in readings if not one.gpu.uuid.startswith(UNKNOWN_GPU)}
         for uuid in self._unknown - named:
             if uuid not in self._latest or self._latest[uuid].gpu.host in hosts:
-                self._latest.pop(uuid, None)
+                self._leave_host(self._latest.pop(uuid, None))
                 self._unknown.discard(uuid)
         self._unknown |= {uuid for uuid in named if uuid.startswith(UNKNOWN_GPU)}
 
     def take(self) -> Snapshot:
         """The newest readings, and the events since the last call, by instant."""
         with self._lock:
-            events = tuple(sorted(self._events.values(), key=lambda event: (event.at_ms, event.id)))
-            self._events.clear()
-            return Snapshot(self._sorted(), events)
+            return Snapshot(self._sorted(), self._taken())
+
+    def take_events(self) -> tuple[Event, ...]:
+        """The events since the last call of this or of `take`, by instant."""
+        with self._lock:
+            return self._taken()
+
+    def _taken(self) -> tuple[Event, ...]:
+        events = tuple(sorted(self._events.values(), key=lambda event: (event.at_ms, event.id)))
+        self._events.clear()
+        return events
+
+    def newest(self, gpus: Collection[str], hosts: Collection[str]) -> list[Reading]:
+        """The newest reading of each of `gpus` and of each GPU on `hosts`, by UUID."""
+        with self._lock:
+            found = set[str]().union(*(self._by_host.get(host, ()) for host in hosts))
+            return [self._latest[uuid] for uuid in sorted(found.union(gpus)) if uuid in self._latest]
 
     def events_since(self, since_ms: int) -> list[Event]:
         """Events at or after `since_ms`, taken or not; older ones are dropped."""
@@ -156,8 +176,15 @@ class FleetMemory:
         with self._lock:
             gone = [reading.gpu for reading in self._latest.values() if reading.at_ms < before_ms]
             for gpu in gone:
-                del self._latest[gpu.uuid]
+                self._leave_host(self._latest.pop(gpu.uuid))
             return gone
+
+    def _leave_host(self, reading: Reading | None) -> None:
+        if reading is not None:
+            left = self._by_host[reading.gpu.host]
+            left.discard(reading.gpu.uuid)
+            if not left:
+                del self._by_host[reading.gpu.host]
 
     @property
     def count(self) -> int:
@@ -283,6 +310,7 @@ class Brain:
         self._expected = Expectations(parts.forecasts, models, store, journal, metrics, clock)
         self._counted: Counter[str] = Counter()
         self._guard, self._acting = threading.Lock(), False
+        self._standing: Standing | None = None
         self._start()
         for keeper in self.witnesses:
             keeper.listen(self.actions.operator.stop_for)
@@ -399,48 +427,110 @@ class Brain:
 
     def tick(self) -> None:
         """Judge the whole state once and do what follows from it."""
-        begun = self.clock.monotonic()
-        with self._guard:
-            now = self.clock.now_ms()
-            self.owners.forget(self.memory.forget(now - FORGET_MS))
-            self._look_ahead(now)
-            snapshot = self.memory.take()
-            predictions = self.forecasts.current(now)
-            evaluation = self._engine.step(self._inputs(now, snapshot, predictions))
-            for reason, dropped in evaluation.dropped.items():
-                self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
-            ruled = self._foretelling.levelled(self.recorder.continued(evaluation.active), now)
-            planned = self.recorder.continued(self.proposals.findings)
-            self.active = [*ruled, *planned]
-            nodes, blind = self.managers.nodes(), self.managers.blind()
-            workloads = workloads_of(snapshot.readings, nodes, blind=blind)
-            topology = self._topology_now(snapshot.readings, nodes, workloads)
-            events = self.memory.events_since(now - EVENT_MEMORY_MS)
-            settling = now < self._started_today(now) + self.settings.actions.boot_grace_seconds * SECOND
-            self.incidents = [
-                *self._open.step(ruled, events, topology, now, keep_gone=settling),
-                *alone(planned),
-            ]
-            if self.journal.leads:
-                self._record([] if settling else self.recorder.continued(evaluation.cleared), keep_gone=settling)
-                view = self._view(now, snapshot.readings, nodes, blind, workloads)
-                self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
-                self._checkpoint()
-            else:
-                # On standby all is judged and nothing recorded: the active brain does that.
-                self._lead()
-        self.evaluations += 1
+        with self._guard, self._timed():
+            self._evaluate()
         self.evaluated_at = self.clock.monotonic()
-        self.metrics.observe("tocsin_rule_evaluation_seconds", self.evaluated_at - begun)
 
-    def _record(self, cleared: Sequence[Finding], *, keep_gone: bool) -> None:
-        """Put on record what this evaluation changed; `cleared` are findings that hold no more."""
+    def judge_events(self) -> None:
+        """Judge the events that came since the last evaluation alone, and do what follows from them."""
+        with self._guard, self._timed():
+            standing = self._standing_now()
+            if standing is None:
+                self._evaluate()
+            elif events := self.memory.take_events():
+                self._judge(standing, events)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun = self.clock.monotonic()
+        yield
+        self.evaluations += 1
+        self.metrics.observe("tocsin_rule_evaluation_seconds", self.clock.monotonic() - begun)
+
+    def _standing_now(self) -> Standing | None:
+        """What events can be judged against; None where all is to be judged: at the start, on standby, where this brain
+        has just begun to act, and where the last look is too old."""
+        now, standing = self.clock.now_ms(), self._standing
+        most_ms = 2 * round(self.settings.rules.evaluate_seconds * SECOND)
+        recent = standing is not None and 0 <= now - standing.at_ms <= most_ms
+        return standing if recent and not self._settling(now) and self.may_act() is self._acting else None
+
+    def _settling(self, now_ms: int) -> bool:
+        return now_ms < self._started_today(now_ms) + self.settings.actions.boot_grace_seconds * SECOND
+
+    def _evaluate(self) -> None:
+        now = self.clock.now_ms()
+        self.owners.forget(self.memory.forget(now - FORGET_MS))
+        self._look_ahead(now)
+        snapshot = self.memory.take()
+        predictions = self.forecasts.current(now)
+        evaluation = self._engine.step(self._inputs(now, snapshot, predictions))
+        nodes, blind = self.managers.nodes(), self.managers.blind()
+        workloads = workloads_of(snapshot.readings, nodes, blind=blind)
+        topology = self._topology_now(snapshot.readings, nodes, workloads)
+        settling = self._settling(now)
+        self._conclude(evaluation, now, topology, settling=settling)
+        if not self.journal.leads:
+            # On standby all is judged and nothing recorded: the active brain does that.
+            self._lead()
+            return
+        changed = self._record([] if settling else self.recorder.continued(evaluation.cleared), keep_gone=settling)
+        gpus = gpu_views(
+            snapshot.readings,
+            self.active,
+            nodes,
+            workloads,
+            recalled=self.memory.is_recalled,
+            counts=lambda gpu: self._counts(gpu, nodes, now),
+        )
+        faulty, groups = faulty_in(self.active), GpuGroups(gpus)
+        self._standing = Standing(now, predictions, topology, workloads, nodes, faulty, groups)
+        view = self._view(now, self._standing, blind)
+        self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
+        self._save(changed)
+        self._checkpoint()
+
+    def _judge(self, standing: Standing, events: Sequence[Event]) -> None:
+        now = self.clock.now_ms()
+        readings = self.memory.newest((), {event.host for event in events})
+        evaluation = self._engine.judge_events(Inputs(now, readings, events))
+        self._conclude(evaluation, now, standing.topology)
+        changed = self._record(self.recorder.continued(evaluation.cleared), keep_gone=False)
+        nodes = self.managers.nodes()
+        self._standing = standing = standing.after(
+            events,
+            self.active,
+            nodes,
+            self.memory.newest,
+            recalled=self.memory.is_recalled,
+            counts=lambda gpu: self._counts(gpu, nodes, now),
+        )
+        view = self._view(now, standing, self.managers.blind())
+        self._count(self.actions.step_alone(view, touched_by(events, self.incidents), standing.predictions))
+        self._save(changed)
+
+    def _conclude(self, evaluation: Evaluation, now_ms: int, topology: Topology, *, settling: bool = False) -> None:
+        """What holds by `evaluation`, and the incidents that it makes."""
+        for reason, dropped in evaluation.dropped.items():
+            self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
+        ruled = self._foretelling.levelled(self.recorder.continued(evaluation.active), now_ms)
+        planned = self.recorder.continued(self.proposals.findings)
+        self.active = [*ruled, *planned]
+        events = self.memory.events_since(now_ms - EVENT_MEMORY_MS)
+        self.incidents = [
+            *self._open.step(ruled, events, topology, now_ms, keep_gone=settling),
+            *alone(planned),
+        ]
+
+    def _record(self, cleared: Sequence[Finding], *, keep_gone: bool) -> list[Finding]:
+        """Put on record what this evaluation changed; `cleared` are findings that hold no more. Returns what the store
+        is to have of it, once what follows has begun: a store that is slow holds up no action."""
         resting = self._open.resting
         opened = self.recorder.record(self.active, self.incidents, keep_gone=keep_gone, resting=resting)
         self._foretelling.opened(opened)
         for finding in opened:
             self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
-        self._save([*opened, *cleared])
+        return [*opened, *cleared]
 
     def follow(self) -> None:
         """On standby: take in what the active brain has put on record."""
@@ -517,32 +607,18 @@ class Brain:
             )
             log.warning("findings wait for the store", findings=len(self._unsaved), error=str(error))
 
-    def _view(
-        self,
-        now_ms: int,
-        readings: Sequence[Reading],
-        nodes: Mapping[str, NodeState],
-        blind: bool,
-        workloads: Mapping[str, JobOnGpu],
-    ) -> FleetView:
+    def _view(self, now_ms: int, standing: Standing, blind: bool) -> FleetView:
         active = self._lead()
-        gpus = gpu_views(
-            readings,
-            self.active,
-            nodes,
-            workloads,
-            recalled=self.memory.is_recalled,
-            counts=lambda gpu: self._counts(gpu, nodes, now_ms),
-        )
         return FleetView(
             now_ms=now_ms,
             started_ms=self._started_today(now_ms),
-            gpus=gpus,
+            gpus=standing.groups.gpus,
+            groups=standing.groups,
             findings={finding.id: finding for finding in self.active},
             incidents=tuple(self.incidents),
             confirmations=self._confirmations.update(self.active, now_ms),
             pools={pool.name: pool for pool in self._pools()},
-            nodes=nodes,
+            nodes=standing.nodes,
             blind=blind,
             errors=errors_of(self.memory.events_since(now_ms - EVENT_MEMORY_MS)),
             figures={f"{name}|fleet": value for name, value in self._engine.figures.items()},

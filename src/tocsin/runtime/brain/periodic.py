@@ -18,6 +18,7 @@ MAX_WAIT_SECONDS = 0.05
 class Periodic:
     """Calls `work` every `seconds` of `clock` in a thread of its own, and at once when `wake` is set, until stopped.
 
+    Where it is woken before its time it calls `on_wake` instead, if that is given.
     Late calls are not made up for. A failure of `work` is logged, counted and told to `on_failure` with the name, and
     the next call is made on time.
     """
@@ -30,6 +31,7 @@ class Periodic:
         clock: Clock,
         on_failure: Callable[[str], None] = lambda _name: None,
         wake: threading.Event | None = None,
+        on_wake: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
         self._work = work
@@ -38,6 +40,7 @@ class Periodic:
         self._on_failure = on_failure
         self._stop = threading.Event()
         self._wake = wake or threading.Event()
+        self._on_wake = on_wake or work
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.calls = 0
         self.failures = 0
@@ -66,12 +69,13 @@ class Periodic:
             if wait <= 0:
                 due = max(due + self.seconds, self._clock.monotonic())
             if not self._stop.is_set():
-                self.once()
+                self.once(self._work if wait <= 0 else self._on_wake)
 
-    def once(self) -> None:
+    def once(self, work: Callable[[], None] | None = None) -> None:
+        """Call `work`, by default what it calls when it is time."""
         self.calls += 1
         try:
-            self._work()
+            (work or self._work)()
         except Exception:
             self.failures += 1
             self._on_failure(self.name)
