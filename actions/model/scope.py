@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope, is_disruptive
-from tocsin.actions.model.view import FleetView, GpuView
+from tocsin.actions.model.view import FleetView, GpuView, Taken
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.decision import (
     Decision,
@@ -86,6 +86,16 @@ def taken_out(decision: Decision, view: FleetView) -> frozenset[str]:
     """
     if not is_disruptive(decision.action):
         return frozenset()
+    known = view.groups.taken.get(decision.key)
+    if known is not None and known.decision is decision:
+        return known.gpus
+    found = _taken_out(decision, view)
+    if decision.subject.kind in _SMALL and not isinstance(decision.parameters, MigrateParameters):
+        view.groups.taken[decision.key] = Taken(decision, hosts_of(decision.subject, view), found)
+    return found
+
+
+def _taken_out(decision: Decision, view: FleetView) -> frozenset[str]:
     members = _left(decision, view) or affected(decision, view)
     if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:
         going = named_host(decision)

@@ -13,6 +13,7 @@ from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Foresight
+from tocsin.domain.decision import Decision
 from tocsin.domain.finding import Finding, Incident
 from tocsin.domain.fleet_share import RestOfFleet
 from tocsin.domain.grouping import grouped
@@ -77,6 +78,15 @@ class PoolMembers:
         return PoolMembers(sound, tuple(read_ms))
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The GPUs that a decision about a GPU or a host takes out of service, by UUID, and its hosts."""
+
+    decision: Decision
+    hosts: frozenset[str]
+    gpus: frozenset[str]
+
+
 OptedIn = tuple[tuple[str, ...], str]
 """The pools and the label by which GPUs are managed."""
 
@@ -89,6 +99,8 @@ class GpuGroups:
         self._managed: dict[OptedIn, frozenset[str]] = {}
         self._managed_counted: dict[OptedIn, frozenset[str]] = {}
         self._pools: dict[str, PoolMembers] = {}
+        self.taken: dict[str, Taken] = {}
+        """By the key of the decision; `scope.taken_out` fills it."""
 
     @cached_property
     def physical(self) -> Mapping[str, GpuView]:
@@ -124,6 +136,11 @@ class GpuGroups:
     def counted_in(self) -> Mapping[str, int]:
         return {pool: sum(member.counted for member in members) for pool, members in self.by_pool.items()}
 
+    def prepared(self) -> GpuGroups:
+        """These groups, the larger of them worked out by now."""
+        _ = self.by_host, self.flagged, self.counted, self.counted_in
+        return self
+
     def changed(self, views: Mapping[str, GpuView]) -> GpuGroups:
         """The groups of the same GPUs where some are as `views` has them, or new: worked out for these alone."""
         made = GpuGroups({**self.gpus, **views})
@@ -146,6 +163,11 @@ class GpuGroups:
         )
         for key, known in self._managed.items():
             made._managed[key] = _set_with(known, views, lambda view, key=key: _is_managed(view, *key))
+        made.taken = {
+            key: one
+            for key, one in self.taken.items()
+            if one.hosts.isdisjoint(hosts) and one.decision.subject.name not in views
+        }
         for name, known in self._pools.items():
             made._pools[name] = known.changed([view for view in views.values() if view.gpu.pool == name])
         return made

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 from tocsin.domain.alert_level import AlertLevel
@@ -471,6 +472,7 @@ class DecisionState(StrEnum):
     """Its cause ended, or its time box ran out, before it ran."""
 
 
+@lru_cache(maxsize=16_384)
 def id_of(key: str) -> str:
     """The id of the decision with idempotency key `key`."""
     return hashlib.sha256(key.encode()).hexdigest()[:16]

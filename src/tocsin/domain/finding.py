@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.phrase import Phrase, in_chinese
@@ -125,6 +126,7 @@ def evidence_of(name: str, said: Phrase, at_ms: int, value: float | None = None)
     return Evidence(name, str(said), at_ms, value, in_chinese(said))
 
 
+@lru_cache(maxsize=16_384)
 def finding_id(rule: str, subject: str, started_ms: int) -> str:
     """The id of the finding of `rule` about the subject with that key, since `started_ms`."""
     return hashlib.sha256(f"{rule}|{subject}|{started_ms}".encode()).hexdigest()[:16]

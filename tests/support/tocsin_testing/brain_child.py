@@ -8,11 +8,13 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.runtime.brain.assembly import run_brain
 from tocsin.runtime.interpreter import steady
+from tocsin_testing import stopwatch
 
 PRELOADED = [
     *(f"tocsin_testing.{name}" for name in ("brain_child", "killed_agent", "killed_store")),
@@ -31,16 +33,17 @@ def context() -> ForkServerContext:
 
 def spawn_brain(settings: Settings) -> BaseProcess:
     """Start a brain and wait for nothing: its port is the one of the settings."""
-    process = context().Process(target=_serve, args=(settings, None))
+    process = context().Process(target=_serve, args=(settings, None, None))
     process.start()
     return process
 
 
-def start_brain(settings: Settings) -> tuple[BaseProcess, str]:
-    """Start a brain; returns its process and the URL of its API. Raises EOFError where it dies first."""
+def start_brain(settings: Settings, marks: Path | None = None) -> tuple[BaseProcess, str]:
+    """Start a brain; returns its process and the URL of its API. Raises EOFError where it dies first. With `marks` it
+    says in that file when it does what, as `tocsin_testing.stopwatch` has it."""
     start = context()
     here, there = start.Pipe(duplex=False)
-    process = start.Process(target=_serve, args=(settings, there))
+    process = start.Process(target=_serve, args=(settings, there, marks))
     process.start()
     there.close()
     try:
@@ -51,7 +54,9 @@ def start_brain(settings: Settings) -> tuple[BaseProcess, str]:
         here.close()
 
 
-def _serve(settings: Settings, pipe: Connection | None) -> None:
+def _serve(settings: Settings, pipe: Connection | None, marks: Path | None) -> None:
+    if marks is not None:
+        stopwatch.install(marks)
     clock = SystemClock()
     with steady(clock):
         run_brain(settings, clock, threading.Event(), _teller(pipe))

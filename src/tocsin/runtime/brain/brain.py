@@ -55,7 +55,7 @@ from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
-from tocsin.runtime.brain.standing import Standing, faulty_in, touched_by
+from tocsin.runtime.brain.standing import Standing, faulty_in, touched_by, work_on_unseen
 from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
@@ -459,36 +459,52 @@ class Brain:
         return now_ms < self._started_today(now_ms) + self.settings.actions.boot_grace_seconds * SECOND
 
     def _evaluate(self) -> None:
+        """One evaluation. Events that come meanwhile are judged between its parts, against what the last one saw."""
         now = self.clock.now_ms()
         self.owners.forget(self.memory.forget(now - FORGET_MS))
         self._look_ahead(now)
-        snapshot = self.memory.take()
-        predictions = self.forecasts.current(now)
-        evaluation = self._engine.step(self._inputs(now, snapshot, predictions))
+        readings, predictions = self.memory.latest(), self.forecasts.current(now)
         nodes, blind = self.managers.nodes(), self.managers.blind()
-        workloads = workloads_of(snapshot.readings, nodes, blind=blind)
-        topology = self._topology_now(snapshot.readings, nodes, workloads)
-        settling = self._settling(now)
+        workloads = workloads_of(readings, nodes, blind=blind)
+        now = self._after_events(now)
+        topology = self._topology_now(readings, nodes, workloads)
+        now = self._after_events(now)
+        inputs = self._inputs(now, readings, predictions)
+        now, settling = self._after_events(now), self._settling(now)
+        inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
+        evaluation = self._engine.step(inputs)
         self._conclude(evaluation, now, topology, settling=settling)
         if not self.journal.leads:
             # On standby all is judged and nothing recorded: the active brain does that.
             self._lead()
             return
         changed = self._record([] if settling else self.recorder.continued(evaluation.cleared), keep_gone=settling)
+        now = self._after_events(now)
+        readings = self.memory.latest()
+        workloads = {**work_on_unseen(readings, workloads), **workloads}
         gpus = gpu_views(
-            snapshot.readings,
+            readings,
             self.active,
             nodes,
             workloads,
             recalled=self.memory.is_recalled,
             counts=lambda gpu: self._counts(gpu, nodes, now),
         )
-        faulty, groups = faulty_in(self.active), GpuGroups(gpus)
-        self._standing = Standing(now, predictions, topology, workloads, nodes, faulty, groups)
+        groups = GpuGroups(gpus).prepared()
+        self._standing = Standing(now, predictions, topology, workloads, nodes, faulty_in(self.active), groups)
+        now = self._after_events(now)
         view = self._view(now, self._standing, blind)
         self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
         self._save(changed)
         self._checkpoint()
+
+    def _after_events(self, now_ms: int) -> int:
+        """Judge what has come since `now_ms`; returns the instant to go on at."""
+        standing = self._standing_now()
+        if standing is None or not (events := self.memory.take_events()):
+            return now_ms
+        self._judge(standing, events)
+        return max(now_ms, self.clock.now_ms())
 
     def _judge(self, standing: Standing, events: Sequence[Event]) -> None:
         now = self.clock.now_ms()
@@ -554,11 +570,11 @@ class Brain:
             # With a database that is away what is known stays as it is.
             log.info("the journal cannot be followed", problem=str(error))
 
-    def _inputs(self, now_ms: int, snapshot: Snapshot, predictions: Sequence[Prediction]) -> Inputs:
-        mix, repaired = self._mix(snapshot), self.actions.controls().repaired
-        before = self.versions.look(snapshot.readings, now_ms)
-        pools = list(self._pools())
-        return Inputs(now_ms, snapshot.readings, snapshot.events, predictions, pools, mix, repaired, before)
+    def _inputs(self, now_ms: int, readings: Sequence[Reading], predictions: Sequence[Prediction]) -> Inputs:
+        """What an evaluation sees, but for the events."""
+        mix, repaired = self._mix(readings), self.actions.controls().repaired
+        before = self.versions.look(readings, now_ms)
+        return Inputs(now_ms, readings, (), predictions, list(self._pools()), mix, repaired, before)
 
     def _topology_now(
         self, readings: Sequence[Reading], nodes: Mapping[str, NodeState], workloads: Mapping[str, JobOnGpu]
@@ -589,9 +605,9 @@ class Brain:
         started_ms = now_ms - round((self.clock.monotonic() - self._begun) * SECOND)
         return started_ms if abs(started_ms - self.started_ms) > STEP_MS else self.started_ms
 
-    def _mix(self, snapshot: Snapshot) -> Sequence[TaskClass]:
+    def _mix(self, readings: Sequence[Reading]) -> Sequence[TaskClass]:
         """The kinds of tasks that may come: as planners take it."""
-        return mix_of(self.settings.fragmentation.task_mix, snapshot.readings)[0]
+        return mix_of(self.settings.fragmentation.task_mix, readings)[0]
 
     def _save(self, findings: list[Finding]) -> None:
         """Store findings; a store that does not answer holds up no action, and they are written later."""

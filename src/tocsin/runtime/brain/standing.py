@@ -49,16 +49,17 @@ class Standing:
         faulty = faulty_in(active)
         hosts = {event.host for event in events} | _turned(self.nodes, nodes)
         readings = newest(faulty ^ self.faulty, hosts - {""})
-        new = {one.gpu.uuid: _unseen(one) for one in readings if one.gpu.uuid not in self.workloads}
+        new = work_on_unseen(readings, self.workloads)
         workloads = {**self.workloads, **new} if new else self.workloads
         views = gpu_views(readings, active, nodes, workloads, recalled=recalled, counts=counts)
         groups = self.groups.changed(views) if views else self.groups
         return replace(self, workloads=workloads, nodes=nodes, faulty=faulty, groups=groups)
 
 
-def _unseen(reading: Reading) -> JobOnGpu:
-    """The work on a GPU that no evaluation has seen: whether its job is elsewhere too shows the next one."""
-    return JobOnGpu(known=not reading.owners)
+def work_on_unseen(readings: Sequence[Reading], seen: Mapping[str, JobOnGpu]) -> dict[str, JobOnGpu]:
+    """The work on GPUs that are not among those `seen`: whether its job is elsewhere too shows the next evaluation."""
+    new = (one for one in readings if one.gpu.uuid not in seen)
+    return {one.gpu.uuid: JobOnGpu(known=not one.owners) for one in new}
 
 
 def _turned(before: Mapping[str, NodeState], now: Mapping[str, NodeState]) -> set[str]:
