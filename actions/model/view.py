@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from tocsin.actions.model.alert_silences import AlertSilences
@@ -161,15 +161,15 @@ class GpuGroups:
             counted=counted,
             counted_in=counted_in,
         )
-        for key, known in self._managed.items():
-            made._managed[key] = _set_with(known, views, lambda view, key=key: _is_managed(view, *key))
+        for (opted, label), known in self._managed.items():
+            made._managed[opted, label] = _set_with(known, views, partial(_is_managed, opted, label))
         made.taken = {
             key: one
             for key, one in self.taken.items()
             if one.hosts.isdisjoint(hosts) and one.decision.subject.name not in views
         }
-        for name, known in self._pools.items():
-            made._pools[name] = known.changed([view for view in views.values() if view.gpu.pool == name])
+        for name, members in self._pools.items():
+            made._pools[name] = members.changed([view for view in views.values() if view.gpu.pool == name])
         return made
 
     def _moves(self, uuid: str, view: GpuView) -> bool:
@@ -182,7 +182,7 @@ class GpuGroups:
         key = tuple(pools), label
         if key not in self._managed:
             self._managed[key] = frozenset(
-                uuid for uuid, view in self.physical.items() if _is_managed(view, *key)
+                uuid for uuid, view in self.physical.items() if _is_managed(*key, view)
             )
         return self._managed[key]
 
@@ -201,7 +201,7 @@ class GpuGroups:
         return self._pools[name]
 
 
-def _is_managed(view: GpuView, pools: Collection[str], label: str) -> bool:
+def _is_managed(pools: Collection[str], label: str, view: GpuView) -> bool:
     return view.gpu.pool in pools or view.has_label(label)
 
 
