@@ -11,7 +11,6 @@ from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, ManualClock
 from tocsin.domain.reading import Gpu, Owner, Reading
-from tocsin.queries.fleet_state import workloads_of
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain import assembly
 from tocsin.runtime.brain.assembly import open_brain
@@ -72,8 +71,8 @@ def test_pods_of_one_job_on_two_nodes_are_one_job_to_the_brain(tmp_path: Path, m
     brain.managers.look()
     assert service.same_jobs(["GPU-0"]) == {"GPU-0", "GPU-1"}
     assert service.same_jobs(["GPU-2"]) == {"GPU-2"}
-    readings, nodes = brain.memory.latest(), brain.managers.nodes()
-    workloads = workloads_of(readings, nodes, blind=brain.managers.blind())
-    view = brain._view(clock.now_ms(), readings, nodes, brain.managers.blind(), workloads)
-    assert [view.gpus[f"GPU-{n}"].job for n in range(3)] == ["pods ns/job/train"] * 2 + ["pod p2"]
+    brain.tick()
+    assert brain._standing is not None
+    gpus = brain._standing.groups.gpus
+    assert [gpus[f"GPU-{n}"].job for n in range(3)] == ["pods ns/job/train"] * 2 + ["pod p2"]
     running.stop()
