@@ -102,9 +102,7 @@ class GuardEvaluation:
             if record.waiting:
                 self._decision_log.note_all(self._evaluated(record, view, now_ms, own))
 
-    def _evaluated(
-        self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]
-    ) -> list[Draft]:
+    def _evaluated(self, record: LedgerEntry, view: FleetView, now_ms: int, own: tuple[Verdict, ...]) -> list[Draft]:
         """The entries to make of what the guards say now."""
         decision, drafts = record.decision, list[Draft]()
         verdicts = (*evaluate_guards(decision, view, now_ms), *own)

@@ -684,9 +684,7 @@ def draft_of(decision: Decision) -> Draft:
 
 def draft_of_verdicts(record: LedgerEntry, verdicts: tuple[Verdict, ...], overall: str, **more: Any) -> Draft:
     """The entry of what the guards say."""
-    return draft_about(
-        EntryKind.VERDICT, record.decision, overall=overall, verdicts=dump_verdicts(verdicts), **more
-    )
+    return draft_about(EntryKind.VERDICT, record.decision, overall=overall, verdicts=dump_verdicts(verdicts), **more)
 
 
 def draft_of_end(record: LedgerEntry, state: DecisionState, reason: str, renew: bool, reason_zh: str = "") -> Draft:

@@ -181,9 +181,7 @@ class GpuGroups:
     def managed(self, pools: Iterable[str], label: str) -> frozenset[str]:
         key = tuple(pools), label
         if key not in self._managed:
-            self._managed[key] = frozenset(
-                uuid for uuid, view in self.physical.items() if _is_managed(*key, view)
-            )
+            self._managed[key] = frozenset(uuid for uuid, view in self.physical.items() if _is_managed(*key, view))
         return self._managed[key]
 
     def managed_and_counted(self, pools: Iterable[str], label: str) -> frozenset[str]:
