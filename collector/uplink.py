@@ -17,11 +17,12 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from itertools import cycle
 from typing import Any, Protocol
 
 import httpx2
 
-from tocsin.client.moved import moved_to
+from tocsin.client.moved import ASSIGNED_ONLY, moved_to
 from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
@@ -45,7 +46,8 @@ MAX_RETRY_AFTER_SECONDS = 3600.0
 MOST_MOVES = 3
 """Times that brains may send the agent on before one takes what it has; more is two that name each other."""
 BACK_AFTER = 5
-"""Failures in a row at another cell's brain after which the agent asks at its own address again."""
+"""Failures in a row after which an agent at another cell's brain asks at its own address again, and one at its own
+address asks the other cells whose its host is."""
 MAX_REQUESTS_PER_BATCH = 64
 """Requests spent on finding the bad lines of one refused body; what is then still unclear is parked whole."""
 
@@ -72,12 +74,13 @@ class PushTarget:
 class _Again:
     """Not now: nothing was acknowledged; `after` is what the receiver asked to wait, in seconds.
 
-    `slow` is a receiver that took the whole time and gave no answer.
+    `slow` is a receiver that took the whole time and gave no answer, `moved` one that named another to go on at.
     """
 
     reason: str
     after: float | None = None
     slow: bool = False
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ class Uplink:
         if target.token:
             headers["Authorization"] = f"Token {target.token}"
         self._target, self._moves = target, 0
+        self._others = cycle([one for one in target.cell_urls if one.rstrip("/") != target.url.rstrip("/")] or [""])
         self._write = self._home = _write_url(target)
         self._tls = target.tls
         context = self._tls.context if self._tls is not None else None
@@ -228,7 +232,8 @@ class Uplink:
         begun = self._clock.monotonic()
         answer: _Answer
         try:
-            response = self._client.post(self._write, content=body, headers={"Content-Encoding": "gzip"})
+            headers = {"Content-Encoding": "gzip"} | ({ASSIGNED_ONLY: "1"} if self._write != self._home else {})
+            response = self._client.post(self._write, content=body, headers=headers)
         except httpx2.HTTPError as error:
             slow = isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout)
             answer = _Again(f"{type(error).__name__}: {error}", slow=slow)
@@ -245,10 +250,12 @@ class Uplink:
             return None
         body = _json(response)
         reason = f"HTTP {status}: {_message(body) or response.text[:200]}"
-        if (url := moved_to(status, response.content, self._target.cell_urls)) and self._moves < MOST_MOVES:
+        if (
+            url := moved_to(status, response.content, (*self._target.cell_urls, self._target.url))
+        ) and self._moves < MOST_MOVES:
             self._moves += 1
             self._write = _write_url(replace(self._target, url=url))
-            return _Again(f"{reason}; it goes on there", after=0.0)
+            return _Again(f"{reason}; it goes on there", after=0.0, moved=True)
         if status in _TRY_AGAIN or not 400 <= status < 500:
             return _Again(reason, self._retry_after(response.headers.get("Retry-After", "")))
         bad, total = _rejected(body, lines)
@@ -270,12 +277,22 @@ class Uplink:
         seconds = why.after if why.after is not None else growing * self._jitter.uniform(0.5, 1.0)
         self._not_before = self._clock.monotonic() + seconds
         self._failures += 1
-        if self._failures >= BACK_AFTER and self._write != self._home:
-            self._write, self._moves = self._home, 0
+        if self._failures >= BACK_AFTER and not why.moved:
+            self._turn()
         if why.slow:
             self._body_bytes = max(self._body_bytes // 2, MIN_BODY_BYTES)
         tell = _log.warning if self._failures == 1 else _log.debug
         tell("push failed, readings stay in the spool", reason=why.reason, retry_seconds=round(seconds, 1))
+
+    def _turn(self) -> None:
+        """From another cell's brain back to the own address; from there, where nobody answers, soon to the next other
+        cell's, which knows whose the host is by now."""
+        at_home, other = self._write == self._home, next(self._others) if self._write == self._home else ""
+        self._write, self._moves = self._home, 0
+        if at_home and other:
+            self._write = _write_url(replace(self._target, url=other))
+            self._not_before = self._clock.monotonic() + FIRST_PAUSE_SECONDS
+            self._body_bytes = MIN_BODY_BYTES
 
     def _succeeded(self) -> None:
         if self._failures:

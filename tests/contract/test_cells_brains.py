@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tocsin.client.models_cells import AnswerState
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import InputError
+from tocsin.journal.postgres.fleet import FleetDatabase
 from tocsin.runtime.brain.assembly import run_brain
 from tocsin_testing import servers
 from tocsin_testing.cell_brains import Cell, until
@@ -52,6 +54,27 @@ def test_two_cells_are_one_fleet(tmp_path: Path, database: servers.Postgres) -> 
         gone = next(answer for answer in left.cells if answer.cell == "west")
         assert gone.state is AnswerState.UNREACHABLE
         assert [known.active for known in one.cells() if known.name == "east"] == [True]
+    east.stop()
+
+
+def test_hosts_by_hashing_go_to_the_other_cell_once_theirs_is_gone(tmp_path: Path, database: servers.Postgres) -> None:
+    east, west = (Cell(tmp_path / name, database.url, name, hash=True, gone_seconds=600) for name in ("east", "west"))
+    hosts = [f"node-{n}" for n in range(20)]
+
+    def taken(cell: Cell) -> set[str]:
+        return {host for host in hosts if cell.write(host) == 204}
+
+    with Client(east.url) as one, Client(west.url) as two:
+        until(lambda: one.ready().ready and two.ready().ready)
+        until(lambda: not taken(east) & taken(west))
+        before = taken(east), taken(west)
+        assert all(before)
+        assert before[0] | before[1] == set(hosts), "each is somewhere"
+        west.stop()
+        assert taken(east) == before[0], "an outage moves nothing"
+        with closing(FleetDatabase(database.url, "gpus")) as fleet, closing(fleet.database.line()) as line:
+            line.ask("UPDATE cell SET counted_at = clock_timestamp() - interval '601 seconds' WHERE name = 'west'")
+        until(lambda: taken(east) == set(hosts))
     east.stop()
 
 

@@ -170,18 +170,21 @@ def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str
     return "\n".join(lines), rejected
 
 
-def own_hosts(text: str, cells: CellService) -> tuple[str, list[RejectedLine]]:
+def own_hosts(text: str, cells: CellService, *, sure: bool = False) -> tuple[str, list[RejectedLine]]:
     """`text` with the lines of hosts of other cells left empty, and those lines.
 
     Raises ApiError 421, which names the other cell and its URL, where no line is left: whoever speaks for one host goes
-    on there, with all that it has.
+    on there, with all that it has. Where it is to be `sure`, it also raises for a host that is nobody's: whose own
+    cell does not answer for a while must not become this one's by asking here.
     """
-    if not cells.assigned():
+    if not cells.assigned() and not sure:
         return text, []
     lines, rejected, where, heads = list[str](), list[RejectedLine](), None, _Heads()
     for number, line in enumerate(text.split("\n"), start=1):
         host = _host_of(line, heads)
         home = cells.elsewhere(host) if host else None
+        if sure and host and home is None and not cells.has(host):
+            raise not_assigned(host)
         lines.append("" if home else line)
         if home:
             where = host, *home
@@ -196,6 +199,11 @@ def other_cell(host: str, cell: str, url: str) -> ApiError:
     """That `host` is another cell's, and where that is reached."""
     message = f"host {host[:100]!r} belongs to cell {cell}: its brain is at {url}"
     return ApiError(MISDIRECTED, OTHER_CELL, message, {"host": host[:100], "cell": cell, "url": url})
+
+
+def not_assigned(host: str) -> ApiError:
+    """That `host` is no cell's by what is set, and this one does not take it from its own."""
+    return ApiError(MISDIRECTED, "not_assigned", f"host {host[:100]!r} is not assigned to this cell")
 
 
 def _host_of(line: str, heads: _Heads) -> str:
@@ -269,6 +277,8 @@ class Upload:
     who: Principal
     client: str
     precision: str
+    sure: bool = False
+    """Whether only hosts that are this cell's by what is set may be kept."""
 
 
 T = TypeVar("T")
@@ -368,7 +378,7 @@ def _next(upload: Upload, parts: Iterator[bytes], before: int) -> tuple[IngestRe
         return None
     text, undecodable = decode(part)
     text, foreign = own_lines(text, upload.who, upload.service.owner_against)
-    text, misdirected = own_hosts(text, upload.service.cells)
+    text, misdirected = own_hosts(text, upload.service.cells, sure=upload.sure)
     kept = upload.service.ingest(text, upload.precision)
     found = sorted([*undecodable, *foreign, *misdirected, *kept.rejected], key=lambda line: line.number)
     rejected = [RejectedLine(number=line.number + before, problem=line.problem) for line in found]

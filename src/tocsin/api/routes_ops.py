@@ -15,10 +15,11 @@ from tocsin import __version__
 from tocsin.api.auth import WRITERS, Viewer, Writer
 from tocsin.api.dependencies import ServiceDep, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
-from tocsin.api.ingest import Ingest, Upload, other_cell
+from tocsin.api.ingest import Ingest, Upload, not_assigned, other_cell
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
 from tocsin.client.control import IngestResult, OrderTaken, Readiness
+from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.client.wire import Wire, Wired
 from tocsin.domain.order import Order, OrderReport
 from tocsin.store.line_protocol.decode import NANOSECONDS
@@ -133,7 +134,7 @@ async def _kept(request: Request, service: Service, who: Principal, precision: s
     encoding = request.headers.get("content-encoding", "").strip().lower()
     client = request.client.host if request.client is not None else ""
     ingest: Ingest = request.app.state.ingest
-    result = await ingest.take(Upload(service, who, client, precision), body, encoding)
+    result = await ingest.take(Upload(service, who, client, precision, is_sure(request)), body, encoding)
     if result.rejected:
         raise _partial(result)
     return Response(status_code=204)
@@ -175,6 +176,11 @@ class PlainWrite(BaseRoute):
         await answer(scope, receive, send)
 
 
+def is_sure(request: Request) -> bool:
+    """Whether an agent asks that is not at its own address, and so for what is set alone."""
+    return ASSIGNED_ONLY in request.headers
+
+
 orders_router = APIRouter(
     generate_unique_id_function=operation_id,
     prefix="/v1/orders",
@@ -187,22 +193,26 @@ Host = Annotated[str, Query(min_length=1, max_length=253, description="Node that
 OrderId = Annotated[str, Path(min_length=1, max_length=64, description="Id of an order.")]
 
 
-def _own(service: Service, who: Principal, host: str) -> None:
+def _own(service: Service, who: Principal, host: str, request: Request) -> None:
     if not who.speaks_for(host):
         raise ApiError(403, "other_host", f"{who.name} may not speak for node {host}")
     if home := service.cells.elsewhere(host):
         raise other_cell(host, *home)
+    if is_sure(request) and not service.cells.has(host):
+        raise not_assigned(host)
 
 
 @orders_router.get("")
-def orders(service: ServiceDep, who: Writer, host: Host) -> list[Wired[Order]]:
+def orders(request: Request, service: ServiceDep, who: Writer, host: Host) -> list[Wired[Order]]:
     """What the agent of a node is asked for now, what gives back first; asking renews the leases of what stands."""
-    _own(service, who, host)
+    _own(service, who, host, request)
     return service.orders(host)
 
 
 @orders_router.post("/{order_id}/report", dependencies=[Depends(require_json)], responses=documented(409, 413, 415))
-def report(service: ServiceDep, who: Writer, order_id: OrderId, sent: Wired[OrderReport]) -> OrderTaken:
+def report(
+    request: Request, service: ServiceDep, who: Writer, order_id: OrderId, sent: Wired[OrderReport]
+) -> OrderTaken:
     """How an order stands at its node."""
-    _own(service, who, sent.order.host)
+    _own(service, who, sent.order.host, request)
     return service.report_order(order_id, sent)

@@ -125,6 +125,9 @@ class CellService(Protocol):
     def assigned(self) -> bool:
         """Whether any other cell has said which hosts it has."""
 
+    def has(self, host: str) -> bool:
+        """Whether `host` is this cell's by a pattern or by hashing, and not only because it asks here."""
+
     def elsewhere(self, host: str) -> tuple[str, str] | None:
         """Name and URL of the other cell that has `host`; None where it is of this one."""
 

@@ -32,7 +32,8 @@ def _line(cell: KnownCell) -> str:
     state = "stale, widens no limit" if cell.stale else "fresh"
     brain = "has an active brain" if cell.held else "has no active brain"
     told = f"told of itself {cell.age_seconds:.0f} s ago ({state})"
-    return f"{cell.name}  {cell.gpus} GPUs  {cell.url}: {brain}, {told}"
+    spread = f", gone after {cell.spread:g} s, and its hosts are the others' then" if cell.spread is not None else ""
+    return f"{cell.name}  {cell.gpus} GPUs  {cell.url}: {brain}, {told}{spread}"
 
 
 @cells.command()

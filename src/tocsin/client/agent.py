@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 from urllib.parse import quote
 
 import httpx2
 from pydantic import ValidationError
 
 from tocsin.client.control import OrderTaken
-from tocsin.client.moved import moved_to
+from tocsin.client.moved import ASSIGNED_ONLY, MISDIRECTED, moved_to
 from tocsin.client.wire import adapter
 from tocsin.domain.errors import Unavailable
 from tocsin.domain.order import Order, OrderReport
 from tocsin.http_client import ClientTls, http_client
 
+BACK_AFTER = 5
+"""Failures in a row at its own address after which an agent asks the other cells (as for pushes)."""
 MOST_SHOWN = 200
 MOST_DETAIL = 1000
 
@@ -24,7 +27,8 @@ class OrderLink:
     """Speaks to one brain for one host. Every method raises Unavailable where it does not answer as it should.
 
     Belongs to one thread. `timeout` is seconds for each step of a request. Environment proxies are not used. Where the
-    brain names that of another cell, one of `cell_urls`, that one is asked until it does not answer.
+    brain names that of another cell, one of `cell_urls`, that one is asked until it does not answer. Where nobody
+    answers at its own address for long, those are asked whose the host is.
     """
 
     def __init__(
@@ -38,10 +42,13 @@ class OrderLink:
         cell_urls: Sequence[str] = (),
     ) -> None:
         self._host, self._home, self._cell_urls = host, base_url, tuple(cell_urls)
+        self._others = cycle([one for one in self._cell_urls if one.rstrip("/") != base_url.rstrip("/")] or [base_url])
+        self._failures = 0
         self._tls = tls
         self._http = http_client(
             timeout, base_url=base_url, token=token, tls=tls.context if tls is not None else None, transport=transport
         )
+        self._at_home = self._http.base_url
 
     def orders(self) -> list[Order]:
         """What this host is asked for now."""
@@ -73,15 +80,24 @@ class OrderLink:
         if self._tls is not None:
             self._tls.refresh()
         headers = {"Content-Type": "application/json"} if content is not None else {}
+        home = self._at_home
         try:
+            if self._http.base_url != home:
+                headers[ASSIGNED_ONLY] = "1"
             response = self._http.request(method, path, params=params, content=content, headers=headers)
-            if url := moved_to(response.status_code, response.content, self._cell_urls):
+            if url := moved_to(response.status_code, response.content, (*self._cell_urls, self._home)):
                 self._http.base_url = httpx2.URL(url)
                 response = self._http.request(method, path, params=params, content=content, headers=headers)
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
-            asked, self._http.base_url = self._http.base_url, httpx2.URL(self._home.rstrip("/"))
+            asked, self._failures = self._http.base_url, self._failures + 1
+            # Nobody at its own address for long: the other cells know whose the host is by now.
+            other = asked == home and self._failures >= BACK_AFTER
+            self._http.base_url = httpx2.URL(next(self._others)) if other else home
             raise Unavailable(f"no brain answers at {asked} ({error})") from None
         if response.status_code != 200:
+            if response.status_code == MISDIRECTED:
+                self._http.base_url = home
             shown = response.text[:MOST_SHOWN]
             raise Unavailable(f"{self._http.base_url} answers {response.status_code} to {path}: {shown}")
+        self._failures = 0
         return response

@@ -20,6 +20,12 @@ class CellSettings(Section):
     hosts: list[str] = Field(default_factory=list, max_length=1_000)
     """Patterns of the hosts that this cell has, such as `gpu-a*`; a host of another cell's patterns is sent there.
     Empty: those that push here."""
+    hash: bool = False
+    """Whether this cell takes its share of the hosts that no cell has by a pattern: over all cells that say so and live
+    they are spread by rendezvous hashing."""
+    gone_seconds: float = Field(default=600.0, ge=30, le=86_400)
+    """Time after which a cell that tells nothing of itself is gone, and its share goes to the others; of all cells the
+    longest counts."""
     answer_seconds: float = Field(default=2.0, gt=0, le=30)
     """How long the other cells are waited for when the whole fleet is asked for."""
     ca: Path | None = None

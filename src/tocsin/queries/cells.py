@@ -27,6 +27,7 @@ from tocsin.client.wire import adapter
 from tocsin.config.cell import CellSettings
 from tocsin.domain.clock import Clock
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
+from tocsin.domain.rendezvous import owner_of
 from tocsin.http_client import http_client
 from tocsin.journal.postgres.fleet import KnownCell
 
@@ -134,7 +135,10 @@ class CellQueries:
         ]
 
     def assigned(self) -> bool:
-        return any(one.hosts for one in self._cells() if one.name != self.name)
+        return any(one.hosts or one.spread is not None for one in self._cells() if one.name != self.name)
+
+    def has(self, host: str) -> bool:
+        return self.elsewhere(host) is None and (self._names(host) or self._settings.hash)
 
     def elsewhere(self, host: str) -> tuple[str, str] | None:
         cells = self._cells()
@@ -145,12 +149,25 @@ class CellQueries:
         return self._homes[host]
 
     def _home_of(self, host: str, cells: Sequence[KnownCell]) -> tuple[str, str] | None:
-        """What this cell names is its own, whatever others name."""
-        if any(fnmatchcase(host, pattern) for pattern in self._settings.hosts):
+        """What this cell names is its own, whatever others name; what nobody names is spread over those that say so."""
+        if self._names(host):
             return None
-        others = (one for one in cells if one.name != self.name)
+        others = [one for one in cells if one.name != self.name]
         fits = (one for one in others if any(fnmatchcase(host, pattern) for pattern in one.hosts))
-        return next(((one.name, one.url) for one in fits), None)
+        if (named := next(((one.name, one.url) for one in fits), None)) is not None or not self._settings.hash:
+            return named
+        living = {one.name: one.url for one in self._living(cells)}
+        owner = owner_of(host, living)
+        return None if owner in ("", self.name) else (owner, living[owner])
+
+    def _names(self, host: str) -> bool:
+        return any(fnmatchcase(host, pattern) for pattern in self._settings.hosts)
+
+    def _living(self, cells: Sequence[KnownCell]) -> list[KnownCell]:
+        """The cells that take a share of the hosts, and have told of themselves lately."""
+        takers = [one for one in cells if one.spread is not None or one.name == self.name]
+        patience = max([self._settings.gone_seconds, *(one.spread for one in takers if one.spread is not None)])
+        return [one for one in takers if one.age_seconds <= patience]
 
     def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
         cells = self._chosen(asked.cells)

@@ -18,6 +18,7 @@ from tocsin.client.agent import OrderLink
 from tocsin.client.client import Client
 from tocsin.client.errors import NotFound
 from tocsin.client.models_cells import AnswerState
+from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.collector.spool import Spool
 from tocsin.collector.uplink import MOST_MOVES, PushTarget, Uplink
 from tocsin.config.access import ApiSettings
@@ -375,6 +376,108 @@ def test_what_a_cell_names_is_its_own_whatever_others_name() -> None:
     assert mine.elsewhere("west-7") == ("b", "http://b.test")
     assert mine.elsewhere("north-7") is None
     mine.close()
+
+
+def hashed(name: str, listed: Listed, **more: object) -> CellQueries:
+    settings = CellSettings.model_validate({"fleet": "gpus", "url": f"http://{name}.test", "hash": True} | more)
+    return CellQueries(name, settings, listed, SystemClock())
+
+
+def test_hosts_are_spread_over_the_cells_that_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_queries, "LISTED_SECONDS", -1.0)
+    hosts, listed, ages = [f"node-{n}" for n in range(300)], Listed(), {"a": 1.0, "b": 1.0, "c": 1.0}
+
+    def tell() -> None:
+        listed.known = [KnownCell(name, f"http://{name}.test", 8, age, True, (), 600.0) for name, age in ages.items()]
+        # One that takes no share, but has a host by name.
+        listed.known.append(KnownCell("d", "http://d.test", 8, 1.0, True, ("node-7",)))
+
+    def homes(cells: CellQueries, own: str) -> dict[str, str]:
+        return {host: (cells.elsewhere(host) or (own, ""))[0] for host in hosts}
+
+    tell()
+    every = [hashed(name, listed) for name in ages]
+    before = homes(every[0], "a")
+    assert before == homes(every[1], "b") == homes(every[2], "c"), "whoever is asked says the same"
+    assert set(before.values()) == {"a", "b", "c", "d"}
+    assert [host for host, cell in before.items() if cell == "d"] == ["node-7"]
+    assert [host for host in hosts if every[1].has(host)] == [host for host in hosts if before[host] == "b"]
+    # Away for less than the longest that any cell has set: nothing moves.
+    ages["c"] = 599.0
+    tell()
+    assert homes(every[0], "a") == before
+    ages["c"] = 601.0
+    tell()
+    after = homes(every[0], "a")
+    assert after == homes(every[1], "b")
+    assert "c" not in after.values()
+    assert all(after[host] == cell for host, cell in before.items() if cell != "c"), "no other host moves"
+    ages["c"] = 1.0
+    tell()
+    assert homes(every[0], "a") == before
+    for cells in every:
+        cells.close()
+
+
+def test_an_agent_that_is_not_at_home_is_taken_by_the_cell_that_has_its_host_alone(fleet: Fleet) -> None:
+    def sent(host: str) -> httpx2.Response:
+        line = f"gpu,gpu_uuid=GPU-{host},host={host} temperature_celsius=40 1"
+        return httpx2.post(f"{fleet.url_a}/api/v2/write", content=line, headers={ASSIGNED_ONLY: "1"})
+
+    def orders(host: str) -> int:
+        url = f"{fleet.url_a}/v1/orders"
+        return httpx2.get(url, params={"host": host}, headers={ASSIGNED_ONLY: "1"}).status_code
+
+    answer = sent("node-1")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (421, "not_assigned")
+    assert orders("node-1") == 421
+    assert written(fleet, "node-1").status_code == 204, "who is at home is taken"
+    cells = fleet.a.cells
+    cells._settings = cells._settings.model_copy(update={"hosts": ["node-*"]})  # type: ignore[attr-defined]
+    assert (sent("node-1").status_code, orders("node-1")) == (204, 200)
+    assert sent("other-1").status_code == 421
+
+
+def test_an_agent_whose_own_cell_is_gone_asks_the_others(tmp_path: Path) -> None:
+    asked_at: list[tuple[str, bool]] = []
+    gone = {"a.test"}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        host = request.url.host
+        asked_at.append((host, ASSIGNED_ONLY in request.headers))
+        if host in gone:
+            raise httpx2.ConnectError("gone")
+        if host == "c.test":
+            return httpx2.Response(204) if request.method == "POST" else httpx2.Response(200, content=b"[]")
+        error = {"code": "other_cell", "message": "it is of c", "details": {"url": "http://c.test"}}
+        return httpx2.Response(421, json={"error": error})
+
+    clock, urls = ManualClock(T0), ("http://b.test", "http://c.test")
+    spool = Spool(tmp_path / "spool.db", 1 << 30, clock)
+    target = PushTarget("http://a.test", "o", "b", "token", cell_urls=urls)
+    uplink = Uplink(spool, target, clock, OwnMetrics(), transport=httpx2.MockTransport(answer))
+    spool.put("gpu,gpu_uuid=g,host=n temperature_celsius=1 1\n", 1)
+    for _ in range(8):
+        clock.advance(61_000)
+        uplink.push()
+    assert asked_at == [("a.test", False)] * 5 + [("b.test", True), ("c.test", True)]
+    assert spool.batches == 0
+    asked_at.clear()
+    link = OrderLink("http://a.test", "n", cell_urls=urls, transport=httpx2.MockTransport(answer))
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            link.orders()
+    assert link.orders() == []
+    assert asked_at == [("a.test", False)] * 5 + [("b.test", True), ("c.test", True)]
+    # Nobody there either: it comes back, and goes round.
+    gone |= {"b.test", "c.test"}
+    asked_at.clear()
+    spool.put("gpu,gpu_uuid=g,host=n temperature_celsius=1 1\n", 1)
+    for _ in range(12):
+        clock.advance(61_000)
+        uplink.push()
+    assert {host for host, _ in asked_at} == {"a.test", "b.test", "c.test"}
+    assert spool.batches == 1
 
 
 class Cells:

@@ -40,7 +40,8 @@ _SINCE = "extract(epoch FROM clock_timestamp() - at)::float8"
 @dataclass(frozen=True, slots=True)
 class KnownCell:
     """A cell as it last told of itself, `age_seconds` ago; `held` is whether a brain has its lease. `hosts` are
-    patterns of the hosts that it has; empty where it has those that push there."""
+    patterns of the hosts that it has; empty where it has those that push there. Where it takes a share of the others by
+    hashing, `spread` is after how many seconds it counts as gone."""
 
     name: str
     url: str
@@ -48,6 +49,7 @@ class KnownCell:
     age_seconds: float
     held: bool
     hosts: tuple[str, ...] = ()
+    spread: float | None = None
 
     @property
     def stale(self) -> bool:
@@ -70,10 +72,10 @@ class FleetDatabase:
         """The cells that have told of themselves, by name. Raises Unavailable."""
         with self.database.steady() as ask:
             since = "extract(epoch FROM clock_timestamp() - counted_at)::float8"
-            rows = ask(f"SELECT name, url, gpus, hosts, {since} FROM cell ORDER BY name")
+            rows = ask(f"SELECT name, url, gpus, hosts, spread, {since} FROM cell ORDER BY name")
             return [
-                KnownCell(name, url, int(gpus), float(age), _held(ask, name), tuple(map(str, hosts)))
-                for name, url, gpus, hosts, age in rows
+                KnownCell(name, url, int(gpus), float(age), _held(ask, name), tuple(map(str, hosts)), spread)
+                for name, url, gpus, hosts, spread, age in rows
             ]
 
     def forget(self, name: str) -> bool:
@@ -106,13 +108,21 @@ def _held(ask: Ask, name: str) -> bool:
 class PostgresBudget:
     """A `tocsin.actions.model.budget.FleetBudget` of the cell whose journal `lease` lets this process write.
 
-    `url` is where it tells the others that it is reached, `hosts` the patterns of what it has.
+    `url` is where it tells the others that it is reached, `hosts` the patterns of what it has; `spread` is that of
+    `KnownCell`.
     """
 
     shared = True
 
     def __init__(
-        self, fleet: FleetDatabase, cell: str, lease: DatabaseLease, clock: Clock, url: str, hosts: Sequence[str] = ()
+        self,
+        fleet: FleetDatabase,
+        cell: str,
+        lease: DatabaseLease,
+        clock: Clock,
+        url: str,
+        hosts: Sequence[str] = (),
+        spread: float | None = None,
     ) -> None:
         self.fleet = fleet
         self.cell = cell
@@ -120,6 +130,7 @@ class PostgresBudget:
         self._clock = clock
         self._about = {"url": url}
         self._hosts: str | None = json.dumps(list(hosts))
+        self._spread = spread
         self._line = fleet.database.line(ASK_SECONDS)
         self._lock = threading.Lock()
         self._rest = RestOfFleet()
@@ -143,6 +154,7 @@ class PostgresBudget:
                     return self._rest
                 if self._hosts is not None:
                     self._line.ask("SELECT tell_hosts(%s, %s, %s::jsonb)", (self.cell, self._lease.epoch, self._hosts))
+                    self._line.ask("SELECT tell_spread(%s, %s, %s)", (self.cell, self._lease.epoch, self._spread))
                     self._hosts = None
                 self._tell_past(share.past)
                 with self._line.steady() as ask:

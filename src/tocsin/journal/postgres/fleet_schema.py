@@ -284,7 +284,14 @@ BEGIN
 END $$;
 """
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST)
+_SPREAD = """
+ALTER TABLE cell ADD COLUMN spread float8;
+CREATE FUNCTION tell_spread(me text, mine bigint, gone_seconds float8) RETURNS void LANGUAGE sql AS $$
+    UPDATE cell SET spread = gone_seconds WHERE name = me AND epoch = mine
+$$;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD)
 """Script n brings the fleet's version n to n + 1. `SCHEMA_NAME` is the schema, `SPENT_STATE` the state of the error by
 which `take` refuses."""
 

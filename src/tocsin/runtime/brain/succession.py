@@ -281,7 +281,9 @@ def budget_of(settings: Settings, fleet: FleetDatabase, journal: PostgresJournal
     """The fleet's budget for the writer of `journal`, whose entries take of it from here on."""
     cell = settings.journal.cell
     journal.fleet = fleet.database.schema, cell
-    return PostgresBudget(fleet, cell, journal.lease, clock, settings.cell.url, settings.cell.hosts)
+    mine = settings.cell
+    spread = mine.gone_seconds if mine.hash else None
+    return PostgresBudget(fleet, cell, journal.lease, clock, mine.url, mine.hosts, spread)
 
 
 def refuse_other_leases(settings: Settings) -> None:
