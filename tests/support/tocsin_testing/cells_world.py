@@ -105,7 +105,8 @@ class CellWorld(World):
             self.executor, self._deadly = DeadlyExecutor(*self._deadly), None
         with closing(self.database.line()) as line:
             line.ask("UPDATE lease SET until = clock_timestamp() - interval '1 second'")
-        self.lease = leased(self.database)
+        # Long enough for a busy machine: a successor ends it by hand, above.
+        self.lease = leased(self.database, 60.0)
         journal = PostgresJournal.open(self.database, self.clock, self.lease)
         self.journal = journal  # type: ignore[assignment]
         self.budget = PostgresBudget(self.fleet, self.cell, self.lease, self.clock, f"http://{self.cell}.test")
