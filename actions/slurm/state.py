@@ -167,7 +167,7 @@ class SlurmSnapshot:
 MOST_NAMES = 100_000
 """More than any cluster has: a range with a slip in it must not fill the memory."""
 
-_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
+_RANGE = re.compile(r"^(\d{1,18})(?:-(\d{1,18}))?$")
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -206,12 +206,14 @@ def _expand_one(part: str, room: int) -> list[str]:
 
 
 def _numbers(inside: str, room: int) -> Iterator[str]:
+    """The numbers of a bracket. Raises ValueError where they are more than `room`, before they are made."""
     for piece in inside.split(","):
         match = _RANGE.match(piece.strip())
         if match is None:
             raise ValueError(f"{inside[:80]!r} is no range of numbers")
         low, high = match[1], match[2] or match[1]
-        if not 0 <= int(high) - int(low) < room:
+        room -= int(high) - int(low) + 1
+        if int(high) < int(low) or room < 0:
             raise ValueError(f"{piece[:80]!r} runs backwards or is too long")
         yield from (str(number).zfill(len(low)) for number in range(int(low), int(high) + 1))
 
@@ -236,7 +238,7 @@ def names(text: object) -> tuple[str, ...]:
 
 def gpu_count(gres: object) -> int:
     """GPUs of a gres text, ``gpu:h100:4,gpu:a100:2(S:0-1)``."""
-    return sum(int(number) for number in _GPUS.findall(re.sub(r"\([^)]*\)", "", plain(gres))))
+    return sum(int(number) for number in _GPUS.findall(re.sub(r"\([^()]*\)", "", plain(gres))))
 
 
 def gpu_indices(gres: object) -> frozenset[int] | None:

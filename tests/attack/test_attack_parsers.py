@@ -14,23 +14,32 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
+from tocsin.actions.kubernetes.api import quantity, whole
+from tocsin.actions.slurm.comments import CommentTag, note_of, put, turn
+from tocsin.actions.slurm.rest_calls import ping_lines, problems_of, served_of
+from tocsin.actions.slurm.state import expand, gpus_by_node, jobs_of_text, nodes_of_text, states_of_text
 from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, listed_fields
 from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads
 from tocsin.collector.kernel_log.parser import KernelLogParser, KernelRecord, parse_line
 from tocsin.collector.kernel_log.readers import decode_any, decode_journal, decode_kmsg, decode_text
+from tocsin.collector.npu_smi.plugin_faults import PluginFileError, parse_plugin_faults
+from tocsin.collector.npu_smi.text import NpuError, codes_of, parse_info, parse_keys, parse_mapping
 from tocsin.collector.nvidia_smi.formats import SmiError, parse_csv, parse_xml
 from tocsin.collector.prometheus_history.http import NotAnAnswer, parse_matrix
+from tocsin.collector.redfish.client import MAX_BYTES, RedfishFailed, _document
+from tocsin.collector.redfish.walk import Walk
 from tocsin.collector.source import NodeIdentity
 from tocsin.collector.training_hook.protocol import parse
 from tocsin.config.load import load_settings
 from tocsin.domain.errors import InputError
 from tocsin.hook.wire import MAX_MESSAGE
 from tocsin.rules.load import parse_rules
+from tocsin_testing.vendor_facts import npu_table
 
 SIZE = 100_000
 MOST_SECONDS = 2.0
-REFUSED = (SmiError, NotAnAnswer, InputError, ValueError)
+REFUSED = (SmiError, NotAnAnswer, InputError, NpuError, PluginFileError, ValueError)
 """How parsers say that a text is none of theirs; anything else would end their reader."""
 
 
@@ -77,7 +86,53 @@ def settings(text: str) -> None:
         load_settings(Path(file.name), environ={})
 
 
+def slurm(text: str) -> None:
+    nodes_of_text(text)
+    states_of_text(text)
+    jobs_of_text(text)
+    gpus_by_node(("n1",), [text])
+    mark = CommentTag("drain", "0" * 16, 1)
+    turn(put(text, mark), "drain", "drained")
+    note_of(text)
+    expand(text)
+
+
+def slurmrestd(text: str) -> None:
+    problems_of(text)
+    ping_lines(text)
+    served_of(text)
+
+
+def npu_smi(text: str) -> None:
+    parse_keys(text)
+    parse_mapping(text)
+    codes_of(text)
+    parse_info(text)
+
+
+def redfish(text: str) -> None:
+    """A controller that answers every question with one resource, or with none."""
+    try:
+        found = _document(text.encode("utf-8", "replace")[:MAX_BYTES])
+    except RedfishFailed:
+        return
+    Walk(lambda _path: found).run()
+
+
+def quantities(text: str) -> None:
+    quantity(text)
+    whole(text)
+    for part in text.split(",")[:100]:
+        quantity(part)
+
+
 PARSERS: dict[str, Callable[[str], object]] = {
+    "slurm": slurm,
+    "slurmrestd": slurmrestd,
+    "npu-smi": npu_smi,
+    "Ascend device plugin": parse_plugin_faults,
+    "Redfish": redfish,
+    "Kubernetes quantity": quantities,
     "dcgm": dcgm,
     "dcgmi": dcgmi,
     "nvidia-smi XML": parse_xml,
@@ -139,6 +194,37 @@ TEXTS: dict[str, Callable[[int], str]] = {
     "rules without end": lambda n: "[[rules]]\n" * (n // 10),
     "deep hook": lambda n: '{"kind":"stats","v":1,"devices":' + "[" * n,
     "hook of long numbers": lambda n: '{"kind":"stats","v":1,"steps":' + "9" * 4_000 + "}",
+    "ranges of hosts": lambda n: "n[" + ("1-99999," * (n // 8))[:-1] + "]",
+    "wide numbers of hosts": lambda n: "n[" + "0" * 4_000 + "1-99999]",
+    "host lists": lambda n: "n[1-9]," * (n // 7),
+    "brackets of hosts": lambda n: "n" + "[0-9]" * (n // 5),
+    "fields of a node": lambda n: "NodeName=n1 State=IDLE " + "Reason=x Comment=y " * (n // 19),
+    "gres of a node": lambda n: "NodeName=n1 State=IDLE Gres=" + "gpu:h100:8(S:0-1)," * (n // 18),
+    "open gres": lambda n: "NodeName=n1 State=IDLE Gres=" + "gpu:(" * (n // 5),
+    "indices of a job": lambda n: "JobId=1 NodeList=n1 Nodes=n1 CPU_IDs=0 Mem=0 GRES=" + "gpu:8(IDX:0-7)," * (n // 15),
+    "ranges of indices": lambda n: "gpu:8(IDX:" + ("0-99999," * (n // 8))[:-1] + ")",
+    "marks in a comment": lambda n: f"tocsin/drain/{'0' * 16}/1 " * (n // 32),
+    "nodes": lambda n: "NodeName=n1 State=IDLE\n" * (n // 23),
+    "chips": lambda n: (
+        "| 0     910B4               | OK            | 131.1       48                0    / 0     |\n" * (n // 96)
+    ),
+    "bars of a table": lambda n: "|" * n,
+    "keys of a chip": lambda n: "\tHBM Single Bit Error Count     : 4\n" * (n // 36),
+    "a key without end": lambda n: "\tkey" + " " * n + ":",
+    "codes of a chip": lambda n: "Error Code : " + "80E01801 " * (n // 9),
+    "faults of a plugin": lambda n: json.dumps(
+        {
+            "DeviceInfo": {
+                "DeviceList": {"huawei.com/Ascend910-Fault": json.dumps([{"npu_name": "Ascend910-0"}] * (n // 30))}
+            }
+        }
+    ),
+    "members of a controller": lambda n: json.dumps(
+        {"@odata.id": "/a", "Chassis": {"@odata.id": "/a"}, "Members": [{"@odata.id": "/a"}] * (n // 20)}
+    ),
+    "digits of a quantity": lambda n: "9" * n + "Ei",
+    "a long exponent": lambda n: "1e" + "9" * n,
+    "quantities": lambda n: "1e99," * (n // 5),
     "devices": lambda n: json.dumps({"kind": "stats", "v": 1, "devices": [{"uuid": "GPU-1"}] * (n // 16)}),
 }
 
@@ -174,4 +260,10 @@ def test_every_parser_is_tried_with_its_own_text() -> None:
     assert parse_xml(TEXTS["processes"](1_000))
     assert parse_csv(TEXTS["columns"](100))
     assert parse_matrix(TEXTS["series"](1_000).encode()).lines
+    assert nodes_of_text(TEXTS["nodes"](100))
+    assert expand(TEXTS["host lists"](70))
+    assert parse_info(npu_table([(0, "OK", "0000:D8:00.0", "131.1", 48)]))
+    assert parse_keys(TEXTS["keys of a chip"](100))
+    assert parse_plugin_faults(TEXTS["faults of a plugin"](100)) == []
+    assert quantity("1e99") == 1e99
     assert partial(parse_line, TEXTS["NVLink words"](100))() is not None
