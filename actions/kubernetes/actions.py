@@ -373,6 +373,8 @@ class KubernetesActions:
         node = self._cluster.node(host)
         if node.annotations.get(patches.MIG_KEY) == decision.id:
             return self._repartitioned(node, state)
+        if patches.has_run(node, decision.id):
+            return went(False, say("{host} has been partitioned otherwise since; left as is", host=host))
         wanted = mig_config_of(decision)
         config = node.annotations.get(patches.MIG_BEFORE, "") if wanted == "previous" else wanted
         if not config:

@@ -25,9 +25,15 @@ CORDONS_ENDED = "tocsin.io/cordons-ended"
 """Annotation: ids of the decisions whose cordons have ended: a brain that has forgotten them cordons for none again."""
 UNCORDONS_ENDED = "tocsin.io/uncordons-ended"
 """Annotation: ids of the decisions that gave the node back: a brain that has forgotten them undoes no later cordon."""
-GPU_CORDONS = "tocsin.io/gpu-cordons"
-"""Annotation: ids of the decisions that took single GPUs out: a brain that has forgotten them takes none out again."""
 MOST_ENDED = 8
+KEYS_RUN = "tocsin.io/keys-run"
+"""Annotation: ids of the decisions that steered work away, or changed the MIG layout: a brain that has forgotten them
+does none of it again."""
+GPUS_RUN = "tocsin.io/gpu-keys-run"
+"""Annotation: the same of those that took out a GPU of the node, or gave one back: apart, because one that could not be
+taken out alone steers work away under the same id."""
+MOST_RUN = 32
+"""Eight GPUs have four each (own choice)."""
 AVOID = "tocsin.io/avoid"
 """Taint or label that steers new work elsewhere."""
 AVOID_UNTIL = "tocsin.io/avoid-until"
@@ -40,9 +46,12 @@ MIG_CONFIG = "nvidia.com/mig.config"
 MIG_STATE = "nvidia.com/mig.config.state"
 """Label in which it answers: ``pending``, ``rebooting``, ``success`` or ``failed``."""
 MIG_BEFORE = "tocsin.io/mig-config-before"
-MIG_KEY = "tocsin.io/mig-key"
+"""Annotation: the label's value before the newest change, empty for none."""
+MIG_FIRST = "tocsin.io/mig-config-first"
+"""Annotation: its value before the first of the changes by Tocsin that followed one another, empty for none."""
 MIG_ASKED = "tocsin.io/mig-config-asked"
-"""Annotations of a layout that Tocsin asked for: what the label was before, which decision, and what it asked for."""
+"""Annotation: the value that Tocsin set last; with another, somebody has changed it since."""
+MIG_KEY = "tocsin.io/mig-key"
 CLOSED, RATHER_NOT = "NoSchedule", "PreferNoSchedule"
 """Effects of the taints of a cordon and of steering away: others may have taints of the same key and another effect."""
 LONGEST_REASON = 1024
@@ -99,16 +108,6 @@ def has_uncordoned(node: KubeNode, key: str) -> bool:
     return key in _ended(node, UNCORDONS_ENDED)
 
 
-def has_taken_gpu(node: KubeNode, key: str) -> bool:
-    """Whether the decision `key` has taken a GPU of this node out before."""
-    return key in _ended(node, GPU_CORDONS)
-
-
-def taking_gpu(node: KubeNode, key: str) -> Json | None:
-    """Note that the decision `key` takes a GPU of this node out; None where that is noted."""
-    return None if has_taken_gpu(node, key) else {"metadata": {"annotations": _with(node, GPU_CORDONS, key)}}
-
-
 def ending(node: KubeNode) -> dict[str, str]:
     """The annotation once the cordon that is noted on the node has ended; empty where none is."""
     key = node.annotations.get(CORDON_KEY)
@@ -120,6 +119,38 @@ def ending(node: KubeNode) -> dict[str, str]:
 def _with(node: KubeNode, note: str, key: str) -> dict[str, str]:
     """The annotation `note` with `key` as its newest id."""
     return {note: ",".join([*(one for one in _ended(node, note) if one != key), key][-MOST_ENDED:])}
+
+
+def has_run(node: KubeNode, key: str, note: str = KEYS_RUN) -> bool:
+    """Whether the decision `key` is in `note` as one that ran here."""
+    return key in _ended(node, note)
+
+
+def running(node: KubeNode, *notes: str, key: str = "") -> dict[str, str]:
+    """The annotation of what ran, once the ids in `notes` go and `key` has run; empty where there is neither."""
+    return _run(node, KEYS_RUN, [one for one in (*map(node.annotations.get, notes), key) if one])
+
+
+def _run(node: KubeNode, note: str, keys: list[str]) -> dict[str, str]:
+    known = [one for one in _ended(node, note) if one not in keys]
+    return {note: ",".join([*known, *keys][-MOST_RUN:])} if keys else {}
+
+
+def gpu_taken(node: KubeNode, key: str) -> Json | None:
+    """Note that the decision `key` takes a GPU out; None where that is noted."""
+    return None if has_run(node, key, GPUS_RUN) else {"metadata": {"annotations": _run(node, GPUS_RUN, [key])}}
+
+
+def gpu_given_back(node: KubeNode, key: str, undone: str) -> Json | None:
+    """Note that the decision `key` gave a GPU back, and take back the mark that steers away where the decision `undone`
+    made it; None where that is noted."""
+    noted = gpu_taken(node, key)
+    steered = bool(undone) and node.annotations.get(AVOID_KEY) == undone
+    patch = no_longer_avoid(node) if steered else None
+    if noted is None or patch is None:
+        return noted
+    patch["metadata"]["annotations"] |= noted["metadata"]["annotations"]
+    return patch
 
 
 def cordon(node: KubeNode, mark: CordonNote) -> Json | None:
@@ -161,7 +192,7 @@ def uncordon(node: KubeNode, key: str, taint: str = "") -> Json | None:
     if has_uncordoned(node, key) or not (node.schedulable or is_touched(node, taint)):
         return None
     gone, labels, spec = _put(node, taint)
-    notes = gone | ending(node)
+    notes = gone | ending(node) | running(node, AVOID_KEY)
     if is_ours(node) or node.schedulable:
         # One that somebody else cordoned is not uncordoned by this: it stays to be done.
         notes |= _with(node, UNCORDONS_ENDED, key)
@@ -206,10 +237,10 @@ def strip(node: KubeNode, taint: str = "") -> Json | None:
 
 
 def avoid(node: KubeNode, until: str, key: str, *, by_taint: bool) -> Json | None:
-    """Steer new work elsewhere until then; None where this decision has done so, also where somebody undid it since."""
-    if node.annotations.get(AVOID_KEY) == key:
+    """Steer new work elsewhere until then; None where this decision has done so, also where that was undone since."""
+    if node.annotations.get(AVOID_KEY) == key or has_run(node, key):
         return None
-    metadata: Json = {"annotations": {AVOID_UNTIL: until, AVOID_KEY: key}}
+    metadata: Json = {"annotations": {AVOID_UNTIL: until, AVOID_KEY: key} | running(node, AVOID_KEY)}
     if not by_taint:
         return {"metadata": metadata | {"labels": {AVOID: "true"}}}
     taint = {"key": AVOID, "value": "true", "effect": RATHER_NOT}
@@ -226,7 +257,7 @@ def no_longer_avoid(node: KubeNode) -> Json | None:
     gone = {key: None for key in (AVOID_UNTIL, AVOID_KEY) if key in node.annotations}
     if not is_avoided(node) and not gone:
         return None
-    patch: Json = {"metadata": {"annotations": gone}}
+    patch: Json = {"metadata": {"annotations": gone | running(node, AVOID_KEY)}}
     if AVOID in node.labels:
         patch["metadata"]["labels"] = {AVOID: None}
     kept = _others(node)
@@ -236,27 +267,19 @@ def no_longer_avoid(node: KubeNode) -> Json | None:
 
 
 def repartition(node: KubeNode, config: str, key: str) -> Json | None:
-    """Ask mig-manager for `config`; None where this decision has asked already.
+    """Ask mig-manager for `config`, and note what was there; None where this decision has asked already.
 
     The state is set to ``pending`` with it, as mig-manager itself will: the ``success`` of the time before would be
     taken for the answer otherwise.
     """
-    if node.annotations.get(MIG_KEY) == key:
+    if node.annotations.get(MIG_KEY) == key or has_run(node, key):
         return None
-    before = node.labels.get(MIG_CONFIG, "")
-    if before == node.annotations.get(MIG_ASKED):
-        before = node.annotations.get(MIG_BEFORE, "")  # Tocsin's own: what was there before it stays what it was
+    before, notes = node.labels.get(MIG_CONFIG, ""), node.annotations
+    goes_on = MIG_FIRST in notes and notes.get(MIG_ASKED) == before
+    first = notes[MIG_FIRST] if goes_on else before
     labels = {MIG_CONFIG: config, MIG_STATE: "pending"}
-    return {"metadata": {"labels": labels, "annotations": {MIG_KEY: key, MIG_BEFORE: before, MIG_ASKED: config}}}
-
-
-def layout_back(node: KubeNode) -> Json | None:
-    """The label of mig-manager as it was before Tocsin asked for another; None where that was not, or is no more."""
-    asked = node.annotations.get(MIG_ASKED)
-    if MIG_KEY not in node.annotations or asked is None or node.labels.get(MIG_CONFIG) != asked:
-        return None
-    before = node.annotations.get(MIG_BEFORE) or None
-    return {"labels": {MIG_CONFIG: before}, "annotations": dict.fromkeys((MIG_KEY, MIG_BEFORE, MIG_ASKED))}
+    marks = {MIG_KEY: key, MIG_BEFORE: before, MIG_FIRST: first, MIG_ASKED: config}
+    return {"metadata": {"labels": labels, "annotations": marks | running(node, MIG_KEY, key=key)}}
 
 
 def label(node: KubeNode, changes: dict[str, str | None]) -> Json | None:

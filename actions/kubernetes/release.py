@@ -9,28 +9,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tocsin.actions.kubernetes import patches
+from tocsin.actions.kubernetes import mig_label, patches
 from tocsin.actions.kubernetes.api import Json, KubeError, KubeNode
 from tocsin.actions.kubernetes.cluster import Cluster
-from tocsin.actions.kubernetes.devices import Rule
-from tocsin.actions.kubernetes.patches import AVOID, CORDONED_BY, CORDONS_ENDED, GPU_CORDONS, OWNER, UNCORDONS_ENDED
-from tocsin.actions.kubernetes.single_gpu import versions_in
+from tocsin.actions.kubernetes.devices import DRIVER, Rule, holders_by_device
+from tocsin.actions.kubernetes.mig_label import MigReturn
+from tocsin.actions.kubernetes.patches import (
+    AVOID,
+    CORDONED_BY,
+    CORDONS_ENDED,
+    GPUS_RUN,
+    KEYS_RUN,
+    OWNER,
+    UNCORDONS_ENDED,
+)
+from tocsin.actions.kubernetes.single_gpu import DeviceVersions, versions_in
 from tocsin.domain.grouping import grouped
 
 _NOTES = (patches.CORDON_REASON, patches.CORDON_KEY, patches.CORDON_AT, patches.AVOID_UNTIL, patches.AVOID_KEY)
-_MOST_NAMED = 4
-_MEMORY = (CORDONS_ENDED, UNCORDONS_ENDED, GPU_CORDONS)
+_MEMORY = (CORDONS_ENDED, UNCORDONS_ENDED, KEYS_RUN, GPUS_RUN)
 """Annotations that keep a brain from doing again what has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """One node: what was `taken` back, what was `left` and why, and the refusal, empty for none."""
+    """One node: what was `taken` back, what was `left` because it is somebody else's, what of Tocsin's `waits` and for
+    what, and the refusal, empty for none."""
 
     node: str
     taken: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     error: str = ""
+    waits: tuple[str, ...] = ()
 
 
 def release_all(cluster: Cluster, *, condition: str = "", forget: bool = False) -> Iterator[Released]:
@@ -41,20 +51,22 @@ def release_all(cluster: Cluster, *, condition: str = "", forget: bool = False) 
     be read: those are told of at the end. Raises KubeError where the server gives no service at all.
     """
     rules: dict[str, tuple[Rule, ...]] = {}
-    version, refusal = "", ""
+    versions, refusal = DeviceVersions(), ""
     nodes = cluster.nodes()
     try:
-        version = versions_in(cluster.device_versions()).rules
-        rules = grouped((one.device.pool, one) for one in map(Rule, cluster.rules(version) if version else ()))
+        versions = versions_in(cluster.device_versions())
+        found = map(Rule, cluster.rules(versions.rules) if versions.rules else ())
+        rules = grouped((one.device.pool, one) for one in found)
     except KubeError as error:
         refusal = str(error)
+    work = _Work(cluster, versions.objects, condition, forget)
     for node in nodes:
-        found = _release(cluster, node, condition, forget=forget)
-        taken = _take_rules(cluster, version, rules.pop(node.name, ()))
-        if found is not None or taken.taken or taken.error:
-            yield _joined(node.name, found, taken)
+        marks = work.release(node)
+        taken = _take_rules(cluster, versions.rules, rules.pop(node.name, ()))
+        if marks is not None or taken.taken or taken.error:
+            yield _joined(node.name, marks, taken)
     for pool, left in rules.items():
-        yield replace(_take_rules(cluster, version, left), node=pool)
+        yield replace(_take_rules(cluster, versions.rules, left), node=pool)
     if refusal:
         yield Released("DeviceTaintRules", error=refusal)
 
@@ -77,58 +89,95 @@ def _joined(node: str, marks: Released | None, rules: Released) -> Released:
     return replace(marks, taken=(*marks.taken, *rules.taken), error=error)
 
 
-def _release(cluster: Cluster, listed: KubeNode, condition: str, *, forget: bool) -> Released | None:
-    taken: list[str] = []
-    left: list[str] = []
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One node as it was read, and what is planned for its layout."""
 
-    def change(node: KubeNode) -> Json | None:
-        taken[:], left[:] = _marks(node, busy), _left(node)
-        return taking_back(node, busy, forget=forget)
+    node: KubeNode
+    mig: MigReturn
 
-    try:
-        busy = _busy(cluster, listed)
-        if taking_back(listed, busy, forget=forget) is not None:
-            cluster.change_node(listed.name, change)
-        else:
-            left = _left(listed)
-        kinds = own_conditions(listed, condition)
-        if kinds:
-            cluster.remove_conditions(listed.name, kinds)
-            taken += [f"condition {kind}" for kind in kinds]
-    except KubeError as error:
-        if error.no_service:
-            raise
-        return Released(listed.name, tuple(taken), tuple(left), str(error))
-    stays = _in_use(listed, busy) if busy else ""
-    return Released(listed.name, tuple(taken), tuple(left), stays) if taken or left or stays else None
+    @property
+    def marks(self) -> list[str]:
+        node = self.node
+        cordon = ["cordon"] if patches.is_ours(node) and not node.schedulable else []
+        taints = [f"taint {each.get('key')}:{each.get('effect')}" for each in node.taints if _ours(node, each)]
+        labels = [f"label {key}" for key in _labels(node)]
+        return [*cordon, *taints, *labels, *filter(None, (self.mig.taken,))] or ["annotations"]
 
+    @property
+    def left(self) -> tuple[str, ...]:
+        """What is somebody else's by now."""
+        foreign = patches.is_marked(self.node) and not patches.is_ours(self.node)
+        said = "the cordon is somebody else's by now" if foreign else ""
+        return tuple(filter(None, (said, self.mig.left)))
 
-def _busy(cluster: Cluster, node: KubeNode) -> tuple[str, ...]:
-    """Pods that hold GPUs of a node whose layout Tocsin changed: under them it is not changed back."""
-    if patches.layout_back(node) is None:
-        return ()
-    pods = cluster.pods_on(node.name)
-    return tuple(sorted(pod.title for pod in pods if pod.gpus and not pod.finished and not pod.of_daemon))
+    @property
+    def waits(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.mig.waits,)))
 
 
-def taking_back(node: KubeNode, busy: Sequence[str] = (), *, forget: bool) -> Json | None:
-    """The merge patch that takes back all marks, and the layout of GPUs unless pods are `busy` on them; None where
-    there are none."""
+@dataclass(slots=True)
+class _Work:
+    """Takes the marks on nodes back; `objects` is the version that claims are read with, empty without DRA."""
+
+    cluster: Cluster
+    objects: str
+    condition: str
+    forget: bool
+    _by_claim: frozenset[str] | None = None
+
+    def release(self, listed: KubeNode) -> Released | None:
+        taken: list[str] = []
+        seen: list[_Look] = []
+        holders: list[str] = []
+
+        def change(node: KubeNode) -> Json | None:
+            plan = mig_label.put_back(node, holders)
+            seen[:] = [_Look(node, plan)]
+            return taking_back(node, plan, forget=self.forget)
+
+        try:
+            # Before the node is read to be changed: its version moves with every request of others in between.
+            holders += self._holders(listed)
+            if change(listed) is not None and self.cluster.change_node(listed.name, change):
+                taken += seen[0].marks
+            kinds = own_conditions(listed, self.condition)
+            if kinds:
+                self.cluster.remove_conditions(listed.name, kinds)
+                taken += [f"condition {kind}" for kind in kinds]
+        except KubeError as error:
+            if error.no_service:
+                raise
+            look = seen[0] if seen else _Look(listed, MigReturn({}))
+            return Released(listed.name, tuple(taken), look.left, str(error), look.waits)
+        look = seen[0]
+        found = Released(listed.name, tuple(taken), look.left, "", look.waits)
+        return found if found.taken or found.left or found.waits else None
+
+    def _holders(self, node: KubeNode) -> list[str]:
+        """The pods that hold GPUs of the node; asked for where its layout is to be changed."""
+        if not mig_label.is_due(node):
+            return []
+        if self._by_claim is None:
+            held = holders_by_device(self.cluster.claims(self.objects)) if self.objects else {}
+            self._by_claim = frozenset(uid for name, uids in held.items() if name.driver == DRIVER for uid in uids)
+        return mig_label.holders(self.cluster.pods_on(node.name), self._by_claim)
+
+
+def taking_back(node: KubeNode, mig: MigReturn, *, forget: bool) -> Json | None:
+    """The merge patch that takes back all marks, and does `mig`; None where there is nothing to do."""
     gone = [key for key in node.annotations if key in _NOTES or key.startswith(patches.MIGRATED)]
     gone += [key for key in _MEMORY if forget and key in node.annotations]
-    labels = _labels(node)
+    labels = dict.fromkeys(_labels(node)) | mig.labels
     kept = [each for each in node.taints if not _ours(node, each)]
     spec: Json = {"taints": kept} if len(kept) != len(node.taints) else {}
     if patches.is_ours(node) and not node.schedulable:
         spec["unschedulable"] = None
-    layout = (None if busy else patches.layout_back(node)) or {}
-    if not (gone or labels or spec or layout):
+    if not (gone or labels or spec or mig.notes):
         return None
-    notes: Json = dict.fromkeys(gone) | ({} if forget else patches.ending(node)) | layout.get("annotations", {})
-    return {
-        "metadata": {"labels": dict.fromkeys(labels) | layout.get("labels", {}), "annotations": notes},
-        "spec": spec,
-    }
+    ran = patches.running(node, patches.AVOID_KEY, *({patches.MIG_KEY} & set(mig.notes)))
+    notes: Json = dict.fromkeys((*gone, *mig.notes)) | ({} if forget else patches.ending(node) | ran)
+    return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
 
 
 def own_conditions(node: KubeNode, condition: str) -> list[str]:
@@ -136,32 +185,6 @@ def own_conditions(node: KubeNode, condition: str) -> list[str]:
     writers = node.condition_writers
     present = [str(each.get("type", "")) for each in node.conditions]
     return [kind for kind in present if writers.get(kind, {OWNER} if kind == condition else set()) == {OWNER}]
-
-
-def _marks(node: KubeNode, busy: Sequence[str]) -> list[str]:
-    cordon = ["cordon"] if patches.is_ours(node) and not node.schedulable else []
-    taints = [f"taint {each.get('key')}:{each.get('effect')}" for each in node.taints if _ours(node, each)]
-    labels = [f"label {key}" for key in _labels(node)]
-    if not busy and patches.layout_back(node) is not None:
-        labels.append(f"label {patches.MIG_CONFIG}, again {node.annotations.get(patches.MIG_BEFORE) or 'none'}")
-    return [*cordon, *taints, *labels] or ["annotations"]
-
-
-def _in_use(node: KubeNode, busy: Sequence[str]) -> str:
-    names = ", ".join(busy[:_MOST_NAMED])
-    config, before = node.labels.get(patches.MIG_CONFIG, ""), node.annotations.get(patches.MIG_BEFORE) or "none"
-    again = "drain the node and run tocsin release --all again"
-    return f"{patches.MIG_CONFIG} stays {config}, it was {before} before: {names} hold GPUs; {again}"
-
-
-def _left(node: KubeNode) -> list[str]:
-    """What is not taken back: what is somebody else's by now."""
-    left = []
-    if patches.is_marked(node) and not patches.is_ours(node):
-        left.append("the cordon is somebody else's by now")
-    if patches.MIG_KEY in node.annotations and patches.layout_back(node) is None:
-        left.append(f"{patches.MIG_CONFIG} is somebody else's by now")
-    return left
 
 
 def _labels(node: KubeNode) -> list[str]:

@@ -137,10 +137,12 @@ class SingleGpu:
             return self._instead(task, why)
         rules = {rule.device: rule for rule in self.reader.rules()}
         mine = [rules[one] for one in task.devices if one in rules and rules[one].gpu == task.gpu]
-        if not mine and patches.has_taken_gpu(self._cluster.node(host), decision.id):
-            return self._taken_back(task)
         if len(mine) < len(task.devices):
+            state.begun = state.begun or patches.has_run(self._cluster.node(host), decision.id, patches.GPUS_RUN)
             return self._propose(task, {rule.device for rule in mine}, state)
+        if not state.begun:
+            # Its rules may be there of a process that ended before it could note that.
+            self._note(task, state)
         if not all(rule.followed for rule in mine):
             return self._await(task, mine, state)
         for rule in mine:
@@ -151,17 +153,23 @@ class SingleGpu:
     def uncordon(self, decision: Decision, host: str) -> ExecutionResult:
         """Take back the rules about the GPU of `decision`, and the mark on its node that stood in for one."""
         gpu, version = decision.subject.name, self.reader.versions().rules
+        if patches.has_run(self._cluster.node(host), decision.id, patches.GPUS_RUN):
+            said = say("{gpu} was given back by this before; what was done since is left as is", gpu=gpu)
+            return went(True, said, lasting=False)
         mine = [rule for rule in self.reader.rules() if rule.gpu == gpu]
         for rule in mine:
             self._cluster.delete_rule(version, rule.name, rule.uid)
         parameters = decision.parameters
         undone = id_of(parameters.undoes) if isinstance(parameters, UncordonGpuParameters) and parameters.undoes else ""
 
-        def change(node: KubeNode) -> Json | None:
-            own = bool(undone) and node.annotations.get(patches.AVOID_KEY) == undone
-            return patches.no_longer_avoid(node) if own else None
+        steered = [False]
 
-        if self._cluster.change_node(host, change) or mine:
+        def change(node: KubeNode) -> Json | None:
+            steered[0] = bool(undone) and node.annotations.get(patches.AVOID_KEY) == undone
+            return patches.gpu_given_back(node, decision.id, undone)
+
+        self._cluster.change_node(host, change)
+        if steered[0] or mine:
             return went(True, say("{gpu} takes work again", gpu=gpu))
         return went(True, say("{gpu} was not taken out by Tocsin", gpu=gpu), lasting=False)
 
@@ -202,7 +210,7 @@ class SingleGpu:
     def _propose(self, task: _Task, there: set[DeviceName], state: DrainProgress) -> ExecutionResult:
         """Make the rules without an effect."""
         if state.begun:
-            return self._taken_back(task)
+            return went(False, say("someone took back the rule for {devices}; left as is", devices=task.named))
         key = f"{task.decision.rule}: {task.decision.sentence}"
         note = RuleNote(task.gpu, task.decision.id, key)
         try:
@@ -217,16 +225,16 @@ class SingleGpu:
         if self._cluster.dry_run:
             said = say("dry run: would take {gpu} ({devices}) out by a rule", gpu=task.gpu, devices=task.named)
             return went(True, said, lasting=False)
-        self._cluster.change_node(task.host, lambda node: patches.taking_gpu(node, task.decision.id))
-        state.begun = True
+        self._note(task, state)
         return went(True, say("a rule names {devices}; waiting for the cluster", devices=task.named), pending=True)
 
-    def _taken_back(self, task: _Task) -> ExecutionResult:
-        return went(False, say("someone took back the rule for {devices}; left as is", devices=task.named))
+    def _note(self, task: _Task, state: DrainProgress) -> None:
+        """Note at the node that the decision has begun: rules that go again are not made anew for it."""
+        self._cluster.change_node(task.host, lambda node: patches.gpu_taken(node, task.decision.id))
+        state.begun = not self._cluster.dry_run
 
     def _await(self, task: _Task, mine: Sequence[Rule], state: DrainProgress) -> ExecutionResult:
         """Wait for the word of the controller; without it nothing acts on rules here, and the rules go again."""
-        state.begun = not self._cluster.dry_run
         if self._clock.monotonic() - state.since < self._settings.device_rule_seconds:
             said = say("nothing has followed the rule for {devices} yet", devices=task.named)
             return went(True, said, pending=True)
@@ -239,7 +247,11 @@ class SingleGpu:
         until = self._steer(task.host, task.decision.id)
         template = "{gpu} is not taken out alone: {why}; new work is steered off {host}"
         said = say(template, gpu=task.gpu, why=why, host=task.host)
-        return went(True, say("{said} until {until}", said=said, until=until) if until else said)
+        if until:
+            return went(True, say("{said} until {until}", said=said, until=until))
+        return went(
+            True, said if patches.is_avoided(self._cluster.node(task.host)) else say("{said} before", said=said)
+        )
 
     def _set(self, task: _Task, rule: Rule, effect: Effect) -> None:
         body = {"metadata": {"resourceVersion": rule.version}, "spec": {"taint": {"effect": effect.value}}}

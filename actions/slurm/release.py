@@ -18,12 +18,14 @@ from tocsin.actions.slurm.state import SlurmJob, SlurmNode
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """One node, or a job as ``job 7``: what was `taken` back, what was `left` and why, the refusal, empty for none."""
+    """One node, or a job as ``job 7``: what was `taken` back, what was `left` and why, the refusal, empty for none, and
+    what of Tocsin's `waits`: nothing here."""
 
     node: str
     taken: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     error: str = ""
+    waits: tuple[str, ...] = ()
 
 
 def release_all(slurm: Slurm, *, forget: bool = False) -> Iterator[Released]:

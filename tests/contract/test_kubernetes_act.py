@@ -216,6 +216,21 @@ def test_all_that_it_set_in_the_cluster_is_taken_back_on_record(
     assert (ended["status"], ended["detail"]) == ("succeeded", "ok: 2 nodes released")
 
 
+def test_a_layout_that_has_to_stay_is_said_by_the_exit_code(site: Site) -> None:
+    node = site.node(labels={"nvidia.com/mig.config": "all-disabled"})
+    key = {"tocsin.io/mig-key": "k", "tocsin.io/mig-config-first": "all-disabled", "tocsin.io/mig-config-before": ""}
+    labels = {"nvidia.com/mig.config": "all-1g.10gb"}
+    site.edit(f"/api/v1/nodes/{node}", metadata={"labels": labels, "annotations": key})
+    train = site.pod("train-0", node)
+    code, said = _release(site, "--all", "--yes")
+    assert (code, f"{train} hold GPUs; drain the node and run tocsin release --all again" in said) == (1, True)
+    assert said.endswith("failed: 1 nodes keep something of Tocsin's, 0 nodes released\n")
+    site.finish(train)
+    said = f"{node}: took back label nvidia.com/mig.config, again all-disabled\nok: 1 nodes released\n"
+    assert _release(site, "--all", "--yes") == (0, said)
+    assert site.find_node(node)["metadata"]["labels"]["nvidia.com/mig.config"] == "all-disabled"
+
+
 def _release(site: Site, *words: str) -> tuple[int, str]:
     command = ["release", "--kubeconfig", str(site.kubeconfig), *words]
     result = CliRunner().invoke(cli, command, standalone_mode=False)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tocsin.actions.executors.kubernetes import Kubernetes
+from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.devices import GPU_NOTE, DeviceName, Effect, RuleNote, rule_body, rule_name
 from tocsin.actions.kubernetes.release import release_all
@@ -109,7 +110,11 @@ def test_it_is_given_back_by_the_inverse_and_by_nothing_else(site: Site, clock: 
     assert [one["metadata"]["annotations"][GPU_NOTE] for one in _rules(site)] == ["GPU-6"]
     assert executor.verify(undo, World().view()) is True
     again = executor.execute(undo)
-    assert (again.detail, again.lasting) == ("GPU-5 was not taken out by Tocsin", False)
+    said = "GPU-5 was given back by this before; what was done since is left as is"
+    assert (again.detail, again.lasting) == (said, False)
+    assert executor.execute(_decision(key="later")).pending
+    assert site.executor(clock, device_rules="NoSchedule").execute(undo).detail == said
+    assert len(_rules(site)) == 2, "what a later decision took out stays out"
 
 
 @pytest.mark.parametrize(
@@ -291,6 +296,19 @@ def test_release_all_takes_back_every_rule_and_leaves_those_of_others(site: Site
     assert found.taken[-1].startswith("DeviceTaintRule tocsin-gpu-5-")
     assert [one["metadata"]["name"] for one in _rules(site)] == ["theirs"]
     assert list(release_all(Cluster(DirectDoor(_double(site))))) == []
+
+
+def test_a_layout_stays_while_a_pod_holds_a_gpu_by_a_claim(site: Site, clock: ManualClock) -> None:
+    label = {"metadata": {"labels": {patches.MIG_CONFIG: "all-disabled"}}}
+    cluster = Cluster(DirectDoor(_double(site)))
+    assert cluster.change_node("n1", lambda _: label)
+    assert cluster.change_node("n1", lambda node: patches.repartition(node, "all-1g.10gb", "k"))
+    _holder(site, "five", 5)
+    (found,) = release_all(cluster)
+    assert (found.taken, "default/five hold GPUs" in found.waits[0]) == ((), True)
+    site.finish("default/five")
+    (found,) = release_all(cluster)
+    assert (found.taken, found.waits) == (("label nvidia.com/mig.config, again all-disabled",), ())
 
 
 def test_rules_that_may_not_be_read_keep_no_node_from_being_released(site: Site, clock: ManualClock) -> None:

@@ -470,6 +470,8 @@ def test_new_work_is_steered_elsewhere_for_a_time(site: Site, clock: ManualClock
     assert executor.upkeep() == []
     assert executor.verify(avoid, VIEW) is False
     assert not _taints(site, node)
+    again = site.executor(clock, avoid_with=way).execute(avoid)
+    assert (again.lasting, executor.verify(avoid, VIEW)) == (False, False), "a journal that was restored asks again"
 
 
 def _pool(action: ActionKind, key: str = "k", **parameters: str) -> Decision:
@@ -565,6 +567,9 @@ def test_a_repartition_waits_for_mig_manager(site: Site, clock: ManualClock) -> 
     failed = executor.execute(back)
     assert not failed.ok
     assert "all-3g.40gb before" in failed.detail
+    again = site.executor(clock).execute(cut)
+    assert (again.ok, _labels(site, node)["nvidia.com/mig.config"]) == (False, "all-1g.10gb")
+    assert again.detail == f"{node} has been partitioned otherwise since; left as is"
 
 
 def test_a_mig_manager_that_never_answers_is_a_failure_in_doubt(site: Site, clock: ManualClock) -> None:

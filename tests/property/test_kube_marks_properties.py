@@ -45,7 +45,7 @@ def _plain(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _without_ended(raw: dict[str, Any]) -> dict[str, Any]:
     """Without the ids of what has ended, which stay."""
-    ended = {patches.CORDONS_ENDED, patches.UNCORDONS_ENDED}
+    ended = {patches.CORDONS_ENDED, patches.UNCORDONS_ENDED, patches.KEYS_RUN}
     notes = {key: note for key, note in raw["metadata"]["annotations"].items() if key not in ended}
     return _plain(raw | {"metadata": raw["metadata"] | {"annotations": notes}})
 
@@ -119,7 +119,9 @@ def test_steering_work_away_and_ending_it_leaves_nothing(
     marked = _apply(raw, patches.avoid(KubeNode(raw), "2026-11-22T00:00:00.000Z", "key", by_taint=taint))
     assert patches.avoid(KubeNode(marked), "2026-11-23T00:00:00.000Z", "key", by_taint=taint) is None
     assert patches.is_avoided(KubeNode(marked))
-    assert _plain(_apply(marked, patches.no_longer_avoid(KubeNode(marked)))) == _plain(raw)
+    ended = _apply(marked, patches.no_longer_avoid(KubeNode(marked)))
+    assert _without_ended(ended) == _plain(raw)
+    assert patches.avoid(KubeNode(ended), "2026-11-23T00:00:00.000Z", "key", by_taint=taint) is None, "it ran before"
     both = _apply(marked, patches.cordon(KubeNode(marked), mark))
     assert _without_ended(_apply(both, patches.uncordon(KubeNode(both), "undo", mark.taint))) == _plain(raw)
 

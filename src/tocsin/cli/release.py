@@ -61,7 +61,8 @@ def release(
     A GPU that its host does not report any more may then be reported by another host: it has moved, or the host has a
     new name. --all needs no brain: with --dry-run or --yes it takes back each cordon, taint, label and condition that
     Tocsin set on the nodes of a Kubernetes cluster, and nothing of others; with --slurm each drain, hold and comment in
-    a Slurm cluster.
+    a Slurm cluster. Exit code 1 where a node refused, or where something of Tocsin's had to stay: the answer says why,
+    and how to take it back later.
     """
     if everything == (kind is not None and name is not None) or (everything and kind is not None):
         raise InputError("release", name or kind or "", "is not one thing to release", "name KIND and NAME, or --all")
@@ -148,20 +149,23 @@ def _release_all(person: Person, active: Callable[[], bool], reason: str, opened
 
 
 def _taken_back(site: _Site, dry_run: bool, say: Callable[[str], object]) -> int:
-    nodes, failed = 0, 0
+    nodes, failed, waiting = 0, 0, 0
     for one in site.take_back():
         click.echo(_line(one, dry_run=dry_run))
         nodes += bool(one.taken)
         failed += bool(one.error)
-    words = "would be released" if dry_run else "released"
-    say(f"failed: {failed} nodes refused, {nodes} {words}" if failed else f"ok: {nodes} nodes {words}")
-    return 1 if failed else 0
+        waiting += bool(one.waits)
+    words = f"{nodes} nodes {'would be released' if dry_run else 'released'}"
+    trouble = [f"{failed} nodes refused"] if failed else []
+    trouble += [f"{waiting} nodes keep something of Tocsin's"] if waiting else []
+    say(f"failed: {', '.join((*trouble, words))}" if trouble else f"ok: {words}")
+    return 1 if trouble else 0
 
 
 def _line(one: Released, *, dry_run: bool) -> str:
     parts = [f"{'would take' if dry_run else 'took'} back {', '.join(one.taken)}"] if one.taken else []
     parts += [f"failed: {one.error}"] if one.error else []
-    return f"{one.node}: " + "; ".join([*parts, *one.left])
+    return f"{one.node}: " + "; ".join([*parts, *one.left, *one.waits])
 
 
 COMMANDS: list[click.Command] = [release]

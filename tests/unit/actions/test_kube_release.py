@@ -58,7 +58,7 @@ def _ours_in(node: dict[str, Any]) -> list[str]:
 def test_all_that_executors_made_is_gone_and_what_others_made_stays(double: KubeDouble) -> None:
     cluster = _cluster(double)
     _mark_all(cluster, "n1")
-    assert len(_ours_in(cluster.node("n1").raw)) == 11
+    assert len(_ours_in(cluster.node("n1").raw)) == 12
     taken = (
         "cordon",
         "taint tocsin.io/old-key:NoSchedule",
@@ -82,7 +82,7 @@ def test_a_decision_that_ended_stays_known_unless_it_is_to_be_forgotten(double: 
     cluster = _cluster(double)
     _mark_all(cluster, "n1")
     assert [one.node for one in release_all(cluster)] == ["n1"]
-    assert _ours_in(cluster.node("n1").raw) == [patches.CORDONS_ENDED]
+    assert sorted(_ours_in(cluster.node("n1").raw)) == [patches.CORDONS_ENDED, patches.KEYS_RUN]
     assert patches.cordon_state(cluster.node("n1"), KEY) is patches.CordonState.UNDONE
     assert list(release_all(cluster)) == []
     assert list(release_all(cluster, forget=True)) == [Released("n1", ("annotations",))]
@@ -126,8 +126,29 @@ def test_a_layout_of_gpus_is_asked_for_again_as_it_was_before_tocsin(double: Kub
     assert list(release_all(cluster)) == [Released("n2", (again,))]
     after = cluster.node("n2")
     assert after.labels.get(patches.MIG_CONFIG, "") == before
-    assert _ours_in(after.raw) == []
+    assert after.labels.get(patches.MIG_STATE, "") == ("pending" if before else ""), "no word of before is left"
+    assert _ours_in(after.raw) == [patches.KEYS_RUN]
+    assert patches.repartition(after, "all-1g.10gb", KEY) is None, "a brain that has forgotten it does not do it again"
     assert list(release_all(cluster)) == []
+    assert list(release_all(cluster, forget=True)) == [Released("n2", ("annotations",))]
+    assert _ours_in(cluster.node("n2").raw) == []
+
+
+def test_a_layout_that_an_older_version_changed_goes_back_too(double: KubeDouble) -> None:
+    notes = {patches.MIG_BEFORE: "all-disabled", patches.MIG_KEY: KEY}
+    metadata = {"labels": {patches.MIG_CONFIG: "all-1g.10gb"}, "annotations": notes}
+    assert _cluster(double).change_node("n2", lambda _: {"metadata": metadata})
+    (found,) = release_all(_cluster(double))
+    assert found.taken == ("label nvidia.com/mig.config, again all-disabled",)
+    assert _cluster(double).node("n2").annotations == {patches.KEYS_RUN: KEY}
+
+
+def test_a_layout_that_is_as_before_again_is_only_forgotten(double: KubeDouble) -> None:
+    cluster = _partitioned(double, "n2")
+    assert cluster.change_node("n2", lambda found: patches.repartition(found, "all-disabled", "bb" * 8))
+    state = cluster.node("n2").labels
+    assert list(release_all(cluster)) == [Released("n2", ("annotations",))]
+    assert cluster.node("n2").labels == state
 
 
 def test_a_layout_in_use_stays_and_is_said(double: KubeDouble) -> None:
@@ -138,21 +159,24 @@ def test_a_layout_in_use_stays_and_is_said(double: KubeDouble) -> None:
     (found,) = release_all(cluster)
     assert found == Released(
         "n2",
-        error="nvidia.com/mig.config stays all-1g.10gb, it was all-disabled before: ml/train hold GPUs; "
-        "drain the node and run tocsin release --all again",
+        waits=(
+            "nvidia.com/mig.config stays all-1g.10gb, it was all-disabled before: ml/train hold GPUs; "
+            "drain the node and run tocsin release --all again",
+        ),
     )
     assert cluster.node("n2").labels[patches.MIG_CONFIG] == "all-1g.10gb"
     door.ask(
         "PATCH", "/api/v1/namespaces/ml/pods/train/status", body={"status": {"phase": "Succeeded"}}, content_type=MERGE
     )
     (found,) = release_all(cluster)
-    assert (found.taken, found.error) == (("label nvidia.com/mig.config, again all-disabled",), "")
+    assert (found.taken, found.waits) == (("label nvidia.com/mig.config, again all-disabled",), ())
 
 
 def test_a_layout_that_somebody_else_changed_since_stays(double: KubeDouble) -> None:
     cluster = _partitioned(double, "n2")
     assert cluster.change_node("n2", lambda _: {"metadata": {"labels": {patches.MIG_CONFIG: "all-3g.40gb"}}})
-    assert list(release_all(cluster)) == [Released("n2", (), ("nvidia.com/mig.config is somebody else's by now",))]
+    said = "nvidia.com/mig.config is somebody else's by now"
+    assert list(release_all(cluster)) == [Released("n2", ("annotations",), (said,))]
     assert cluster.node("n2").labels[patches.MIG_CONFIG] == "all-3g.40gb"
 
 
@@ -167,6 +191,11 @@ def test_one_node_that_refuses_keeps_no_other_from_it_and_a_lacking_right_ends_i
                 raise KubeError(422, "refused by a webhook")
             super().remove_conditions(name, kinds)
 
+    class Closed(Cluster):
+        def change_node(self, name: str, change: Any) -> bool:
+            raise KubeError(422, "refused by a webhook")
+
+    assert {(one.taken, bool(one.error)) for one in release_all(Closed(DirectDoor(double)))} == {((), True)}
     first, second = release_all(Stuck(DirectDoor(double)))
     assert (first.node, first.error) == ("n1", "Kubernetes answered 422: refused by a webhook")
     assert ("condition TocsinGpuHealthy" in first.taken, second.error) == (False, "")
