@@ -9,6 +9,7 @@ DEMO_ARGS ?=
 KILLS ?= 1000
 TAKEOVERS ?= 1000
 FAULTS ?= 1000
+INTERVALS ?= 5
 CLICKS ?= 500
 QUICK ?= tests/unit/domain tests/unit/config tests/unit/journal tests/unit/plugins tests/unit/rules tests/unit/hook \
 	tests/unit/client tests/unit/store tests/unit/telemetry tests/smoke
@@ -96,7 +97,7 @@ bench: setup  ## Print every measured figure in one table, and write it into doc
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance_figures.md
 
 scale: setup  ## What brains cost over 10,000 and 100,000 simulated GPUs, alone (20 minutes on two free cores)
-	$(BIN)/python -m pytest tests/perf/test_perf_cells.py -s -q --benchmark-only -p no:xdist
+	TOCSIN_INTERVALS=$(INTERVALS) $(BIN)/python -m pytest tests/perf/test_perf_cells.py -s -q --benchmark-only -p no:xdist
 
 storms: setup  ## Collapse 1,000 random storms of faults, beside simpler ways, and write the table of docs/topology.md (10 minutes at most)
 	PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.storm_run --write docs/topology.md

@@ -1,13 +1,14 @@
 """What brains over cells of 10,000 GPUs cost, one alone and ten as one fleet, from its agents' pushes to one view.
 
 Brains have their own stores and workers, at default settings, and share a real PostgreSQL, which holds their journals
-and the one budget. CPU is of brains and workers together, over five intervals after the first; the fleet that sends and
-the database are processes of their own and counted apart. `make scale` runs it alone (20 minutes). Run without
---benchmark-only two cells are small, for correctness alone.
+and the one budget. CPU is of brains and workers together, over `INTERVALS` intervals after the first; the fleet that
+sends and the database are processes of their own and counted apart. `make scale` runs it alone (20 minutes). Run
+without --benchmark-only two cells are small, for correctness alone.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.server
 
 Say = Callable[[str], None]
 KEY, PERSON = "a key for all nodes of the fleet", "a token of a person who looks"
-GPUS, INSTANTS = 10_000, 6
+GPUS, INTERVALS = 10_000, int(os.environ.get("TOCSIN_INTERVALS", "5"))
 SMALL, SMALL_INTERVAL, SMALL_CELLS = 16, 0.5, 2
 LATE = 4.0
 """Intervals that one may take where the machine has other work: a share of a core is not measured by how fast it is."""
@@ -117,7 +118,7 @@ def test_what_cells_cost(benchmark: BenchmarkFixture, say: Say, tmp_path: Path, 
         pytest.skip("two small cells are enough where nothing is measured")
     gpus = SMALL if benchmark.disabled else GPUS
     cells, interval = (SMALL_CELLS, SMALL_INTERVAL) if benchmark.disabled else (cells, interval)
-    instants = 2 if benchmark.disabled else INSTANTS
+    instants = 1 + (1 if benchmark.disabled else INTERVALS)
     recording = record(gpus, instants, interval)
     with servers.postgres() as database, fleet(tmp_path, database.url, cells) as made:
         with sending(recording, made.targets, KEY, interval) as sent:

@@ -16,37 +16,68 @@ SLOTS = 12
 """Slots of a window: its length is met within a twelfth, or within one reading where those are rarer."""
 
 _FAR = np.iinfo(np.int64).max
+_NOWHERE = -1
+_FIRST_PLACES = 8
 
 
 class Ring:
-    """Past samples (instant, value) of every row of a table, for questions about one window.
+    """Past samples (instant, value) of rows of a table, for questions about one window.
 
-    The first sample of each slot is kept; a slot is a twelfth of `window_ms` (milliseconds).
+    The first sample of each slot is kept; a slot is a twelfth of `window_ms` (milliseconds). A row has a place for its
+    samples from its first one on: a fleet has a hundred thousand links, and counters that rise on few of them.
     """
 
     def __init__(self, table: SubjectTable, window_ms: int) -> None:
         self.window_ms = window_ms
         self._depth = SLOTS + 2
         self._width = max(1, window_ms // SLOTS)
-        self._x = table.vector(np.float64, np.nan, self._depth, timeline=True)
-        self._t = table.vector(np.int64, 0, self._depth, timeline=True)
+        self._place = table.vector(np.int64, _NOWHERE, timeline=True)
+        self._x = np.empty((self._depth, 0))
+        self._t = np.empty((self._depth, 0), np.int64)
+        self._free = np.empty(0, np.int64)
 
     def push(self, rows: Ints, at: Ints, x: Floats) -> None:
         """Keep the samples `x` taken at `at` (milliseconds) of `rows`; all three have shape (k,)."""
+        places = self._places(rows)
         slot = at // self._width
         position = slot % self._depth
-        free = self._t.v[position, rows] // self._width != slot
+        free = self._t[position, places] // self._width != slot
         if free.any():
-            position, rows = position[free], rows[free]
-            self._t.v[position, rows] = at[free]
-            self._x.v[position, rows] = x[free]
+            position, places = position[free], places[free]
+            self._t[position, places] = at[free]
+            self._x[position, places] = x[free]
+
+    def _places(self, rows: Ints) -> Ints:
+        """The place of each of `rows`, taken for those that have none."""
+        places = self._place.v
+        fresh = np.unique(rows[places[rows] < 0])
+        if fresh.size:
+            if fresh.size > self._free.size:
+                self._make_room(fresh.size)
+            taken, self._free = self._free[: fresh.size], self._free[fresh.size :]
+            self._x[:, taken], self._t[:, taken] = np.nan, 0
+            places[fresh] = taken
+        return places[rows]
+
+    def _make_room(self, count: int) -> None:
+        """Have `count` places free: first those of rows that are given back, which only the table knows of."""
+        held = np.zeros(self._x.shape[1], np.bool_)
+        held[self._place.v[self._place.v >= 0]] = True
+        room = max(self._x.shape[1], _FIRST_PLACES)
+        while room - int(held.sum()) < count:
+            room += room // 4
+        more = ((0, 0), (0, room - self._x.shape[1]))
+        self._x, self._t = np.pad(self._x, more), np.pad(self._t, more)
+        self._free = np.flatnonzero(~np.pad(held, more[1]))
 
     def cut(self, row: int, at_ms: int | None) -> float | None:
         """Drop the samples of `row` before `at_ms`, or all for None; the oldest that is left begins at 0.
 
         Returns what it had; None where none is left.
         """
-        times, values = self._t.v[:, row], self._x.v[:, row]
+        if (place := int(self._place.v[row])) == _NOWHERE:
+            return None
+        times, values = self._t[:, place], self._x[:, place]
         kept = np.zeros(times.shape, dtype=np.bool_) if at_ms is None else (times > 0) & (times >= at_ms)
         times[~kept], values[~kept] = 0, np.nan
         if not kept.any():
@@ -61,7 +92,10 @@ class Ring:
         It is the youngest that is at least one window old, or the oldest where none is. Samples older than `reach_ms`
         do not count; NaN and 0 where there is no earlier sample.
         """
-        times = self._t.v[:, rows]
+        places = self._place.v[rows]
+        times = np.zeros((self._depth, rows.size), np.int64)
+        there = places >= 0
+        times[:, there] = self._t[:, places[there]]
         age = at - times
         valid = (times > 0) & (age > 0) & (age <= reach_ms)
         old = valid & (age >= self.window_ms)
@@ -73,7 +107,8 @@ class Ring:
         )
         across = np.arange(rows.size)
         found = cast("Bools", valid[pick, across])
-        values = np.where(found, self._x.v[:, rows][pick, across], np.nan)
+        values = np.full(rows.size, np.nan)
+        values[found] = self._x[pick[found], places[found]]
         return values, np.where(found, times[pick, across], 0)
 
 

@@ -98,7 +98,8 @@ class SubjectTable:
         if rows == self._settled:
             return
         while self._capacity < rows:
-            self._capacity *= 2
+            # A table of a hundred thousand links has fifty vectors: what is not in use yet must not double them.
+            self._capacity += max(_FIRST_CAPACITY, self._capacity // 4)
         for vector in self._vectors:
             vector.resize(self._capacity, rows)
         self._settled = rows
