@@ -143,11 +143,6 @@ class CellMaps:
 
     by_cell: Mapping[str, FleetMap] = field(default_factory=dict)
 
-    @property
-    def gpus(self) -> int:
-        """GPUs in all of them."""
-        return sum(len(one.uuid) for one in self.by_cell.values())
-
     def whole(self) -> FleetMap:
         """All as one map."""
         return MAPS.whole(self.by_cell)

@@ -156,9 +156,10 @@ def _changes(found: Changes, text: Text) -> str:
     return style.title(text("changes")) + region
 
 
-def _whole_map(maps: cells.CellMaps, text: Text, palette: Palette) -> None:
-    if maps.gpus > cells.MOST_DRAWN:
-        st.info(text("cells.map.large", n=f"{maps.gpus:,}", most=f"{cells.MOST_DRAWN:,}"))
+def _whole_map(maps: cells.CellMaps | None, gpus: int, text: Text, palette: Palette) -> None:
+    """`maps` are None where the `gpus` of the fleet are more than one map shows."""
+    if maps is None:
+        st.info(text("cells.map.large", n=f"{gpus:,}", most=f"{cells.MOST_DRAWN:,}"))
         return
     fleet = maps.whole()
     if fleet.uuid:
@@ -171,8 +172,9 @@ def _all_cells(client: PageClient, text: Text, palette: Palette) -> None:
     """The page over all cells; whatever one of them does not answer is missing, and the banner names it."""
     summary, told = cells.summary_of(client)
     assert told is not None
-    names = cells.answering(told)
-    maps, found = cells.maps_of(client, names), client.cells_cards(cards.SHOWN)
+    # What is not drawn is not asked for either: it is most of what a large fleet sends.
+    maps = cells.maps_of(client, cells.answering(told)) if summary.gpus <= cells.MOST_DRAWN else None
+    found = client.cells_cards(cards.SHOWN)
     changed = whole_changes(client.cells_changes().answers, CHANGES)
     hand = Hand(client.me(), text)
     with st.container(key="figures"):
@@ -181,7 +183,7 @@ def _all_cells(client: PageClient, text: Text, palette: Palette) -> None:
         left, right = st.columns([5, 4], gap="medium")
     with left:
         st.html(cells.table(told, text))
-        _whole_map(maps, text, palette)
+        _whole_map(maps, summary.gpus, text, palette)
         if changed is not None:
             st.html(_changes(changed, text))
     with right:
