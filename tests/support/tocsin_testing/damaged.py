@@ -109,7 +109,11 @@ def facts(store: SqliteStore) -> Facts:
     for prediction in store.predictions(*everything):
         found["prediction", prediction.id] = prediction
     for newest in store.latest(0):
-        found["newest", newest.gpu.uuid] = newest.at_ms
+        said = newest.gpu.host, dict(newest.values), dict(newest.missing), newest.owners
+        found["newest", newest.gpu.uuid] = newest.at_ms, said
+    now = store.latest_columns(["gpu_power_watts"], 0)
+    for row, at in enumerate(now.at_ms.tolist()):
+        found["newest power", now.gpus[now.gpu[row]]] = at, float(now.values[row, 0])
     return found
 
 
