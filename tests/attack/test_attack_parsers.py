@@ -11,37 +11,35 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import cast
 
 import pytest
 
-from tocsin.actions.kubernetes.api import whole
-from tocsin.actions.slurm import state, topology
-from tocsin.collector.amdsmi.card import Card, identify
-from tocsin.collector.amdsmi.library import AmdSmi, ErrorRecord
+from tocsin.actions.kubernetes.api import quantity, whole
+from tocsin.actions.slurm.comments import CommentTag, note_of, put, turn
+from tocsin.actions.slurm.rest_calls import ping_lines, problems_of, served_of
+from tocsin.actions.slurm.state import expand, gpus_by_node, jobs_of_text, nodes_of_text, states_of_text
 from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, listed_fields
 from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads
 from tocsin.collector.kernel_log.parser import KernelLogParser, KernelRecord, parse_line
 from tocsin.collector.kernel_log.readers import decode_any, decode_journal, decode_kmsg, decode_text
-from tocsin.collector.npu_smi.plugin_faults import parse_plugin_faults
+from tocsin.collector.npu_smi.plugin_faults import PluginFileError, parse_plugin_faults
 from tocsin.collector.npu_smi.text import NpuError, codes_of, parse_info, parse_keys, parse_mapping
 from tocsin.collector.nvidia_smi.formats import SmiError, parse_csv, parse_xml
 from tocsin.collector.prometheus_history.http import NotAnAnswer, parse_matrix
-from tocsin.collector.redfish.client import RedfishFailed, Resource
-from tocsin.collector.redfish.client import _document as document_of
+from tocsin.collector.redfish.client import MAX_BYTES, RedfishFailed, _document
 from tocsin.collector.redfish.walk import Walk
 from tocsin.collector.source import NodeIdentity
 from tocsin.collector.training_hook.protocol import parse
 from tocsin.config.load import load_settings
 from tocsin.domain.errors import InputError
-from tocsin.domain.vendor_metrics import AMD, vendor_metrics
 from tocsin.hook.wire import MAX_MESSAGE
 from tocsin.rules.load import parse_rules
+from tocsin_testing.vendor_facts import npu_table
 
 SIZE = 100_000
 MOST_SECONDS = 2.0
-REFUSED = (SmiError, NotAnAnswer, InputError, RedfishFailed, NpuError, ValueError)
+REFUSED = (SmiError, NotAnAnswer, InputError, NpuError, PluginFileError, ValueError)
 """How parsers say that a text is none of theirs; anything else would end their reader."""
 
 
@@ -89,71 +87,52 @@ def settings(text: str) -> None:
 
 
 def slurm(text: str) -> None:
-    state.nodes_of_text(text)
-    state.states_of_text(text)
-    state.jobs_of_text(text)
-    state.expand(text)
-    state.gpu_count(text)
-    state.gpu_indices(text)
-    topology.places_of_text(text, None)
-    for read in (state.nodes_of_json, state.jobs_of_json):
-        try:
-            read(text)
-        except ValueError:
-            continue
+    nodes_of_text(text)
+    states_of_text(text)
+    jobs_of_text(text)
+    gpus_by_node(("n1",), [text])
+    mark = CommentTag("drain", "0" * 16, 1)
+    turn(put(text, mark), "drain", "drained")
+    note_of(text)
+    expand(text)
+
+
+def slurmrestd(text: str) -> None:
+    problems_of(text)
+    ping_lines(text)
+    served_of(text)
 
 
 def npu_smi(text: str) -> None:
-    parse_info(text)
     parse_keys(text)
     parse_mapping(text)
     codes_of(text)
-    parse_plugin_faults(text)
-
-
-class AnyAmd:
-    """A library that answers every call with the same."""
-
-    def __init__(self, answer: object) -> None:
-        self.answer = answer
-
-    def ask(self, _card: int, _call: str) -> object:
-        return self.answer
-
-    def records(self, _card: int, _cursor: int) -> tuple[list[ErrorRecord], int]:
-        return [], 0
-
-
-def amdsmi(text: str) -> None:
-    """The text as what the library answers, plain and as deep as JSON makes it."""
-    for answer in (text, {"a": text}, [text] * 2_000, list(text), json_or(text)):
-        library = cast(AmdSmi, AnyAmd(answer))
-        gpu = identify(library, 0, NodeIdentity("h"))
-        Card(library, 0, gpu, vendor_metrics(AMD)).look(slow=True)
-
-
-def json_or(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    parse_info(text)
 
 
 def redfish(text: str) -> None:
-    """Every path of the controller answers the same."""
-    document = document_of(text.encode("utf-8", "replace"))
+    """A controller that answers every question with one resource, or with none."""
+    try:
+        found = _document(text.encode("utf-8", "replace")[:MAX_BYTES])
+    except RedfishFailed:
+        return
+    Walk(lambda _path: found).run()
 
-    def get(_path: str) -> Resource:
-        return document
 
-    Walk(get).run()
-
-
-def quantity(text: str) -> None:
+def quantities(text: str) -> None:
+    quantity(text)
     whole(text)
+    for part in text.split(",")[:100]:
+        quantity(part)
 
 
 PARSERS: dict[str, Callable[[str], object]] = {
+    "slurm": slurm,
+    "slurmrestd": slurmrestd,
+    "npu-smi": npu_smi,
+    "Ascend device plugin": parse_plugin_faults,
+    "Redfish": redfish,
+    "Kubernetes quantity": quantities,
     "dcgm": dcgm,
     "dcgmi": dcgmi,
     "nvidia-smi XML": parse_xml,
@@ -163,11 +142,6 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "hook": hook,
     "rules": rules,
     "settings": settings,
-    "Slurm": slurm,
-    "npu-smi": npu_smi,
-    "amdsmi": amdsmi,
-    "Redfish": redfish,
-    "Kubernetes quantity": quantity,
 }
 MATRIX = '{"status":"success","data":{"resultType":"matrix","result":['
 SERIES = '{"metric":{"a":"b"},"values":[[1,"2"],[3,"4"]]},'
@@ -220,33 +194,37 @@ TEXTS: dict[str, Callable[[int], str]] = {
     "rules without end": lambda n: "[[rules]]\n" * (n // 10),
     "deep hook": lambda n: '{"kind":"stats","v":1,"devices":' + "[" * n,
     "hook of long numbers": lambda n: '{"kind":"stats","v":1,"steps":' + "9" * 4_000 + "}",
-    "Slurm nodes": lambda n: "NodeName=a State=IDLE Gres=gpu:8 Comment=" + "x=" * (n // 2),
-    "Slurm lines": lambda n: "NodeName=n1 State=IDLE+DRAIN Gres=gpu:8\n" * (n // 40),
-    "Slurm jobs": lambda n: "JobId=1 JobState=RUNNING NodeList=n[1-9] GRES=gpu:8(IDX:0-7)\n" * (n // 60),
-    "Slurm ranges": lambda n: "n[" + "1-999999999," * (n // 12) + "1]",
-    "Slurm brackets": lambda n: "n[1-9]" * (n // 6),
-    "Slurm indices": lambda n: "gpu:8(IDX:" + "0-999999999," * (n // 12) + "1)",
-    "Slurm JSON": lambda n: '{"nodes":[' + ('{"name":"a","state":["IDLE"]},' * (n // 30))[:-1] + "]}",
-    "npu-smi table": lambda n: (
-        "| NPU   Name  | Health | Power |\n| Chip  | Bus-Id | AICore |\n" + "| 0 910B | OK | 1 |\n" * (n // 20)
+    "ranges of hosts": lambda n: "n[" + ("1-99999," * (n // 8))[:-1] + "]",
+    "wide numbers of hosts": lambda n: "n[" + "0" * 4_000 + "1-99999]",
+    "host lists": lambda n: "n[1-9]," * (n // 7),
+    "brackets of hosts": lambda n: "n" + "[0-9]" * (n // 5),
+    "fields of a node": lambda n: "NodeName=n1 State=IDLE " + "Reason=x Comment=y " * (n // 19),
+    "gres of a node": lambda n: "NodeName=n1 State=IDLE Gres=" + "gpu:h100:8(S:0-1)," * (n // 18),
+    "open gres": lambda n: "NodeName=n1 State=IDLE Gres=" + "gpu:(" * (n // 5),
+    "indices of a job": lambda n: "JobId=1 NodeList=n1 Nodes=n1 CPU_IDs=0 Mem=0 GRES=" + "gpu:8(IDX:0-7)," * (n // 15),
+    "ranges of indices": lambda n: "gpu:8(IDX:" + ("0-99999," * (n // 8))[:-1] + ")",
+    "marks in a comment": lambda n: f"tocsin/drain/{'0' * 16}/1 " * (n // 32),
+    "nodes": lambda n: "NodeName=n1 State=IDLE\n" * (n // 23),
+    "chips": lambda n: (
+        "| 0     910B4               | OK            | 131.1       48                0    / 0     |\n" * (n // 96)
     ),
-    "npu-smi keys": lambda n: "a : b\n" * (n // 6),
-    "npu-smi colons": lambda n: "a " + ": " * (n // 2),
-    "npu-smi bars": lambda n: "|" * n,
-    "members": lambda n: json.dumps(
+    "bars of a table": lambda n: "|" * n,
+    "keys of a chip": lambda n: "\tHBM Single Bit Error Count     : 4\n" * (n // 36),
+    "a key without end": lambda n: "\tkey" + " " * n + ":",
+    "codes of a chip": lambda n: "Error Code : " + "80E01801 " * (n // 9),
+    "faults of a plugin": lambda n: json.dumps(
         {
-            "Chassis": {"@odata.id": "/c"},
-            "ThermalSubsystem": {"@odata.id": "/t"},
-            "Thermal": {"@odata.id": "/t"},
-            "Power": {"@odata.id": "/t"},
-            "ThermalEquipment": {"@odata.id": "/t"},
-            "Members": [{"@odata.id": "/m"}] * (n // 24),
-            "Fans": [{"Status": {"Health": "Critical"}, "Name": f"f{i}"} for i in range(n // 60)],
+            "DeviceInfo": {
+                "DeviceList": {"huawei.com/Ascend910-Fault": json.dumps([{"npu_name": "Ascend910-0"}] * (n // 30))}
+            }
         }
     ),
-    "an exponent": lambda n: "1e" + "9" * 9,
-    "a quantity of digits": lambda n: "9" * n + "Ei",
-    "many fractions": lambda n: "1." + "0" * n + "m",
+    "members of a controller": lambda n: json.dumps(
+        {"@odata.id": "/a", "Chassis": {"@odata.id": "/a"}, "Members": [{"@odata.id": "/a"}] * (n // 20)}
+    ),
+    "digits of a quantity": lambda n: "9" * n + "Ei",
+    "a long exponent": lambda n: "1e" + "9" * n,
+    "quantities": lambda n: "1e99," * (n // 5),
     "devices": lambda n: json.dumps({"kind": "stats", "v": 1, "devices": [{"uuid": "GPU-1"}] * (n // 16)}),
 }
 
@@ -282,9 +260,10 @@ def test_every_parser_is_tried_with_its_own_text() -> None:
     assert parse_xml(TEXTS["processes"](1_000))
     assert parse_csv(TEXTS["columns"](100))
     assert parse_matrix(TEXTS["series"](1_000).encode()).lines
+    assert nodes_of_text(TEXTS["nodes"](100))
+    assert expand(TEXTS["host lists"](70))
+    assert parse_info(npu_table([(0, "OK", "0000:D8:00.0", "131.1", 48)]))
+    assert parse_keys(TEXTS["keys of a chip"](100))
+    assert parse_plugin_faults(TEXTS["faults of a plugin"](100)) == []
+    assert quantity("1e99") == 1e99
     assert partial(parse_line, TEXTS["NVLink words"](100))() is not None
-    assert state.nodes_of_text(TEXTS["Slurm lines"](1_000))
-    assert state.jobs_of_text(TEXTS["Slurm jobs"](1_000))
-    assert state.nodes_of_json(TEXTS["Slurm JSON"](1_000))
-    assert parse_keys(TEXTS["npu-smi keys"](100))
-    assert whole("3k") == 3_000
