@@ -22,8 +22,9 @@ from tocsin.client.control import IngestResult, RejectedLine
 from tocsin.client.moved import MISDIRECTED, OTHER_CELL
 from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeries, Tally, TooLarge
 from tocsin.config.access import Role
-from tocsin.store.line_protocol.decode import MAX_REJECTED, LineError, cut_head, parse_head
+from tocsin.store.line_protocol.decode import MAX_REJECTED
 from tocsin.store.line_protocol.encode import encode
+from tocsin.store.line_protocol.grammar import LineError, cut_head, parse_head
 
 MAX_MEMBERS = 4096
 """Members that a gzip body may have: each costs a decoder, empty ones too. Files of bgzip have one for 64 KiB."""

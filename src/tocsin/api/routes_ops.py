@@ -22,7 +22,7 @@ from tocsin.client.control import IngestResult, OrderTaken, Readiness
 from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.client.wire import Wire, Wired
 from tocsin.domain.order import Order, OrderReport
-from tocsin.store.line_protocol.decode import NANOSECONDS
+from tocsin.store.line_protocol.grammar import NANOSECONDS
 
 MAX_REJECTED = 1_000
 """Bad lines that one answer lists; it counts all of them."""

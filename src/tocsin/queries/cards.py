@@ -237,40 +237,43 @@ class _Maker:
         root = worst.root
         # What is left of a place that had a graver cause: what is still done about that one is the card's as well.
         earlier = self._earlier.get(where_of(trouble), ())
-        told = [status for one in (worst, *others) for status in own[one.id]]
+        found = (worst, *others)
+        told = [status for one in found for status in own[one.id]]
         decisions = list({one.decision.id: one for one in (*told, *self._running(earlier))}.values())
         lead = self._lead(decisions, root.subject)
         warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
-        health = self._ranking.state(root)
+        health, reopened = self._ranking.state(root), self.inputs.life.came_again.get(worst.id)
         (words, words_zh), chance = _confidence(worst)
-        reopened = self.inputs.life.came_again.get(worst.id)
         hours = self._ranking.expected_loss(self._ranking.at_stake(root.subject), root, warned, health)
-        evidence = [*self._findings((worst, *others)), *self._said(lead, decisions), *self._before(trouble)]
+        evidence = [*self._findings(found), *self._said(lead, decisions), *self._before(trouble)]
         card = self._card(worst.id, trouble, lead, evidence, health=health, level=worst.alert_level)
-        if worst.cause_cleared and (lead is None or _standing(lead) > _BLOCKED):
-            left, left_zh = left_over(worst, self._names, self._now)
-            level = min(card.level, AlertLevel.WARNING, key=lambda one: one.rank)
-            card = card.model_copy(update={"level": level, "obstacle": left, "obstacle_zh": left_zh})
-        money, currency = self._ranking.money(root.subject, hours)
+        card = self._eased(card, worst, lead)
         return MadeCard(
             card.model_copy(
                 update={
                     "since": to_iso(worst.opened_ms),
                     "state": _state(lead, reopened),
-                    "touches": self._touches((worst, *others)),
+                    "touches": self._touches(found),
                     "confidence": words,
                     "confidence_zh": words_zh,
                     "probability": chance,
                     "waiting_gpu_hours": hours,
-                    "waiting_money": money,
-                    "currency": currency,
+                    **dict(zip(("waiting_money", "currency"), self._ranking.money(root.subject, hours), strict=True)),
                     "reopened_from": optional_iso(reopened),
                     "simulated": root.simulated,
                 }
             ),
-            frozenset([one.id for one in (worst, *others)] + [one.id for one in earlier]),
-            tuple(cause_of(one) for one in (worst, *others)),
+            frozenset([one.id for one in found] + [one.id for one in earlier]),
+            tuple(cause_of(one) for one in found),
         )
+
+    def _eased(self, card: Card, incident: Incident, lead: DecisionStatus | None) -> Card:
+        """Where its cause has ended and nothing is done about what is left, a card says that and wakes nobody."""
+        if not incident.cause_cleared or (lead is not None and _standing(lead) <= _BLOCKED):
+            return card
+        left, left_zh = left_over(incident, self._names, self._now)
+        level = min(card.level, AlertLevel.WARNING, key=lambda one: one.rank)
+        return card.model_copy(update={"level": level, "obstacle": left, "obstacle_zh": left_zh})
 
     def _running(self, causes: Iterable[CauseRecord]) -> list[DecisionStatus]:
         """What runs, or is looked at, of what was decided about causes that are over."""

@@ -13,7 +13,7 @@ from tocsin.config.promql import PromqlSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.event import Event
-from tocsin.runtime.brain.brain import FleetMemory
+from tocsin.runtime.brain.fleet_memory import FleetMemory
 from tocsin.runtime.brain.promql_follower import PromqlFollower
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics

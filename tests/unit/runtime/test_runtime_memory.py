@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
-from tocsin.runtime.brain.brain import FleetMemory
+from tocsin.runtime.brain.fleet_memory import FleetMemory
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 

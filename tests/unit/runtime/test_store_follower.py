@@ -7,7 +7,7 @@ import pytest
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.reading import Reading
-from tocsin.runtime.brain.brain import FleetMemory
+from tocsin.runtime.brain.fleet_memory import FleetMemory
 from tocsin.runtime.brain.store_follower import FRUITLESS, REST_SECONDS, StoreFollower
 from tocsin.store.memory import MemoryStore
 from tocsin.store.port import StoreUnavailable

@@ -6,8 +6,8 @@ Its state is the store and the journal; it can be killed at any instant and star
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -35,7 +35,7 @@ from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Missing, Reading
+from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.port import LiveJournal
@@ -47,6 +47,7 @@ from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.action_state import errors_of, gpu_views
 from tocsin.runtime.brain.expectations import Expectations, ModelWatch
+from tocsin.runtime.brain.fleet_memory import FleetMemory
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.foretelling import FORETELLING_PART, ForetellingRules
 from tocsin.runtime.brain.lease import Lease
@@ -60,166 +61,11 @@ from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
 from tocsin.runtime.brain.version_watch import VersionWatch
-from tocsin.store.identity import is_bare
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin.topology.claims import Claim
 from tocsin.topology.topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """State at one instant: the newest reading of each GPU, by UUID, and the events since the last snapshot."""
-
-    readings: tuple[Reading, ...]
-    events: tuple[Event, ...]
-
-
-class FleetMemory:
-    """Newest reading of each GPU and the events not yet evaluated; safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._latest: dict[str, Reading] = {}
-        self._by_host: defaultdict[str, set[str]] = defaultdict(set)
-        self._unknown: set[str] = set()
-        self._recalled: set[str] = set()
-        self._events: dict[str, Event] = {}
-        self._recent: dict[str, Event] = {}
-        self._count = 0
-
-    def put(self, batch: Batch) -> None:
-        """Take in what the store has kept."""
-        with self._lock:
-            self._count += len(batch.readings)
-            self._drop_unknown(batch.readings)
-            for reading in batch.readings:
-                uuid, known = reading.gpu.uuid, self._latest.get(reading.gpu.uuid)
-                if known is None or reading.at_ms > known.at_ms:
-                    self._recalled.discard(uuid)
-                self._latest[uuid] = newest = _newer(known, reading)
-                if known is None or known.gpu.host != newest.gpu.host:
-                    self._by_host[newest.gpu.host].add(uuid)
-                    self._leave_host(known)
-            for event in batch.events:
-                # One that was taken already is not judged again when it comes a second time, or by another way.
-                if event.id in self._events or event.id not in self._recent:
-                    self._events[event.id] = event
-                self._recent[event.id] = event
-
-    def recall(self, batch: Batch) -> None:
-        """Take in what the store has from before this start: it is known, and nobody has said it to this process."""
-        self.put(batch)
-        with self._lock:
-            self._recalled = set(self._latest)
-
-    def is_recalled(self, uuid: str) -> bool:
-        """Whether nothing newer than what was recalled has come of a GPU."""
-        with self._lock:
-            return uuid in self._recalled
-
-    def _drop_unknown(self, readings: Sequence[Reading]) -> None:
-        """A host that names its GPUs now has none any more that it could not name before."""
-        named = {one.gpu.uuid for one in readings}
-        hosts = {one.gpu.host for one in readings if not one.gpu.uuid.startswith(UNKNOWN_GPU)}
-        for uuid in self._unknown - named:
-            if uuid not in self._latest or self._latest[uuid].gpu.host in hosts:
-                self._leave_host(self._latest.pop(uuid, None))
-                self._unknown.discard(uuid)
-        self._unknown |= {uuid for uuid in named if uuid.startswith(UNKNOWN_GPU)}
-
-    def take(self) -> Snapshot:
-        """The newest readings, and the events since the last call, by instant."""
-        with self._lock:
-            return Snapshot(self._sorted(), self._taken())
-
-    def take_events(self) -> tuple[Event, ...]:
-        """The events since the last call of this or of `take`, by instant."""
-        with self._lock:
-            return self._taken()
-
-    def _taken(self) -> tuple[Event, ...]:
-        events = tuple(sorted(self._events.values(), key=lambda event: (event.at_ms, event.id)))
-        self._events.clear()
-        return events
-
-    def newest(self, gpus: Collection[str], hosts: Collection[str]) -> list[Reading]:
-        """The newest reading of each of `gpus` and of each GPU on `hosts`, by UUID."""
-        with self._lock:
-            found = set[str]().union(*(self._by_host.get(host, ()) for host in hosts))
-            return [self._latest[uuid] for uuid in sorted(found.union(gpus)) if uuid in self._latest]
-
-    def events_since(self, since_ms: int) -> list[Event]:
-        """Events at or after `since_ms`, taken or not; older ones are dropped."""
-        with self._lock:
-            self._recent = {name: event for name, event in self._recent.items() if event.at_ms >= since_ms}
-            return list(self._recent.values())
-
-    def has_event(self, name: str) -> bool:
-        """Whether the event with id `name` came lately."""
-        with self._lock:
-            return name in self._recent
-
-    def latest(self) -> tuple[Reading, ...]:
-        """The newest reading of each GPU, by UUID."""
-        with self._lock:
-            return self._sorted()
-
-    def reading(self, uuid: str) -> Reading | None:
-        """The newest reading of one GPU."""
-        with self._lock:
-            return self._latest.get(uuid)
-
-    def forget(self, before_ms: int) -> list[Gpu]:
-        """Drop GPUs whose newest reading is older than `before_ms`; returns them."""
-        with self._lock:
-            gone = [reading.gpu for reading in self._latest.values() if reading.at_ms < before_ms]
-            for gpu in gone:
-                self._leave_host(self._latest.pop(gpu.uuid))
-            return gone
-
-    def _leave_host(self, reading: Reading | None) -> None:
-        if reading is not None:
-            left = self._by_host[reading.gpu.host]
-            left.discard(reading.gpu.uuid)
-            if not left:
-                del self._by_host[reading.gpu.host]
-
-    @property
-    def count(self) -> int:
-        """Readings taken in so far."""
-        with self._lock:
-            return self._count
-
-    def _sorted(self) -> tuple[Reading, ...]:
-        return tuple(self._latest[uuid] for uuid in sorted(self._latest))
-
-
-def _newer(old: Reading | None, new: Reading) -> Reading:
-    if old is None or new.at_ms > old.at_ms:
-        return _with_identity(old, new)
-    if new.at_ms < old.at_ms:
-        return old
-    values = {**old.values, **new.values}
-    missing: dict[str, Missing] = {**old.missing, **new.missing}
-    for name in new.values:
-        missing.pop(name, None)
-    return replace(
-        _with_identity(old, new), values=values, missing={k: v for k, v in missing.items() if k not in values}
-    )
-
-
-def _with_identity(old: Reading | None, new: Reading) -> Reading:
-    """Attributes travel in a point of their own, now and then: a bare identity must not wipe out a full one."""
-    same = old is not None and old.gpu.host == new.gpu.host
-    return replace(new, gpu=old.gpu) if old is not None and same and is_bare(new.gpu) else new
-
-
-def by_uuid(readings: Iterable[Reading]) -> dict[str, Reading]:
-    """Readings by UUID."""
-    return {reading.gpu.uuid: reading for reading in readings}
-
 
 log = structlog.get_logger()
 
@@ -277,7 +123,7 @@ class Brain:
         self.settings = settings = parts.settings
         self.clock = clock = parts.clock
         self.metrics = metrics = parts.metrics
-        self.store = store = parts.store
+        self.store = parts.store
         self.journal = journal = parts.journal
         self.actions = parts.actions
         self.forecasts, self.managers = parts.forecasts, parts.managers
@@ -303,11 +149,9 @@ class Brain:
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
-        self.usage = self._usage_of(parts)
+        self.usage, self._expected = self._usage_of(parts), self._expected_of(parts)
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self._unsaved: list[Finding] = []
-        models = ModelWatch(ModelRegistry(settings.forecast.models), store, journal, metrics)
-        self._expected = Expectations(parts.forecasts, models, store, journal, metrics, clock)
         self._counted: Counter[str] = Counter()
         self._guard, self._acting = threading.Lock(), False
         self._standing: Standing | None = None
@@ -319,6 +163,11 @@ class Brain:
         settings, clock, metrics = parts.settings.usage, parts.clock, parts.metrics
         facts = parts.managers.work
         return UsageKeeper(parts.store, parts.usage, settings, clock, metrics, self._gpu, lambda: facts().facts)
+
+    def _expected_of(self, parts: BrainParts) -> Expectations:
+        store, journal, metrics = parts.store, parts.journal, parts.metrics
+        models = ModelWatch(ModelRegistry(parts.settings.forecast.models), store, journal, metrics)
+        return Expectations(parts.forecasts, models, store, journal, metrics, parts.clock)
 
     def _start(self) -> None:
         if self.journal.leads:
