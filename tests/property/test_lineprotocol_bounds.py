@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.store.line_protocol import decode as module
+from tocsin.store.line_protocol import grammar as module
 from tocsin.store.line_protocol.decode import MAX_REJECTED, decode
 from tocsin_testing.builders import T0
 
