@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tocsin.store.line_protocol import decode as decoder
 from tocsin.store.line_protocol import grammar as module
 from tocsin.store.line_protocol.decode import MAX_REJECTED, decode
 from tocsin_testing.builders import T0
@@ -90,12 +91,12 @@ def test_warnings_that_a_sender_makes_up_are_bounded() -> None:
 
 def test_long_heads_and_fields_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = module.fields_of
-    monkeypatch.setattr(module, "fields_of", lambda names, *rest: asked.append(len(names)) or real(names, *rest))
+    real = decoder.fields_of
+    monkeypatch.setattr(decoder, "fields_of", lambda names, *rest: asked.append(len(names)) or real(names, *rest))
     decode("gpu,gpu_uuid=G,link=0 " + ",".join(["nvlink_up=1"] * 5_000), now_ms=T0)
     decode("gpu,gpu_uuid=G,link=0 nvlink_up=1", now_ms=T0)
     assert asked == [1]
-    read = module._remembered(4)(lambda text: object())
+    read = module.remembered(4)(lambda text: object())
     assert read("x") is read("x")
     assert read("x" * 2_000) is not read("x" * 2_000)
 
