@@ -7,6 +7,7 @@ jobs. So it goes on after a restart, and never does a thing twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tocsin.actions.executors.base import ExecutorBase
 from tocsin.actions.executors.registry import Dependencies
@@ -299,7 +300,8 @@ def _state(node: SlurmNode, host: str, seen: SlurmSnapshot, places: Sequence[tup
     mine = Place(PlaceKind.HOST, host)
     claims = tuple(Claim(mine, Place(kind, name), ClaimSource.SLURM) for kind, name in places)
     ours = nodes.is_ours(node)
-    return NodeState(host, node.schedulable, node.ready, ours, node.reason, work, held_by=held_by, places=claims)
+    state = NodeState(host, node.schedulable, node.ready, ours, node.reason, work, held_by=held_by, places=claims)
+    return replace(state, gpus=node.gpus or None)
 
 
 def build(dependencies: Dependencies) -> Executor:

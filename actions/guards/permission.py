@@ -6,11 +6,11 @@ from tocsin.actions.guards.base import Applies, Deny, Hold, guard
 from tocsin.actions.guards.limits import needs_person
 from tocsin.actions.model.catalogue import ACTIONS, Scope
 from tocsin.actions.model.policy import least
-from tocsin.actions.model.scope import affected, base_key, hosts_of, named_host
+from tocsin.actions.model.scope import affected, base_key, gpus_of, hosts_of, named_host
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import Decision, Mode
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.phrase import Phrase, say
 
 
@@ -65,6 +65,12 @@ def known_node(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
 def managed(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Has the operator opted in every GPU that is touched."""
     members = affected(decision, view)
+    if decision.subject.kind is SubjectKind.GPU and any(one.surplus for one in gpus_of(decision.subject, view)):
+        template = (
+            "{gpu} is more than host {host} is known to have: list it in topology.file, "
+            "or raise actions.unshown_gpus_per_host if it is there"
+        )
+        return Hold(say(template, gpu=decision.subject.name, host=members[0].gpu.host))
     outside = [member.gpu.uuid for member in members if member.gpu.uuid not in view.managed]
     if members and not outside:
         return None

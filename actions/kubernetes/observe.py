@@ -8,6 +8,7 @@ is never asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tocsin.actions.kubernetes import patches
@@ -84,6 +85,10 @@ def known_as(pod: Pod) -> Mapping[str, str]:
     return {key: job for key in (pod.uid, pod.title) if key}
 
 
+PRODUCT, REPLICAS = "nvidia.com/gpu.product", "nvidia.com/gpu.replicas"
+"""Labels of GPU feature discovery: the model, that of an instance where each is given away as a GPU, and how often a
+GPU is given away where several share it."""
+_OTHER_GPUS = re.compile(r"amd\.com/gpu|huawei\.com/Ascend[0-9A-Za-z]*")
 CHECKPOINT_AT = "tocsin.io/checkpoint-at"
 """Pod annotation that the program sets to the instant of its last checkpoint (ISO 8601)."""
 CHECKPOINT_EVERY = "tocsin.io/checkpoint-every"
@@ -223,7 +228,22 @@ def _state(node: KubeNode, pods: Sequence[Pod], claimed: ClaimedPods | None) -> 
         frozenset(named_job(job) for pod in holding if (job := job_of_pod(pod))),
         tuple(claims_of_node(node.name, node.labels)),
         closed,
+        gpus_shown(node),
     )
+
+
+def gpus_shown(node: KubeNode) -> int | None:
+    """Whole GPUs that the node's capacity comes to; None where it has none, or MIG instances, which are no count of
+    GPUs."""
+    capacity = (node.raw.get("status") or {}).get("capacity") or {}
+    parts = any(name.startswith("nvidia.com/mig-") and quantity(amount) for name, amount in capacity.items())
+    if parts or "-MIG-" in node.labels.get(PRODUCT, ""):
+        return None
+    shared = node.labels.get(REPLICAS, "")
+    replicas = int(shared) if shared.isascii() and shared.isdigit() and int(shared) else 1
+    nvidia = sum(quantity(capacity.get(name, 0)) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared")) // replicas
+    others = sum(quantity(amount) for name, amount in capacity.items() if _OTHER_GPUS.fullmatch(name))
+    return int(nvidia + others) or None
 
 
 def overdue(nodes: Sequence[KubeNode], now_ms: int) -> list[str]:

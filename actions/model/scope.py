@@ -65,7 +65,8 @@ def misplaced(subject: Subject, view: FleetView) -> str:
 def racks_of(subject: Subject, view: FleetView) -> frozenset[str]:
     """The known racks of a GPU or host subject."""
     hosts = hosts_of(subject, view)
-    return frozenset({member.gpu.rack for host in hosts for member in view.by_host.get(host, ())} - {""})
+    members = [member for host in hosts for member in view.by_host.get(host, ()) if not member.surplus]
+    return frozenset({member.gpu.rack for member in members} - {""})
 
 
 def affected(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
@@ -100,7 +101,7 @@ def _taken_out(decision: Decision, view: FleetView) -> frozenset[str]:
     if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:
         going = named_host(decision)
         members = view.by_host.get(going, ()) if going else _largest_host(members, view)
-    return frozenset(member.gpu.uuid for member in members)
+    return frozenset(member.gpu.uuid for member in members if not member.surplus)
 
 
 def _left(decision: Decision, view: FleetView) -> tuple[GpuView, ...]:
@@ -128,7 +129,8 @@ def named_host(decision: Decision) -> str:
 
 
 def _largest_host(members: Iterable[GpuView], view: FleetView) -> tuple[GpuView, ...]:
-    hosts = grouped((member.gpu.host, member) for member in members if member.gpu.uuid not in view.flagged)
+    there = (member for member in members if member.gpu.uuid not in view.flagged and not member.surplus)
+    hosts = grouped((member.gpu.host, member) for member in there)
     return max(hosts.items(), key=lambda item: (len(item[1]), item[0]))[1] if hosts else ()
 
 

@@ -31,7 +31,8 @@ class GpuView:
     here for their effect. `values` are those of the newest reading. `job` names the work on it, alike on all GPUs of
     one job; empty where none is known. `job_known` is False where the manager of that work has not shown yet what
     else belongs to its job. `counted` is False while the GPU is new and no manager knows its host: it adds nothing to
-    what may be taken out of service.
+    what may be taken out of service. `surplus` is one more than its host has (`tocsin.runtime.brain.counting`): nothing
+    is done to it, and it uses up no limit.
     """
 
     gpu: Gpu
@@ -42,6 +43,7 @@ class GpuView:
     job: str = ""
     job_known: bool = True
     counted: bool = True
+    surplus: bool = False
 
     def is_fresh(self, now_ms: int, fresh_ms: int) -> bool:
         """Whether its newest reading is at most `fresh_ms` old and not dated ahead of the clock's tolerance."""
@@ -126,7 +128,7 @@ class GpuGroups:
 
     @cached_property
     def flagged(self) -> frozenset[str]:
-        return frozenset(uuid for uuid, view in self.physical.items() if view.under_action)
+        return frozenset(uuid for uuid, view in self.physical.items() if view.under_action and not view.surplus)
 
     @cached_property
     def counted(self) -> frozenset[str]:
@@ -157,7 +159,7 @@ class GpuGroups:
             physical=made.gpus,
             by_host=by_host,
             parts_by_host=by_host,
-            flagged=_set_with(self.flagged, views, lambda view: view.under_action),
+            flagged=_set_with(self.flagged, views, lambda view: view.under_action and not view.surplus),
             counted=counted,
             counted_in=counted_in,
         )

@@ -18,7 +18,8 @@ class NodeState:
     ``namespace/pod`` or a job id. `jobs` has, for every pod on the node by UID and by ``namespace/name``, the job that
     it belongs to, empty where it runs by itself; None where the manager knows no pods. `held_by` are the jobs that hold
     GPUs of the node, named as in `GpuView.job`. `places` is what the manager says of where the host is. `closed` are
-    UUIDs of GPUs that take no new work each for itself; None where the manager shows nothing of single GPUs.
+    UUIDs of GPUs that take no new work each for itself; None where the manager shows nothing of single GPUs. `gpus` is
+    how many whole GPUs it shows there; None where it shows none, or only parts and shares of GPUs.
     """
 
     host: str
@@ -31,6 +32,7 @@ class NodeState:
     held_by: frozenset[str] = frozenset()
     places: tuple[Claim, ...] = ()
     closed: frozenset[str] | None = None
+    gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -430,6 +430,9 @@ class ActionSettings(Section):
     """Age of the newest reading beyond which no action is taken on a subject."""
     newcomer_seconds: float = Field(default=600.0, ge=0)
     """How long a GPU is seen before it counts in shares, unless a manager knows its host. Those of a new site count."""
+    unshown_gpus_per_host: int = Field(default=8, ge=1)
+    """How many GPUs of a host count at most where neither manager nor `topology.file` shows them; more where most other
+    hosts have more."""
     cooldown_seconds: float = Field(default=1800.0, ge=0)
     """Rest between two actions of one kind on one subject."""
     hold_off_seconds: float = Field(default=14_400.0, ge=0)

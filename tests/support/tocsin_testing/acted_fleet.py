@@ -10,13 +10,15 @@ from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import Confirmations, FleetView
-from tocsin.domain.clock import DAY, MINUTE, ManualClock
+from tocsin.domain.clock import DAY, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import ActionParameters
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
 from tocsin.domain.reading import Reading
 from tocsin.queries.fleet_state import workloads_of
 from tocsin.runtime.brain.action_state import errors_of, gpu_views
+from tocsin.runtime.brain.counting import Counting
+from tocsin.runtime.brain.ownership import Ownership
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
 from tocsin.sim.load import end_job
@@ -76,6 +78,9 @@ class ActedFleet:
         self._events: list[Event] = []
         self._confirmations = Confirmations()
         self.readings: list[Reading] = []
+        self._owners = Ownership(len(self.fleet.gpus) + 1, round(own.newcomer_seconds * SECOND))
+        self._owners.seed((), T0, ())
+        self._counting = Counting(self._owners, own.unshown_gpus_per_host, own.managed_label)
         self.held: list[int] = []
         """GPUs whose work begins again where something ends it, so that heat stays."""
 
@@ -84,6 +89,7 @@ class ActedFleet:
             self.hold_work(self.held)
         batch = self.fleet.step()
         self.clock.advance(self.fleet.now_ms - self.clock.now_ms())
+        self._owners.refuse(batch, self.clock.now_ms())
         self.readings, self._events = list(batch.readings), [*self._events, *batch.events]
         by_uuid = {one.gpu.uuid: one for one in self.readings}
         for case in self.cases:
@@ -143,10 +149,18 @@ class ActedFleet:
         now_ms, nodes = self.clock.now_ms(), self.executor.nodes()
         live = [one for one in findings if one.last_ms >= 0]
         workloads = workloads_of(self.readings, nodes, blind=False)
+        self._counting.look([one.gpu for one in self.readings], nodes, now_ms)
         return FleetView(
             now_ms,
             T0,
-            gpu_views(self.readings, live, nodes, workloads, recalled=lambda _uuid: False, counts=lambda _gpu: True),
+            gpu_views(
+                self.readings,
+                live,
+                nodes,
+                workloads,
+                recalled=lambda _uuid: False,
+                counts=self._counting.of,
+            ),
             {one.id: one for one in live},
             tuple(incident(one) for one in live),
             self._confirmations.update(live, now_ms),

@@ -13,11 +13,13 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Category, Finding, healthy_gpus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.rules.xid import xid
+from tocsin.runtime.brain.counting import Standing
 
 Recalled = Callable[[str], bool]
 """Whether nothing newer than what the store had at the start has come of a GPU."""
-Counts = Callable[[Gpu], bool]
-"""Whether a GPU counts in shares."""
+
+Counts = Callable[[Gpu], tuple[Standing, Gpu]]
+"""What a GPU is to the limits, and how they see it."""
 
 
 def gpu_views(
@@ -33,7 +35,7 @@ def gpu_views(
     healthy = healthy_gpus(readings, findings)
     return {
         reading.gpu.uuid: GpuView(
-            gpu=reading.gpu,
+            gpu=counts(reading.gpu)[1],
             # A store may have been restored: what it has may be long over, however young it says that it is.
             last_reading_ms=None if recalled(reading.gpu.uuid) else reading.at_ms,
             healthy=healthy[reading.gpu.uuid],
@@ -41,7 +43,8 @@ def gpu_views(
             values=reading.values,
             job=workloads[reading.gpu.uuid].job,
             job_known=workloads[reading.gpu.uuid].known,
-            counted=counts(reading.gpu),
+            counted=counts(reading.gpu)[0].counted,
+            surplus=counts(reading.gpu)[0].surplus,
         )
         for reading in readings
     }

@@ -33,6 +33,7 @@ from tocsin.domain.errors import Conflict, Unavailable
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation import TaskClass
+from tocsin.domain.place import PlaceKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Reading
@@ -46,6 +47,7 @@ from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.action_state import errors_of, gpu_views
+from tocsin.runtime.brain.counting import Counting
 from tocsin.runtime.brain.expectations import Expectations, ModelWatch
 from tocsin.runtime.brain.fleet_memory import FleetMemory
 from tocsin.runtime.brain.forecasts import FleetForecasts
@@ -135,6 +137,9 @@ class Brain:
         self.memory, self._taking = FleetMemory(), Taking(self._keep)
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
+        listed = {claim.subject.name for claim in parts.site if claim.subject.kind is PlaceKind.GPU}
+        acting = settings.actions
+        self._counting = Counting(self.owners, acting.unshown_gpus_per_host, acting.managed_label, listed)
         self.versions = VersionWatch(journal)
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
@@ -331,13 +336,14 @@ class Brain:
         now = self._after_events(now)
         readings = self.memory.latest()
         workloads = {**work_on_unseen(readings, workloads), **workloads}
+        self._counting.look([reading.gpu for reading in readings], nodes, now)
         gpus = gpu_views(
             readings,
             self.active,
             nodes,
             workloads,
             recalled=self.memory.is_recalled,
-            counts=lambda gpu: self._counts(gpu, nodes, now),
+            counts=self._counting.of,
         )
         groups = GpuGroups(gpus).prepared()
         self._standing = Standing(now, predictions, topology, workloads, nodes, faulty_in(self.active), groups)
@@ -368,7 +374,7 @@ class Brain:
             nodes,
             self.memory.newest,
             recalled=self.memory.is_recalled,
-            counts=lambda gpu: self._counts(gpu, nodes, now),
+            counts=self._counting.of,
         )
         view = self._view(now, standing, self.managers.blind())
         self._count(self.actions.step_alone(view, touched_by(events, self.incidents), standing.predictions))
@@ -491,11 +497,6 @@ class Brain:
             foresight=self.proposals.foresight,
             alert_silences=self.alert_silences,
         )
-
-    def _counts(self, gpu: Gpu, nodes: Mapping[str, NodeState], now_ms: int) -> bool:
-        """Whether the GPU counts in shares: one that nobody could name may be none."""
-        known = gpu.host in nodes or self.owners.counts(gpu.uuid, now_ms)
-        return known and not gpu.uuid.startswith(UNKNOWN_GPU)
 
     def may_act(self) -> bool:
         """Whether this brain is the one that acts for the fleet."""

@@ -119,4 +119,6 @@ def _both(one: NodeState, other: NodeState) -> NodeState:
     """One host as two managers show it."""
     counts = one if other.schedulable else other
     jobs = one.jobs if other.jobs is None else {**(one.jobs or {}), **other.jobs}
-    return replace(counts, jobs=jobs, held_by=one.held_by | other.held_by, places=one.places + other.places)
+    held_by, places = one.held_by | other.held_by, one.places + other.places
+    shown = [each.gpus for each in (one, other) if each.gpus]
+    return replace(counts, jobs=jobs, held_by=held_by, places=places, gpus=max(shown, default=None))

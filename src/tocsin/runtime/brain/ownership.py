@@ -58,6 +58,8 @@ class Ownership:
         self._before: dict[str, tuple[str, int]] = {}
         self._first_ms: int | None = None
         self._since: dict[str, int] = {}
+        self._begun: dict[str, int] = {}
+        self._came_with: defaultdict[str, set[str]] = defaultdict(set)
         self._lock = threading.Lock()
         self._hosts: dict[str, str] = {}
         self._gpus: defaultdict[str, set[str]] = defaultdict(set)
@@ -94,6 +96,17 @@ class Ownership:
             since = self._since.get(uuid, now_ms)
             new_site = self._first_ms is not None and since < self._first_ms + self.newcomer_ms
             return new_site or now_ms - since >= self.newcomer_ms
+
+    def age_ms(self, uuid: str, now_ms: int) -> int:
+        """How long the host that owns a GPU has owned it; 0 where nobody does."""
+        with self._lock:
+            return now_ms - self._since.get(uuid, now_ms)
+
+    def came_with(self, host: str) -> int:
+        """How many whole GPUs `host` reported within the settling time of its first one. What it adds later is not
+        among them: its own word must not make it wider."""
+        with self._lock:
+            return len(self._came_with.get(host, ()))
 
     def joined(self, start_ms: int) -> dict[str, int]:
         """Hosts that nobody knew before `start_ms`, with the instant of their first GPU.
@@ -139,6 +152,8 @@ class Ownership:
             self._gpus[host].discard(uuid)
             if not self._gpus[host]:
                 del self._gpus[host]
+                self._begun.pop(host, None)
+                self._came_with.pop(host, None)
                 self._spoke_ms.pop(host, None)
                 if self._spelt.get(host.lower()) == host:
                     del self._spelt[host.lower()]
@@ -197,6 +212,8 @@ class Ownership:
                 self._gpus[gpu.host].add(uuid)
                 # Of the spellings that a store has, the newest counts: they come in the order of their readings.
                 self._spelt[gpu.host.lower()] = gpu.host
+                if at_ms - self._begun.setdefault(gpu.host, at_ms) < self.newcomer_ms:
+                    self._came_with[gpu.host].add(gpu.parent or gpu.uuid)
         if gpu.parent:
             self._parts[gpu.parent].add(gpu.uuid)
 

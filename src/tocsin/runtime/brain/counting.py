@@ -1,0 +1,151 @@
+"""Which GPUs count in the limits of actions: no more of a host than others than its own agent show.
+
+What must hold: GPUs that an agent makes up start no action on another host and hold none back there. So a host counts
+as many whole GPUs as its manager shows or the site's file lists; without either, as many as it came with, and of
+these no more than is usual. What is beyond that is surplus: it is watched and told of, and is nothing to any limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import Protocol
+
+from tocsin.actions.planning.facts import NodeState
+from tocsin.domain.grouping import grouped
+from tocsin.domain.reading import UNKNOWN_GPU, Gpu
+
+MOST_PARTS = 7
+"""MIG instances that one GPU has at most, on every model that has any."""
+
+
+class Owners(Protocol):
+    """What is asked of `tocsin.runtime.brain.ownership.Ownership`."""
+
+    newcomer_ms: int
+
+    def counts(self, uuid: str, now_ms: int) -> bool:
+        """Whether the GPU has been seen for long enough."""
+
+    def age_ms(self, uuid: str, now_ms: int) -> int:
+        """How long its host has had it."""
+
+    def came_with(self, host: str) -> int:
+        """Whole GPUs with which the host came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a GPU is to the limits. `counted`: shares are shares of it. `surplus`: it is more than its host has."""
+
+    counted: bool
+    surplus: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What an agent said of a GPU when it came: pool, rack and whether it is opted in."""
+
+    pool: str
+    rack: str
+    managed: str
+
+
+class Counting:
+    """Standings of the GPUs of a fleet; for one thread."""
+
+    def __init__(self, owners: Owners, usual: int, managed_label: str, listed: Collection[str] = ()) -> None:
+        """`usual` is `actions.unshown_gpus_per_host`, `listed` are the UUIDs in the site's file."""
+        self._owners, self._usual, self._label = owners, usual, managed_label
+        self._listed = frozenset(listed)
+        self._came: dict[str, _Came] = {}
+        self._last: tuple[Mapping[str, Standing], Mapping[str, Gpu]] = {}, {}
+
+    def look(
+        self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int
+    ) -> tuple[dict[str, Standing], dict[str, Gpu]]:
+        """The standing of each of `gpus` by UUID, and those whose rack is the one that they came with."""
+        surplus = self._surplus(gpus, nodes, now_ms)
+        racks = self._remember(gpus, now_ms)
+        standings = {}
+        for gpu in gpus:
+            shown = gpu.host in nodes or gpu.uuid in self._listed or self._owners.counts(gpu.uuid, now_ms)
+            counted = shown and gpu.uuid not in surplus and not self._strays(gpu)
+            standings[gpu.uuid] = Standing(counted and not gpu.uuid.startswith(UNKNOWN_GPU), gpu.uuid in surplus)
+        self._last = standings, racks
+        return standings, racks
+
+    def of(self, gpu: Gpu) -> tuple[Standing, Gpu]:
+        """The standing of a GPU by the last look, and it with the rack that it came with. Nothing is done to one that
+        came since, until the next look."""
+        standings, racks = self._last
+        return standings.get(gpu.uuid, Standing(counted=False, surplus=True)), racks.get(gpu.uuid, gpu)
+
+    def _remember(self, gpus: Iterable[Gpu], now_ms: int) -> dict[str, Gpu]:
+        """What GPUs came with: it may change while they are new, and is forgotten with them."""
+        came, racks = {}, {}
+        for gpu in gpus:
+            said = _Came(gpu.pool, gpu.rack, self._opted(gpu))
+            new = self._owners.age_ms(gpu.uuid, now_ms) < self._owners.newcomer_ms
+            came[gpu.uuid] = first = said if new else self._came.get(gpu.uuid, said)
+            if first.rack and first.rack != gpu.rack:
+                racks[gpu.uuid] = replace(gpu, rack=first.rack)
+        self._came = came
+        return racks
+
+    def _opted(self, gpu: Gpu) -> str:
+        return gpu.labels.get(self._label, "").strip().lower()
+
+    def _strays(self, gpu: Gpu) -> bool:
+        """Whether its agent has moved it into another pool, or opted it in, since it came."""
+        first = self._came[gpu.uuid]
+        return gpu.pool != first.pool or self._opted(gpu) != first.managed
+
+    def _surplus(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int) -> frozenset[str]:
+        hosts = grouped((gpu.host, gpu) for gpu in gpus)
+        came = {host: self._owners.came_with(host) for host in hosts}
+        found: set[str] = set()
+        for host, mine in hosts.items():
+            wholes = self._in_order(mine, now_ms)
+            most = self._most(host, wholes, nodes, came)
+            found |= _beyond(mine, frozenset(wholes[:most]))
+        return frozenset(found)
+
+    def _in_order(self, gpus: Sequence[Gpu], now_ms: int) -> list[str]:
+        """UUIDs of the whole GPUs of a host: those that the site lists, then in the order in which they came.
+
+        One that could not be opened yet comes last: it keeps the place of the GPU that it is only until that is known.
+        """
+        ages: dict[str, int] = {}
+        for gpu in gpus:
+            whole = gpu.parent or gpu.uuid
+            ages[whole] = max(ages.get(whole, 0), self._owners.age_ms(whole, now_ms))
+        return sorted(ages, key=lambda uuid: (_rank(uuid, self._listed), -ages[uuid], uuid))
+
+    def _most(self, host: str, wholes: Sequence[str], nodes: Mapping[str, NodeState], came: Mapping[str, int]) -> int:
+        """How many whole GPUs of `host` may count."""
+        shown = nodes[host].gpus if host in nodes else None
+        if shown:
+            return shown
+        others = [number for other, number in came.items() if other != host]
+        # Of a host that is alone nobody else's limits can be widened.
+        usual = max(self._usual, median_low(others)) if others else came[host]
+        return max(min(came[host], usual), sum(uuid in self._listed for uuid in wholes))
+
+
+def _rank(uuid: str, listed: frozenset[str]) -> int:
+    return 0 if uuid in listed else 2 if uuid.startswith(UNKNOWN_GPU) else 1
+
+
+def _beyond(gpus: Iterable[Gpu], within: frozenset[str]) -> set[str]:
+    """Of a host's GPUs those that are none of `within`, nor among the first parts of one."""
+    found: set[str] = set()
+    parts: Counter[str] = Counter()
+    for gpu in sorted(gpus, key=lambda one: one.uuid):
+        whole = gpu.parent or gpu.uuid
+        parts[whole] += bool(gpu.parent)
+        if whole not in within or parts[whole] > MOST_PARTS:
+            found.add(gpu.uuid)
+    return found
