@@ -36,7 +36,7 @@ from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.place import PlaceKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.journal.port import LiveJournal

@@ -106,10 +106,12 @@ class Counting:
     def _surplus(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int) -> frozenset[str]:
         hosts = grouped((gpu.host, gpu) for gpu in gpus)
         came = {host: self._owners.came_with(host) for host in hosts}
+        # Of a host that is alone nobody else's limits can be widened.
+        usual = max(self._usual, median_low(came.values())) if len(came) > 1 else max(came.values(), default=0)
         found: set[str] = set()
         for host, mine in hosts.items():
             wholes = self._in_order(mine, now_ms)
-            most = self._most(host, wholes, nodes, came)
+            most = self._most(host, wholes, nodes, min(came[host], usual))
             found |= _beyond(mine, frozenset(wholes[:most]))
         return frozenset(found)
 
@@ -124,15 +126,10 @@ class Counting:
             ages[whole] = max(ages.get(whole, 0), self._owners.age_ms(whole, now_ms))
         return sorted(ages, key=lambda uuid: (_rank(uuid, self._listed), -ages[uuid], uuid))
 
-    def _most(self, host: str, wholes: Sequence[str], nodes: Mapping[str, NodeState], came: Mapping[str, int]) -> int:
-        """How many whole GPUs of `host` may count."""
+    def _most(self, host: str, wholes: Sequence[str], nodes: Mapping[str, NodeState], came: int) -> int:
+        """How many whole GPUs of `host` may count; `came` of them where nobody shows any."""
         shown = nodes[host].gpus if host in nodes else None
-        if shown:
-            return shown
-        others = [number for other, number in came.items() if other != host]
-        # Of a host that is alone nobody else's limits can be widened.
-        usual = max(self._usual, median_low(others)) if others else came[host]
-        return max(min(came[host], usual), sum(uuid in self._listed for uuid in wholes))
+        return shown or max(came, sum(uuid in self._listed for uuid in wholes))
 
 
 def _rank(uuid: str, listed: frozenset[str]) -> int:
