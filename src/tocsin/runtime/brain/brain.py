@@ -137,9 +137,7 @@ class Brain:
         self.memory, self._taking = FleetMemory(), Taking(self._keep)
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
-        listed = {claim.subject.name for claim in parts.site if claim.subject.kind is PlaceKind.GPU}
-        acting = settings.actions
-        self._counting = Counting(self.owners, acting.unshown_gpus_per_host, acting.managed_label, listed)
+        self._counting = self._counting_of(parts)
         self.versions = VersionWatch(journal)
         self.proposals = Proposals()
         self.recorder = Recorder(journal)
@@ -168,6 +166,11 @@ class Brain:
         settings, clock, metrics = parts.settings.usage, parts.clock, parts.metrics
         facts = parts.managers.work
         return UsageKeeper(parts.store, parts.usage, settings, clock, metrics, self._gpu, lambda: facts().facts)
+
+    def _counting_of(self, parts: BrainParts) -> Counting:
+        listed = {claim.subject.name for claim in parts.site if claim.subject.kind is PlaceKind.GPU}
+        acting = parts.settings.actions
+        return Counting(self.owners, acting.unshown_gpus_per_host, acting.managed_label, listed)
 
     def _expected_of(self, parts: BrainParts) -> Expectations:
         store, journal, metrics = parts.store, parts.journal, parts.metrics
