@@ -6,6 +6,7 @@ What others push as series becomes line protocol first, so that one way and one 
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -218,6 +219,8 @@ def _host_of(line: str, heads: _Heads) -> str:
 
 Head = tuple[str, Mapping[str, str]]
 _IDENTITY = ("gpu_uuid=", "host=", "mig_uuid=")
+_TAGS = re.compile(r"(?:,[^,=\\]++=[^,=\\]++)++")
+"""Tags that need no escapes; what is none is left to the grammar."""
 
 
 class _Heads:
@@ -233,7 +236,7 @@ class _Heads:
         if self._last is not None and line.startswith(self._begin):
             end = line.find(" ", len(self._begin))
             rest = line[len(self._begin) : end] if end > 0 else "\\"
-            if not rest or (rest[0] == "," and "\\" not in rest and not any(name in rest for name in _IDENTITY)):
+            if not rest or (_TAGS.fullmatch(rest) and not any(name in rest for name in _IDENTITY)):
                 return self._last
         if not line or line.isspace() or line.lstrip().startswith("#"):
             return None
