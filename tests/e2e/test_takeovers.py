@@ -109,13 +109,16 @@ class Site:
                 return int(epoch), int(pid)
         return 0, 0
 
-    def after(self, epoch: int) -> tuple[int, int]:
-        """The brain that became active after `epoch`; those whose harm is over are healed while that is waited for."""
+    def after(self, epoch: int, killed: int = 0) -> tuple[int, int]:
+        """The brain that became active after `epoch`; those whose harm is over are healed while that is waited for.
+
+        One that took its own lease over just before it was `killed` is not the one.
+        """
         ended = time.monotonic() + PATIENCE
         while time.monotonic() < ended:
             self.heal()
             found = self.active()
-            if found[0] > epoch:
+            if found[0] > epoch and found[1] != killed:
                 return found
             NEVER.wait(0.01)
         raise AssertionError(f"nobody took over after epoch {epoch}")
@@ -139,7 +142,7 @@ class Site:
             begun = time.monotonic()
             brain.harm(how, STOP_SECONDS * self.chance.uniform(0.5, 1.5))
             self.harmed.append((how, brain))
-            epoch, pid = self.after(epoch)
+            epoch, pid = self.after(epoch, pid if how == "kill" else 0)
             self.took[how].append(time.monotonic() - begun)
             if (number + 1) % 50 == 0:
                 print(f"takeover {number + 1}: {self.said()}", flush=True)

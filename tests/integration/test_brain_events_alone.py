@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
@@ -53,6 +54,10 @@ def _whole(brain: Brain) -> None:
     brain.tick()
 
 
+def _held_by(status: DecisionStatus) -> set[str]:
+    return {verdict.guard for verdict in status.verdicts if verdict.ruling != "allow"}
+
+
 def _kinds(brain: Brain) -> list[str]:
     return [entry.kind for entry in brain.journal.entries()]
 
@@ -74,7 +79,7 @@ def test_an_event_alone_is_found_and_decided(running: RunningBrain) -> None:
     assert {one.decision.key: (one.state, one.overall) for one in brain.statuses()} == told
 
 
-def test_an_event_of_a_gpu_that_no_evaluation_has_seen_is_judged_like_any_other(running: RunningBrain) -> None:
+def test_nothing_is_done_to_a_gpu_that_no_evaluation_has_seen_until_the_next_one(running: RunningBrain) -> None:
     brain = running.brain
     _whole(brain)
     _clock(brain).advance(10 * SECOND)
@@ -82,11 +87,11 @@ def test_an_event_of_a_gpu_that_no_evaluation_has_seen_is_judged_like_any_other(
     brain.judge_events()
     (drain,) = [one for one in brain.statuses() if one.decision.action != "notify"]
     assert drain.decision.subject.name == NEW.uuid
-    held = {verdict.guard for verdict in drain.verdicts if verdict.ruling != "allow"}
+    assert _held_by(drain) == {"approval", "managed"}
     _clock(brain).advance(SECOND)
     brain.tick()
     (after,) = [one for one in brain.statuses() if one.decision.action != "notify"]
-    assert {verdict.guard for verdict in after.verdicts if verdict.ruling != "allow"} == held
+    assert _held_by(after) == {"approval"}
 
 
 def test_a_reload_of_the_driver_ends_the_finding_at_once(running: RunningBrain) -> None:

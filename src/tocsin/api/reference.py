@@ -38,7 +38,7 @@ def _rows(route: APIRoute) -> Iterator[str]:
     fields = ", ".join(f"`{name}`" for kind in sent for name in _fields(kind))
     told = " ".join((inspect.getdoc(route.endpoint) or "").split())
     for method in sorted(route.methods or ()):
-        yield f"| `{method} {route.path}` | {_role(route.dependant)} | {query} | {fields} | {told} |"
+        yield f"| `{method} {route.path_format}` | {_role(route.dependant)} | {query} | {fields} | {told} |"
 
 
 def _parameter(name: str, annotation: Any) -> str:

@@ -12,7 +12,7 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Reading
-from tocsin.runtime.brain.counting import Counting, Standing
+from tocsin.runtime.brain.counting import Counting, LimitWeight
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin_testing.builders import T0
 
@@ -34,7 +34,7 @@ class Fleet:
         assert not self.owners.refuse(Batch(readings=[Reading(one, at_ms, {}) for one in gpus]), at_ms).readings
         self.gpus.update((one.uuid, one) for one in gpus)
 
-    def look(self, at_ms: int, nodes: Mapping[str, NodeState] | None = None) -> dict[str, Standing]:
+    def look(self, at_ms: int, nodes: Mapping[str, NodeState] | None = None) -> dict[str, LimitWeight]:
         return self.counting.look(list(self.gpus.values()), nodes or {}, at_ms)[0]
 
     def counted(self, host: str, at_ms: int, nodes: Mapping[str, NodeState] | None = None) -> int:
@@ -88,7 +88,7 @@ def test_gpus_in_the_sites_file_count_before_all_others() -> None:
     fleet = Fleet(listed=("a-late0", "a-late1"))
     fleet.come([Gpu(f"a-late{n}", "a") for n in range(3)], T0 + DAY)
     found = fleet.look(T0 + DAY)
-    assert found["a-late0"] == found["a-late1"] == Standing(counted=True, surplus=False)
+    assert found["a-late0"] == found["a-late1"] == LimitWeight(counted=True, surplus=False)
     assert found["a-late2"].surplus
     assert fleet.counted("a", T0 + DAY) == 4
 

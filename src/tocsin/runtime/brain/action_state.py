@@ -13,12 +13,12 @@ from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Category, Finding, healthy_gpus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.rules.xid import xid
-from tocsin.runtime.brain.counting import Standing
+from tocsin.runtime.brain.counting import LimitWeight
 
 Recalled = Callable[[str], bool]
 """Whether nothing newer than what the store had at the start has come of a GPU."""
 
-Counts = Callable[[Gpu], tuple[Standing, Gpu]]
+Counts = Callable[[Gpu], tuple[LimitWeight, Gpu]]
 """What a GPU is to the limits, and how they see it."""
 
 
@@ -33,21 +33,24 @@ def gpu_views(
 ) -> dict[str, GpuView]:
     """Each GPU as decisions see it, by UUID."""
     healthy = healthy_gpus(readings, findings)
-    return {
-        reading.gpu.uuid: GpuView(
-            gpu=counts(reading.gpu)[1],
+
+    def view(reading: Reading) -> GpuView:
+        weight, gpu = counts(reading.gpu)
+        work = workloads[gpu.uuid]
+        return GpuView(
+            gpu=gpu,
             # A store may have been restored: what it has may be long over, however young it says that it is.
-            last_reading_ms=None if recalled(reading.gpu.uuid) else reading.at_ms,
-            healthy=healthy[reading.gpu.uuid],
-            under_action=reading.gpu.host in nodes and not nodes[reading.gpu.host].schedulable,
+            last_reading_ms=None if recalled(gpu.uuid) else reading.at_ms,
+            healthy=healthy[gpu.uuid],
+            under_action=gpu.host in nodes and not nodes[gpu.host].schedulable,
             values=reading.values,
-            job=workloads[reading.gpu.uuid].job,
-            job_known=workloads[reading.gpu.uuid].known,
-            counted=counts(reading.gpu)[0].counted,
-            surplus=counts(reading.gpu)[0].surplus,
+            job=work.job,
+            job_known=work.known,
+            counted=weight.counted,
+            surplus=weight.surplus,
         )
-        for reading in readings
-    }
+
+    return {reading.gpu.uuid: view(reading) for reading in readings}
 
 
 def errors_of(events: Iterable[Event]) -> dict[str, tuple[int, ...]]:

@@ -58,7 +58,7 @@ from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
-from tocsin.runtime.brain.standing import Standing, faulty_in, touched_by, work_on_unseen
+from tocsin.runtime.brain.seen_fleet import SeenFleet, faulty_in, touched_by, work_on_unseen
 from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
@@ -157,7 +157,7 @@ class Brain:
         self._unsaved: list[Finding] = []
         self._counted: Counter[str] = Counter()
         self._guard, self._acting = threading.Lock(), False
-        self._standing: Standing | None = None
+        self._seen: SeenFleet | None = None
         self._start()
         for keeper in self.witnesses:
             keeper.listen(self.actions.operator.stop_for)
@@ -291,11 +291,11 @@ class Brain:
     def judge_events(self) -> None:
         """Judge the events that came since the last evaluation alone, and do what follows from them."""
         with self._guard, self._timed():
-            standing = self._standing_now()
-            if standing is None:
+            seen = self._seen_now()
+            if seen is None:
                 self._evaluate()
             elif events := self.memory.take_events():
-                self._judge(standing, events)
+                self._judge(seen, events)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -304,13 +304,13 @@ class Brain:
         self.evaluations += 1
         self.metrics.observe("tocsin_rule_evaluation_seconds", self.clock.monotonic() - begun)
 
-    def _standing_now(self) -> Standing | None:
+    def _seen_now(self) -> SeenFleet | None:
         """What events can be judged against; None where all is to be judged: at the start, on standby, where this brain
         has just begun to act, and where the last look is too old."""
-        now, standing = self.clock.now_ms(), self._standing
+        now, seen = self.clock.now_ms(), self._seen
         most_ms = 2 * round(self.settings.rules.evaluate_seconds * SECOND)
-        recent = standing is not None and 0 <= now - standing.at_ms <= most_ms
-        return standing if recent and not self._settling(now) and self.may_act() is self._acting else None
+        recent = seen is not None and 0 <= now - seen.at_ms <= most_ms
+        return seen if recent and not self._settling(now) and self.may_act() is self._acting else None
 
     def _settling(self, now_ms: int) -> bool:
         return now_ms < self._started_today(now_ms) + self.settings.actions.boot_grace_seconds * SECOND
@@ -349,29 +349,29 @@ class Brain:
             counts=self._counting.of,
         )
         groups = GpuGroups(gpus).prepared()
-        self._standing = Standing(now, predictions, topology, workloads, nodes, faulty_in(self.active), groups)
+        self._seen = SeenFleet(now, predictions, topology, workloads, nodes, faulty_in(self.active), groups)
         now = self._after_events(now)
-        view = self._view(now, self._standing, blind)
+        view = self._view(now, self._seen, blind)
         self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
         self._save(changed)
         self._checkpoint()
 
     def _after_events(self, now_ms: int) -> int:
         """Judge what has come since `now_ms`; returns the instant to go on at."""
-        standing = self._standing_now()
-        if standing is None or not (events := self.memory.take_events()):
+        seen = self._seen_now()
+        if seen is None or not (events := self.memory.take_events()):
             return now_ms
-        self._judge(standing, events)
+        self._judge(seen, events)
         return max(now_ms, self.clock.now_ms())
 
-    def _judge(self, standing: Standing, events: Sequence[Event]) -> None:
+    def _judge(self, seen: SeenFleet, events: Sequence[Event]) -> None:
         now = self.clock.now_ms()
         readings = self.memory.newest((), {event.host for event in events})
         evaluation = self._engine.judge_events(Inputs(now, readings, events))
-        self._conclude(evaluation, now, standing.topology)
+        self._conclude(evaluation, now, seen.topology)
         changed = self._record(self.recorder.continued(evaluation.cleared), keep_gone=False)
         nodes = self.managers.nodes()
-        self._standing = standing = standing.after(
+        self._seen = seen = seen.after(
             events,
             self.active,
             nodes,
@@ -379,8 +379,8 @@ class Brain:
             recalled=self.memory.is_recalled,
             counts=self._counting.of,
         )
-        view = self._view(now, standing, self.managers.blind())
-        self._count(self.actions.step_alone(view, touched_by(events, self.incidents), standing.predictions))
+        view = self._view(now, seen, self.managers.blind())
+        self._count(self.actions.step_alone(view, touched_by(events, self.incidents), seen.predictions))
         self._save(changed)
 
     def _conclude(self, evaluation: Evaluation, now_ms: int, topology: Topology, *, settling: bool = False) -> None:
@@ -481,18 +481,18 @@ class Brain:
             )
             log.warning("findings wait for the store", findings=len(self._unsaved), error=str(error))
 
-    def _view(self, now_ms: int, standing: Standing, blind: bool) -> FleetView:
+    def _view(self, now_ms: int, seen: SeenFleet, blind: bool) -> FleetView:
         active = self._lead()
         return FleetView(
             now_ms=now_ms,
             started_ms=self._started_today(now_ms),
-            gpus=standing.groups.gpus,
-            groups=standing.groups,
+            gpus=seen.groups.gpus,
+            groups=seen.groups,
             findings={finding.id: finding for finding in self.active},
             incidents=tuple(self.incidents),
             confirmations=self._confirmations.update(self.active, now_ms),
             pools={pool.name: pool for pool in self._pools()},
-            nodes=standing.nodes,
+            nodes=seen.nodes,
             blind=blind,
             errors=errors_of(self.memory.events_since(now_ms - EVENT_MEMORY_MS)),
             figures={f"{name}|fleet": value for name, value in self._engine.figures.items()},

@@ -37,7 +37,7 @@ class Owners(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LimitWeight:
     """What a GPU is to the limits. `counted`: shares are shares of it. `surplus`: it is more than its host has."""
 
     counted: bool
@@ -54,34 +54,34 @@ class _Came:
 
 
 class Counting:
-    """Standings of the GPUs of a fleet; for one thread."""
+    """Weights of the GPUs of a fleet; for one thread."""
 
     def __init__(self, owners: Owners, usual: int, managed_label: str, listed: Collection[str] = ()) -> None:
         """`usual` is `actions.unshown_gpus_per_host`, `listed` are the UUIDs in the site's file."""
         self._owners, self._usual, self._label = owners, usual, managed_label
         self._listed = frozenset(listed)
         self._came: dict[str, _Came] = {}
-        self._last: tuple[Mapping[str, Standing], Mapping[str, Gpu]] = {}, {}
+        self._last: tuple[Mapping[str, LimitWeight], Mapping[str, Gpu]] = {}, {}
 
     def look(
         self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int
-    ) -> tuple[dict[str, Standing], dict[str, Gpu]]:
-        """The standing of each of `gpus` by UUID, and those whose rack is the one that they came with."""
+    ) -> tuple[dict[str, LimitWeight], dict[str, Gpu]]:
+        """The weight of each of `gpus` by UUID, and those whose rack is the one that they came with."""
         surplus = self._surplus(gpus, nodes, now_ms)
         racks = self._remember(gpus, now_ms)
-        standings = {}
+        weights = {}
         for gpu in gpus:
             shown = gpu.host in nodes or gpu.uuid in self._listed or self._owners.counts(gpu.uuid, now_ms)
             counted = shown and gpu.uuid not in surplus and not self._strays(gpu)
-            standings[gpu.uuid] = Standing(counted and not gpu.uuid.startswith(UNKNOWN_GPU), gpu.uuid in surplus)
-        self._last = standings, racks
-        return standings, racks
+            weights[gpu.uuid] = LimitWeight(counted and not gpu.uuid.startswith(UNKNOWN_GPU), gpu.uuid in surplus)
+        self._last = weights, racks
+        return weights, racks
 
-    def of(self, gpu: Gpu) -> tuple[Standing, Gpu]:
-        """The standing of a GPU by the last look, and it with the rack that it came with. Nothing is done to one that
+    def of(self, gpu: Gpu) -> tuple[LimitWeight, Gpu]:
+        """The weight of a GPU by the last look, and it with the rack that it came with. Nothing is done to one that
         came since, until the next look."""
-        standings, racks = self._last
-        return standings.get(gpu.uuid, Standing(counted=False, surplus=True)), racks.get(gpu.uuid, gpu)
+        weights, racks = self._last
+        return weights.get(gpu.uuid, LimitWeight(counted=False, surplus=True)), racks.get(gpu.uuid, gpu)
 
     def _remember(self, gpus: Iterable[Gpu], now_ms: int) -> dict[str, Gpu]:
         """What GPUs came with: it may change while they are new, and is forgotten with them."""

@@ -158,8 +158,6 @@ class Succession:
             try:
                 self._one()
             except Unavailable as error:
-                if not self._told:
-                    raise
                 log.warning("the journal's database is away", problem=str(error))
                 self._stop.wait(AGAIN_SECONDS)
         self._manager.stopping()

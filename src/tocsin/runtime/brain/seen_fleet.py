@@ -24,7 +24,7 @@ Newest = Callable[[Collection[str], Collection[str]], Sequence[Reading]]
 
 
 @dataclass(frozen=True)
-class Standing:
+class SeenFleet:
     """The fleet as it was seen last. `faulty` are the names of the subjects with a fault of their hardware."""
 
     at_ms: int
@@ -44,7 +44,7 @@ class Standing:
         *,
         recalled: Recalled,
         counts: Counts,
-    ) -> Standing:
+    ) -> SeenFleet:
         """The fleet with what `events`, the findings that hold now and the managers have changed of it."""
         faulty = faulty_in(active)
         hosts = {event.host for event in events} | _turned(self.nodes, nodes)
