@@ -122,10 +122,9 @@ def _refuse_foreign_pages(headers: Headers) -> None:
         raise ApiError(403, "cross_origin", "requests of web pages from another origin are refused")
 
 
-def _too_large(limit: int) -> ApiError:
-    return ApiError(
-        413, "content_too_large", f"the body is larger than {limit} bytes (api.max_body_bytes); send less at once"
-    )
+def _too_large(limit: int, path: str) -> ApiError:
+    named = " (api.max_body_bytes)" if path in WRITE_PATHS else ""
+    return ApiError(413, "content_too_large", f"the body is larger than {limit} bytes{named}; send less at once")
 
 
 def too_many(seconds: float, code: str = "rate_limited", what: str = "too many requests") -> ApiError:
@@ -181,8 +180,8 @@ class Gate:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, caller: str) -> None:
         """Let the application answer; the bytes of the body count against the budget until it has."""
-        limit = self._limit(scope["path"])
-        body = _Body(receive, limit, self._body_seconds, self._bytes_per_second, self._budget, caller)
+        path = scope["path"]
+        body = _Body(receive, self._limit(path), path, self._body_seconds, self._bytes_per_second, self._budget, caller)
         try:
             await self._app(scope, body.receive, self._way(scope, send))
         finally:
@@ -218,7 +217,7 @@ class Gate:
         length = headers.get("content-length", "0")
         limit = self._limit(path)
         if not length.isdecimal() or int(length[:20]) > limit:
-            raise _too_large(limit)
+            raise _too_large(limit, path)
         return share, caller
 
     async def _identify(self, scope: Scope, headers: Headers, client: str) -> Principal:
@@ -258,6 +257,7 @@ class _Body:
         self,
         receive: Receive,
         limit: int,
+        path: str,
         seconds: float,
         bytes_per_second: float,
         budget: BodyBudget,
@@ -265,6 +265,7 @@ class _Body:
     ) -> None:
         self._receive = receive
         self._limit = limit
+        self._path = path
         self._seconds = seconds
         self._bytes_per_second = bytes_per_second
         self._begun: float | None = None
@@ -298,6 +299,6 @@ class _Body:
 
     def _count(self, size: int) -> None:
         if self.seen + size > self._limit:
-            raise _too_large(self._limit)
+            raise _too_large(self._limit, self._path)
         self._budget.take(self._caller, size)
         self.seen += size

@@ -61,7 +61,7 @@ def lines(found: DriftOut, *, only_odd: bool = False) -> Iterator[str]:
         told = [one for one in group.components if not only_odd or one.standing in (Standing.DRIFT, Standing.ROLLOUT)]
         if told or not only_odd:
             yield _title(group)
-            yield from _table(told)
+            yield from _table(told, few=group.hosts < found.least_hosts)
     if not found.groups:
         yield "No host is known."
     differ = f"{counted(found.drifting, 'component')} of groups {'differs' if found.drifting == 1 else 'differ'}"
@@ -73,7 +73,10 @@ def _title(group: VersionGroupOut) -> str:
     return f"pool {group.pool}, {group.model or 'GPUs of unknown model'}{role}: {counted(group.hosts, 'host')}"
 
 
-def _table(components: Sequence[ComponentOut]) -> Iterator[str]:
+def _table(components: Sequence[ComponentOut], *, few: bool) -> Iterator[str]:
+    """Lines of components; of a group with too `few` hosts to judge, only those in which its hosts differ."""
+    if few:
+        components = [one for one in components if len(one.versions) > 1]
     rows = [(one.name, _WORDS[one.standing] if one.told else "untold", _said(one)) for one in components]
     widths = [max((len(row[place]) for row in rows), default=0) for place in range(2)]
     for name, standing, said in rows:

@@ -539,6 +539,9 @@ class Client:
         try:
             return adapter(kind).validate_json(response.content, extra="ignore")
         except ValidationError as error:
+            if not response.content.lstrip().startswith((b"{", b"[")):
+                message = f"what answers at {self.base_url} is no brain, or stands before one; correct the URL"
+                raise ServerFault(message) from error
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             message = f"{response.request.url.path}: {where}: {first['msg']}; are client and brain of one version?"

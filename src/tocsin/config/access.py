@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tocsin.config.address import is_loopback
+from tocsin.config.address import ListenAddress, is_loopback
 from tocsin.config.section import Section
 from tocsin.domain.finding import ActionKind
 
@@ -332,7 +332,7 @@ class ReadAuditSettings(Section):
 class ApiSettings(Section):
     """The brain's HTTP API."""
 
-    listen: str = "127.0.0.1:8470"
+    listen: ListenAddress = "127.0.0.1:8470"
     """Address of the API; port 0 takes a free one."""
     tokens: list[Token] = Field(default_factory=list)
     """Bearer tokens. Without any, and without other ways to log in, only loopback is served, as admin."""

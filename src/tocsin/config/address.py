@@ -1,4 +1,4 @@
-"""Addresses to listen on."""
+"""Addresses to listen on, and of servers that are asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import os
 import socket
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
 
 from tocsin.domain.errors import InputError
 
@@ -21,6 +24,31 @@ def split_address(text: str, field: str) -> tuple[str, int]:
             field, text, "is no address", "write HOST:PORT, for example 127.0.0.1:8470; port 0 is a free one"
         )
     return host.strip("[]"), int(port)
+
+
+def _to_listen_on(text: str) -> str:
+    try:
+        split_address(text, "listen")
+    except InputError as error:
+        raise ValueError(f"{error.problem}: {error.remedy}") from None
+    return text
+
+
+def _of_a_server(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = not url or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError("is no address of a server: write http://HOST:PORT or https://HOST:PORT")
+    return url
+
+
+ListenAddress = Annotated[str, AfterValidator(_to_listen_on)]
+"""HOST:PORT."""
+HttpUrl = Annotated[str, AfterValidator(_of_a_server)]
+"""URL of a server that speaks HTTP; may be empty, which means none."""
 
 
 def is_loopback(host: str) -> bool:

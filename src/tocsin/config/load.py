@@ -283,13 +283,14 @@ def _explain(error: ValidationError, where: str) -> InputError:
 
 
 def _explain_one(first: ErrorDetails, where: str) -> InputError:
-    path = ".".join(str(part) for part in first["loc"])
+    # What is wrong with keys of several sections together has no place of its own.
+    path = ".".join(str(part) for part in first["loc"]) or "settings"
     if first["type"] == "extra_forbidden":
         remedy = _did_you_mean(str(first["loc"][-1]), _keys_beside(first["loc"]))
         return InputError(path, _shown(first["input"], f"{path} {remedy}"), f"unknown key in {where}", remedy)
     return InputError(
         path,
-        _shown(first["input"], str(first["loc"][-1])),
+        _shown(first["input"], path.rpartition(".")[2]),
         first["msg"].removeprefix("Value error, "),
         f"correct {path}; `tocsin config show` prints every key and default",
     )

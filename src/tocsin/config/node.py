@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
+from tocsin.config.address import HttpUrl
 from tocsin.config.section import Section
 
 Verb = Literal["throttle", "clocks", "reset", "checkpoint", "defragment"]
@@ -20,7 +21,7 @@ class NodeSettings(Section):
     `defragment`. Empty: nothing. A reset that is not allowed is gone through without its last command."""
     dry_run: bool = False
     """The agent looks at the GPU as for the real thing, reports what it would do, and changes nothing."""
-    brain_url: str = ""
+    brain_url: HttpUrl = ""
     """Brain whose orders the agent takes; empty: `agent.push_url`."""
     token: SecretStr = SecretStr("")
     """Token of role `agent` for it; empty: `agent.push_token`."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from tocsin.config.access import ApiSettings
-from tocsin.config.address import split_address
+from tocsin.config.address import HttpUrl, ListenAddress, split_address
 from tocsin.config.alertmanager import AlertmanagerSettings
 from tocsin.config.at_rest import AtRestSettings
 from tocsin.config.cell import CellSettings
@@ -78,7 +78,7 @@ class AgentSettings(Section):
     """Files that source `replay` lives through again: tidy CSV or text of dcgm-exporter, plain, gzip or bz2."""
     replay_speed: float = Field(default=1.0, gt=0)
     """Recorded seconds that pass in one second of a replay."""
-    dcgm_url: str = "http://127.0.0.1:9400/metrics"
+    dcgm_url: HttpUrl = "http://127.0.0.1:9400/metrics"
     """Page of the dcgm-exporter that source `dcgm_exporter` reads."""
     dcgmi_command: list[str] = Field(default_factory=lambda: ["dcgmi"], min_length=1)
     """Command, with leading arguments, that source `dcgmi` runs."""
@@ -96,7 +96,7 @@ class AgentSettings(Section):
     release_file: str = "/run/tocsin/release"
     """While this file is there, for 30 minutes at most, source `nvml` lets go of the GPUs so that they can be reset;
     empty: never."""
-    vllm_urls: list[str] = Field(default_factory=list)
+    vllm_urls: list[HttpUrl] = Field(default_factory=list)
     """Pages of vLLM servers on this node."""
     attribution: bool = True
     """Whether processes on a GPU are traced to their container, pod or Slurm job."""
@@ -122,11 +122,11 @@ class AgentSettings(Section):
     """The host's `/proc`, which attribution and host load read; a container may have it elsewhere."""
     pod_logs: Path = Path("/var/log/pods")
     """The kubelet's log folders, whose names tell a pod's name and namespace by its UID."""
-    listen: str = "127.0.0.1:9835"
+    listen: ListenAddress = "127.0.0.1:9835"
     """Address of `/metrics`; port 0 takes a free one."""
-    push_url: str = ""
+    push_url: HttpUrl = ""
     """Base URL that takes line protocol at `/api/v2/write` (a brain, InfluxDB 2.x, VictoriaMetrics); empty: no push."""
-    cell_urls: list[str] = Field(default_factory=list, max_length=1_000)
+    cell_urls: list[HttpUrl] = Field(default_factory=list, max_length=1_000)
     """Base URLs of the brains of other cells (docs/cells.md). Where a brain answers that this node belongs to one of
     them the agent goes on there; to any other address it sends nothing."""
     push_org: str = "tocsin"
@@ -202,9 +202,9 @@ class StoreSettings(Section):
     """`sqlite` (embedded), `influxdb`, `victoriametrics` or `memory`."""
     path: Path = Path("var/brain/store.db")
     """File of the embedded store; its history lies in a folder of the same name with `.segments` behind it."""
-    url: str = "http://127.0.0.1:8086"
+    url: HttpUrl = "http://127.0.0.1:8086"
     """Server of an InfluxDB or VictoriaMetrics store."""
-    read_url: str = ""
+    read_url: HttpUrl = ""
     """Where a VictoriaMetrics store is read, if not where it is written to, as in a cluster; empty: `url`."""
     org: str = "tocsin"
     """InfluxDB organisation."""
@@ -485,9 +485,9 @@ class WebhookSettings(Section):
 class DashboardSettings(Section):
     """The Streamlit dashboard."""
 
-    listen: str = "127.0.0.1:8501"
+    listen: ListenAddress = "127.0.0.1:8501"
     """Address of the dashboard; port 0 takes a free one."""
-    api_url: str = "http://127.0.0.1:8470"
+    api_url: HttpUrl = "http://127.0.0.1:8470"
     """The brain's API."""
     api_token: SecretStr = SecretStr("")
     """Token sent to the API."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tocsin.collector.replay.source import read_recording
-from tocsin.config.settings import Settings
+from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import DAY, HOUR, MINUTE, Clock, to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.progress import work
@@ -92,7 +92,7 @@ def run_training(
     parts, provenance, made_up = _parts(settings, wanted, clock)
     examples = parts[0] if len(parts) == 1 else joined(parts)
     if not len(examples):
-        raise InputError("past", provenance, "no GPU has a reading to decide on", "name a past with telemetry")
+        raise InputError("past", provenance, "no GPU has a reading to decide on", _NAME_A_PAST)
     also = None
     if wanted.also:
         also = put_before(_recorded(wanted.also, wanted), examples, HORIZONS_MS[-1])
@@ -151,6 +151,8 @@ def _parts(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[l
         words.append(_names(wanted.files))
     if not parts:
         stored, made_up = _stored(settings, wanted, clock)
+        if not len(stored):
+            raise InputError("past", "the fleet's own store", "no GPU has a reading to decide on", _NAME_A_PAST)
         parts.append(stored)
         first, last = (
             to_iso(at)[:10] for at in (int(parts[0].at_ms.min(initial=0)), int(parts[0].at_ms.max(initial=0)))
@@ -159,6 +161,7 @@ def _parts(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[l
     return parts, "; ".join(words), made_up
 
 
+_NAME_A_PAST = "name recorded files, use --simulated, or a configuration whose store has telemetry"
 _CUT_SHORT = ", ..."
 """In cards of 0.1.0, after the fourth file."""
 
@@ -182,6 +185,8 @@ def _stored(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[
     """The rows, and whether a simulated GPU is among those that they are of."""
     now = clock.now_ms()
     span = Span(wanted.start_ms or now - PAST_MS, wanted.end_ms or now, wanted.every_ms)
+    if settings.store.kind == StoreKind.SQLITE and not settings.store.path.exists():
+        raise InputError("store.path", str(settings.store.path), "there is no store", _NAME_A_PAST)
     with closing(open_store(settings.store)) as store:
         gpus = store.gpus()
         return examples_from(store, gpus, span), any(gpu.simulated for gpu in gpus)

@@ -173,7 +173,9 @@ def test_a_body_that_is_no_text(http: TestClient) -> None:
 
 
 def test_a_body_that_is_too_large_is_not_read(http: TestClient) -> None:
-    assert error_of(http.post("/v1/pause", json={"reason": "x" * 4096})) == (413, "content_too_large")
+    answer = http.post("/v1/pause", json={"reason": "x" * 4096})
+    assert error_of(answer) == (413, "content_too_large")
+    assert "max_body_bytes" not in answer.text, "the bound of what people send is no setting"
 
     def chunks() -> object:
         for _ in range(8):

@@ -133,7 +133,7 @@ def test_where_no_brain_answers() -> None:
 @pytest.mark.parametrize(
     ("status", "content", "says"),
     [
-        (200, b"<html>a proxy</html>", "are client and brain of one version"),
+        (200, b"<html>a proxy</html>", "what answers at http://brain is no brain"),
         (200, b'{"gpus": 3}', "are client and brain of one version"),
         (502, b"bad gateway", "answers 502, which is not of this API"),
         (500, b'{"error": {"code": "internal_error", "message": "see the log", "details": {}}}', "see the log"),

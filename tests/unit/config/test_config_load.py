@@ -127,3 +127,19 @@ def test_a_missing_file_and_folder_are_named(tmp_path: Path) -> None:
 def test_every_key_is_documented() -> None:
     undocumented = [name for name, _, text in describe() if not text]
     assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("API__LISTEN", "127.0.0.1", "api.listen = '127.0.0.1': is no address: write HOST:PORT"),
+        ("STORE__URL", "mysql://db", "store.url = 'mysql://db': is no address of a server: write http://HOST:PORT"),
+        ("STORE__URL", "http://db:99999", "store.url = 'http://db:99999': is no address of a server"),
+        ("AGENT__PUSH_URL", "brain:8470", "agent.push_url = 'brain:8470': is no address of a server"),
+        ("AGENT__VLLM_URLS", '["ftp://x"]', "agent.vllm_urls.0 = 'ftp://x': is no address of a server"),
+    ],
+)
+def test_an_address_that_is_none_is_found_before_anything_listens_or_asks(name: str, value: str, message: str) -> None:
+    with pytest.raises(InputError) as found:
+        load_settings(environ={f"TOCSIN_{name}": value})
+    assert message in str(found.value)
