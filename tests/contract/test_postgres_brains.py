@@ -2,63 +2,28 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from tocsin.client.client import Client
-from tocsin.config.settings import Settings
-from tocsin.domain.clock import SystemClock
 from tocsin.domain.entry import EntryKind
-from tocsin.runtime.brain.assembly import run_brain
 from tocsin_testing import servers
+from tocsin_testing.cell_brains import ThreadedBrain, until
 
 pytestmark = pytest.mark.server
-PATIENCE = 30.0
 
 
-class Running:
-    """A brain in a thread, over an address of its own."""
+class Running(ThreadedBrain):
+    """A brain over an address of its own."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        folder.mkdir()
-        self.url = f"http://127.0.0.1:{(port := servers.free_port())}"
-        self.settings = Settings.model_validate(
-            {
-                "store": {"kind": "memory"},
-                "journal": {"url": url, "lease_seconds": 1.5, "path": folder / "none.db"},
-                "api": {"listen": f"127.0.0.1:{port}"},
-                "forecast": {"worker": False, "models": folder / "models"},
-                "rules": {"evaluate_seconds": 0.2},
-            }
-        )
-        self._stop = threading.Event()
-        self._announced = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._announced.wait(PATIENCE)
-
-    def _run(self) -> None:
-        run_brain(self.settings, SystemClock(), self._stop, lambda _line: self._announced.set())
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE)
+    def __init__(self, folder: Path, database: str) -> None:
+        super().__init__(folder, database, servers.free_port(), {})
 
     def ready(self) -> bool:
         return httpx2.get(f"{self.url}/readyz").status_code == 200
-
-
-def until(done: Callable[[], bool]) -> None:
-    never = threading.Event()
-    for _ in range(round(PATIENCE / 0.05)):
-        if done():
-            return
-        never.wait(0.05)
-    raise AssertionError("it does not come to that")
 
 
 @pytest.fixture

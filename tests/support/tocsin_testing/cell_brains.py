@@ -18,24 +18,21 @@ from tocsin_testing import servers
 PATIENCE = 30.0
 
 
-class Cell:
-    """A brain of a cell of its own, in a thread."""
+class ThreadedBrain:
+    """A brain over a PostgreSQL, in a thread; `sections` of its settings go before those that it has here."""
 
-    def __init__(
-        self, folder: Path, database: str, name: str, settings: dict[str, object] | None = None, **more: object
-    ) -> None:
+    def __init__(self, folder: Path, database: str, port: int, sections: dict[str, object]) -> None:
         folder.mkdir(exist_ok=True)
-        self.url = f"http://127.0.0.1:{(port := servers.free_port())}"
+        self.url = f"http://127.0.0.1:{port}"
         self.settings = Settings.model_validate(
             {
                 "store": {"kind": "memory"},
-                "journal": {"url": database, "cell": name, "lease_seconds": 1.5, "path": folder / "none.db"},
-                "cell": {"fleet": "gpus", "url": self.url, "answer_seconds": 5.0, **more},
+                "journal": {"url": database, "lease_seconds": 1.5, "path": folder / "none.db"},
                 "api": {"listen": f"127.0.0.1:{port}"},
                 "forecast": {"worker": False, "models": folder / "models"},
                 "rules": {"evaluate_seconds": 0.2},
             }
-            | (settings or {})
+            | sections
         )
         self._stop = threading.Event()
         self._announced = threading.Event()
@@ -49,6 +46,18 @@ class Cell:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(PATIENCE)
+
+
+class Cell(ThreadedBrain):
+    """A brain of a cell of its own."""
+
+    def __init__(
+        self, folder: Path, database: str, name: str, settings: dict[str, object] | None = None, **more: object
+    ) -> None:
+        port = servers.free_port()
+        journal = {"url": database, "cell": name, "lease_seconds": 1.5, "path": folder / "none.db"}
+        cell = {"fleet": "gpus", "url": f"http://127.0.0.1:{port}", "answer_seconds": 5.0, **more}
+        super().__init__(folder, database, port, {"journal": journal, "cell": cell} | (settings or {}))
 
     def send(self, batch: Batch) -> None:
         """Tell it what an agent would tell."""
