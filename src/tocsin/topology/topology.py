@@ -67,6 +67,7 @@ class Topology:
         found = [*settled.disagreements, *self._index()]
         self.disagreements: tuple[Disagreement | Unconfirmed, ...] = tuple(sorted(found, key=str))
         self._contents = self._held()
+        self._jobs_held = _held_by(self._jobs)
 
     def _index(self) -> list[Disagreement | Unconfirmed]:
         found: list[Disagreement | Unconfirmed] = []
@@ -130,8 +131,6 @@ class Topology:
             hosts[Place(PlaceKind.HOST, host)].add(host)
             for link in self._links.get(gpu, ()):
                 gpus[Place(PlaceKind.LINK, link)].add(gpu)
-        for gpu, job in self._jobs.items():
-            gpus[Place(PlaceKind.JOB, job)].add(gpu)
         return {
             place: Contents(frozenset(gpus.get(place, ())), frozenset(hosts.get(place, ())))
             for place in gpus.keys() | hosts.keys()
@@ -164,7 +163,8 @@ class Topology:
 
     def held(self, place: Place) -> Contents:
         """The GPUs and hosts of a place; nothing where it is not known."""
-        return self._contents.get(place, _NOTHING)
+        held = self._jobs_held.get(place.name) if place.kind is PlaceKind.JOB else self._contents.get(place)
+        return held or _NOTHING
 
     def confirmed(self, place: Place) -> bool:
         """Whether the site or one of its managers names `place`; else it is the word of agents on their own hosts."""
@@ -172,6 +172,8 @@ class Topology:
 
     def places(self, kind: PlaceKind) -> dict[str, Contents]:
         """All places of `kind` by name."""
+        if kind is PlaceKind.JOB:
+            return dict(self._jobs_held)
         return {place.name: held for place, held in self._contents.items() if place.kind is kind}
 
     def with_jobs(self, jobs: Mapping[str, str]) -> Topology:
@@ -180,13 +182,16 @@ class Topology:
         other._host, other._parent, other._links = self._host, self._parent, self._links
         other._claimed, other._by_host, other._by_gpu = self._claimed, self._by_host, self._by_gpu
         other.disagreements, other._confirmed = self.disagreements, self._confirmed
-        other._jobs = dict(jobs)
-        held: dict[str, set[str]] = defaultdict(set)
-        for gpu, job in jobs.items():
-            held[job].add(gpu)
-        rest = {place: one for place, one in self._contents.items() if place.kind is not PlaceKind.JOB}
-        other._contents = rest | {Place(PlaceKind.JOB, job): Contents(frozenset(gpus)) for job, gpus in held.items()}
+        other._contents = self._contents
+        other._jobs, other._jobs_held = dict(jobs), _held_by(jobs)
         return other
+
+
+def _held_by(jobs: Mapping[str, str]) -> dict[str, Contents]:
+    held: dict[str, set[str]] = defaultdict(set)
+    for gpu, job in jobs.items():
+        held[job].add(gpu)
+    return {job: Contents(frozenset(gpus)) for job, gpus in held.items()}
 
 
 def topology_of(gpus: Iterable[Gpu], claims: Iterable[Claim] = ()) -> Topology:
