@@ -101,6 +101,10 @@ class Commands(MutableMapping[str, click.Command]):
         return len({**self._modules, **self._loaded})
 
 
+MOST_OF_A_SUMMARY = 200
+"""Characters of what a command does: its first sentence whole, on as many lines as it needs."""
+
+
 class TaskGroup(click.Group):
     """A group whose help lists its commands by task."""
 
@@ -110,9 +114,8 @@ class TaskGroup(click.Group):
         for task, names in {**TASKS, "Other": tuple(left)}.items():
             known = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
             if known:
-                width = formatter.width - 6 - max(len(name) for name in self.commands)
                 with formatter.section(task):
-                    formatter.write_dl([(name, found.get_short_help_str(width)) for name, found in known])
+                    formatter.write_dl([(name, found.get_short_help_str(MOST_OF_A_SUMMARY)) for name, found in known])
 
 
 @click.group(

@@ -219,6 +219,7 @@ def test_each_command_has_one_task_in_the_help() -> None:
     shown = CliRunner().invoke(cli_main.cli, ["--help"]).output
     assert all(f"\n{task}:\n" in shown for task in TASKS)
     assert all(f"\n  {name} " in shown for name in cli.commands)
+    assert "..." not in shown.partition("\n")[2], "what a command does is said to its end"
 
 
 def test_settings_about_a_brain_of_ones_own_are_never_about_a_demo(url: str, folder: Path) -> None:
