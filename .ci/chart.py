@@ -82,7 +82,8 @@ def keys(model: type[BaseModel], indent: str) -> Iterator[str]:
             yield f"{indent}# {name}:"
             yield from keys(inner, f"{indent}#   ")
         elif field.annotation is SecretStr:
-            yield f"{indent}# {name}_file: path of a file in the pod"
+            if f"{name}_file" not in model.model_fields:
+                yield f"{indent}# {name}_file: path of a file in the pod"
         elif SecretStr in get_args(field.annotation):
             yield f"{indent}# {name}: holds secrets; by environment variable, see brain.envFrom"
         elif field.is_required():

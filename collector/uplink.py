@@ -18,10 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from itertools import cycle
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx2
 
+from tocsin.client.bearer import BearerToken
 from tocsin.client.moved import ASSIGNED_ONLY, moved_to
 from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
@@ -57,8 +59,8 @@ _TRY_AGAIN = frozenset({401, 403, 404, 405, 407, 408, 415, 421, 425, 426, 429})
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Where to push. `url` is the base, below which ``/api/v2/write`` lies; `tls` None trusts the system's CAs.
-    `cell_urls` are the brains of other cells that a brain may send the agent to.
+    """Where to push. `url` is the base, below which ``/api/v2/write`` lies; `token_file` holds the token where others
+    renew it; `tls` None trusts the system's CAs. `cell_urls` are the brains of other cells that a brain may send the agent to.
     """
 
     url: str
@@ -68,6 +70,7 @@ class PushTarget:
     timeout_seconds: float = 10.0
     tls: ClientTls | None = None
     cell_urls: tuple[str, ...] = ()
+    token_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,7 @@ class Uplink:
         self._not_before = clock.monotonic()
         self._last_success = clock.monotonic()
         headers = {"Content-Type": "text/plain; charset=utf-8"}
-        if target.token:
-            headers["Authorization"] = f"Token {target.token}"
+        self._token = BearerToken(target.token, target.token_file)
         self._target, self._moves = target, 0
         self._others = cycle([one for one in target.cell_urls if one.rstrip("/") != target.url.rstrip("/")] or [""])
         self._write = self._home = _write_url(target)
@@ -181,7 +183,9 @@ class Uplink:
         return settled
 
     def _renew(self) -> None:
-        """Take up a renewed client certificate; one that cannot be used leaves the old one in service."""
+        """Take up a renewed token and client certificate; what cannot be used leaves the old one in service."""
+        if token := self._token.now():
+            self._client.headers["Authorization"] = f"Token {token}"
         if self._tls is not None:
             try:
                 self._tls.refresh()

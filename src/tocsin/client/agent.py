@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx2
 from pydantic import ValidationError
 
+from tocsin.client.bearer import BearerToken
 from tocsin.client.control import OrderTaken
 from tocsin.client.moved import ASSIGNED_ONLY, MISDIRECTED, moved_to
 from tocsin.client.wire import adapter
@@ -35,7 +36,7 @@ class OrderLink:
         self,
         base_url: str,
         host: str,
-        token: str = "",
+        token: BearerToken | None = None,
         timeout: float = 10.0,
         tls: ClientTls | None = None,
         transport: httpx2.BaseTransport | None = None,
@@ -44,9 +45,9 @@ class OrderLink:
         self._host, self._home, self._cell_urls = host, base_url, tuple(cell_urls)
         self._others = cycle([one for one in self._cell_urls if one.rstrip("/") != base_url.rstrip("/")] or [base_url])
         self._failures = 0
-        self._tls = tls
+        self._tls, self._token = tls, token or BearerToken()
         self._http = http_client(
-            timeout, base_url=base_url, token=token, tls=tls.context if tls is not None else None, transport=transport
+            timeout, base_url=base_url, tls=tls.context if tls is not None else None, transport=transport
         )
         self._at_home = self._http.base_url
 
@@ -80,6 +81,8 @@ class OrderLink:
         if self._tls is not None:
             self._tls.refresh()
         headers = {"Content-Type": "application/json"} if content is not None else {}
+        if token := self._token.now():
+            headers["Authorization"] = f"Bearer {token}"
         home = self._at_home
         try:
             if self._http.base_url != home:

@@ -37,7 +37,9 @@ def read_secret_files(raw: dict[str, Any], model: type[BaseModel], path: str = "
     """
     for name, field in model.model_fields.items():
         if field.annotation is SecretStr:
-            _read(raw, name, path)
+            # A section that has the file as a setting of its own reads it itself, again and again.
+            if name + SUFFIX not in model.model_fields:
+                _read(raw, name, path)
             continue
         section, value = section_of(field.annotation), raw.get(name)
         for place, inner in _tables(value) if section is not None else ():

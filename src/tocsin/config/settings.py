@@ -138,6 +138,8 @@ class AgentSettings(Section):
     workload of a GPU."""
     push_token: SecretStr = SecretStr("")
     """Token sent with every push."""
+    push_token_file: Path | None = None
+    """File that holds it, read again when it changes, so that it can be renewed."""
     push_ca: Path | None = None
     """CA file for the receiver's certificate; unset: those of the system."""
     push_certificate: Path | None = None
@@ -158,6 +160,12 @@ class AgentSettings(Section):
     """Failure domain above the node, such as a rack."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Further labels of this node's GPUs, for scopes of rules and for opting in to actions."""
+
+    @model_validator(mode="after")
+    def _one_token(self) -> Self:
+        if self.push_token.get_secret_value() and self.push_token_file:
+            raise ValueError("push_token and push_token_file: give one of them")
+        return self
 
 
 class SimulationSettings(Section):

@@ -28,18 +28,33 @@ def test_every_secret_may_be_in_a_file(tmp_path: Path) -> None:
         f'[[api.tokens]]\nname = "ci"\nrole = "viewer"\nsecret_file = "{secret}"\n'
         f'[api.ldap]\nbind_password_file = "{secret}"\n'
     )
-    environ = {"TOCSIN_AGENT__PUSH_TOKEN_FILE": str(secret), "TOCSIN_DASHBOARD__API_TOKEN_FILE": str(secret)}
+    environ = {"TOCSIN_NODE__TOKEN_FILE": str(secret), "TOCSIN_DASHBOARD__API_TOKEN_FILE": str(secret)}
     found = load_settings(config, environ=environ)
     held = [
         found.webhook.secret,
         found.store.token,
         found.api.tokens[0].secret,
         found.api.ldap.bind_password,
-        found.agent.push_token,
+        found.node.token,
         found.dashboard.api_token,
     ]
     assert {secret.get_secret_value() for secret in held} == {"the-secret-0123456789"}
     assert "the-secret" not in found.model_dump_json()
+
+
+def test_a_file_that_is_read_again_stays_a_file(tmp_path: Path) -> None:
+    """Read into the secret at the start, it could not be renewed."""
+    path = secret_in(tmp_path)
+    environ = {
+        "TOCSIN_AGENT__PUSH_TOKEN_FILE": str(path),
+        "TOCSIN_SLURM__REST_TOKEN_FILE": str(path),
+        "TOCSIN_SLURM__REST_URL": "https://slurm.example",
+    }
+    found = load_settings(environ=environ)
+    assert (found.agent.push_token_file, found.slurm.rest_token_file) == (path, path)
+    assert not found.agent.push_token.get_secret_value() + found.slurm.rest_token.get_secret_value()
+    with pytest.raises(InputError, match="give one of them"):
+        load_settings(environ=environ | {"TOCSIN_AGENT__PUSH_TOKEN": "x"})
 
 
 @pytest.mark.parametrize(

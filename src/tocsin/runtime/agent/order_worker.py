@@ -25,6 +25,7 @@ from tocsin.actions.node.ports import Asked, HookPort, PowerPort, ResetFacts, Re
 from tocsin.actions.node.thermal import ThermalSettings
 from tocsin.actions.node.worker import NodeRules, NodeWorker, Ports
 from tocsin.client.agent import OrderLink
+from tocsin.client.bearer import BearerToken
 from tocsin.collector.nvml.library import Nvml, PynvmlLibrary
 from tocsin.collector.nvml.limits import NvmlLimits
 from tocsin.collector.nvml.reset import reset_check
@@ -396,6 +397,7 @@ def _link(settings: Settings, host: str, transport: httpx2.BaseTransport | None)
     url = node.brain_url or agent.push_url
     if not url or not node.allow:
         return None
-    token = node.token.get_secret_value() or agent.push_token.get_secret_value()
+    own = node.token.get_secret_value()
+    token = BearerToken(own) if own else BearerToken(agent.push_token.get_secret_value(), agent.push_token_file)
     tls = ClientTls.of(agent.push_ca, agent.push_certificate, agent.push_key)
     return OrderLink(url, host, token, agent.push_timeout_seconds, tls, transport, agent.cell_urls)

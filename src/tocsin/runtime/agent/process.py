@@ -277,6 +277,7 @@ def _open_push(
         wanted.push_timeout_seconds,
         ClientTls.of(wanted.push_ca, wanted.push_certificate, wanted.push_key),
         tuple(wanted.cell_urls),
+        wanted.push_token_file,
     )
     spool = Buffer(wanted.spool, wanted.spool_max_bytes, clock, own)
     try:
