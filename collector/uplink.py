@@ -60,7 +60,8 @@ _TRY_AGAIN = frozenset({401, 403, 404, 405, 407, 408, 415, 421, 425, 426, 429})
 @dataclass(frozen=True, slots=True)
 class PushTarget:
     """Where to push. `url` is the base, below which ``/api/v2/write`` lies; `token_file` holds the token where others
-    renew it; `tls` None trusts the system's CAs. `cell_urls` are the brains of other cells that a brain may send the agent to.
+    renew it; `tls` None trusts the system's CAs. `cell_urls` are the brains of other cells that a brain may send the
+    agent to.
     """
 
     url: str

@@ -47,9 +47,12 @@ class Kubernetes(ExecutorBase):
     name = "kubernetes"
     resumable = True
 
-    def __init__(self, cluster: Cluster, settings: KubernetesSettings, clock: Clock) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: KubernetesSettings, clock: Clock, *, node_tokens: bool = False
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._node_tokens = node_tokens
         self._clock = clock
         self._actions = KubernetesActions(cluster, settings, clock)
         self._rounds = DrainProgresses(clock)
@@ -136,7 +139,8 @@ class Kubernetes(ExecutorBase):
         return [*released, *(node for node in observe.left_over(nodes) if self._actions.strip(node)), *moved]
 
     def missing_rights(self) -> list[Need]:
-        return [need for need in needed(self._settings) if not self._cluster.may(need.right, need.namespace)]
+        needs = needed(self._settings, node_tokens=self._node_tokens)
+        return [need for need in needs if not self._cluster.may(need.right, need.namespace)]
 
     def close(self) -> None:
         self._cluster.close()
@@ -209,4 +213,8 @@ def _check_health(host: str, members: Sequence[GpuView], view: FleetView) -> Ver
 def build(dependencies: Dependencies) -> Executor:
     """Executor `kubernetes` by the settings; raises InputError or Unavailable where it cannot be had."""
     settings = dependencies.section(dependencies.settings.kubernetes)
-    return Kubernetes(Cluster(connect(settings), dry_run=settings.dry_run), settings, dependencies.clock)
+    cluster, asks = (
+        Cluster(connect(settings), dry_run=settings.dry_run),
+        dependencies.settings.api.node_service_accounts,
+    )
+    return Kubernetes(cluster, settings, dependencies.clock, node_tokens=bool(asks))

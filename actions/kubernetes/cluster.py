@@ -238,6 +238,16 @@ class Cluster:
         answer = self._client.ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
         return bool(answer.get("status", {}).get("allowed"))
 
+    def review_token(self, token: str, audience: str) -> Json:
+        """The status of a TokenReview of `token`: whose it is, by the server's word, if it is for `audience`."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        status = self._ask("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body).get("status")
+        return status if isinstance(status, dict) else {}
+
     def _write(
         self, method: str, path: str, body: Json, content_type: str = "", query: Mapping[str, str] | None = None
     ) -> Json:

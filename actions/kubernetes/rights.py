@@ -41,6 +41,7 @@ KEDA = "keda.sh"
 EVENTS = "events.k8s.io"
 LEASES = "coordination.k8s.io"
 DEVICES = "resource.k8s.io"
+AUTHENTICATION = "authentication.k8s.io"
 HPA = "autoscaling"
 SCALED_KINDS = ("deployments", "replicasets", "statefulsets")
 
@@ -93,6 +94,7 @@ FEATURES: dict[str, tuple[Right, ...]] = {
         *_rights(DEVICES, "devicetaintrules", "list", "create", "patch", "delete"),
     ),
     "pod": _rights("", "pods", "patch"),
+    "tokenreviews": _rights(AUTHENTICATION, "tokenreviews", "create"),
     "lease": _rights(LEASES, "leases", "get", "create", "update"),
 }
 """Each feature is one ClusterRole ``tocsin-<feature>`` of the manifest; all but `nodes` are for who uses them."""
@@ -132,8 +134,8 @@ def role_of(right: Right) -> str:
     return next((f"tocsin-{feature}" for feature, rights in FEATURES.items() if right in rights), "")
 
 
-def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
-    """What the features that `settings` turn on need."""
+def needed(settings: KubernetesSettings, *, node_tokens: bool = False) -> tuple[Need, ...]:
+    """What the features that `settings` turn on need, and with `node_tokens` what `api.node_service_accounts` do."""
     needs = [Need(right) for right in FEATURES["nodes"]]
     if settings.checkpoint_seconds:
         needs += [Need(right) for right in FEATURES["checkpoints"]]
@@ -154,6 +156,8 @@ def needed(settings: KubernetesSettings) -> tuple[Need, ...]:
         needs += [Need(right) for right in FEATURES["devices"]]
     if settings.pod:
         needs += [Need(right, settings.pod.partition("/")[0]) for right in FEATURES["pod"]]
+    if node_tokens:
+        needs += [Need(right) for right in FEATURES["tokenreviews"]]
     if settings.lease:
         needs += [Need(right, settings.lease.partition("/")[0]) for right in FEATURES["lease"]]
     return tuple(dict.fromkeys(needs))

@@ -82,6 +82,8 @@ def test_every_verb_of_the_roles_is_used_and_no_call_lacks_one(site: Site) -> No
     _use_nodes_and_pods(cluster, site)
     _use_workloads(cluster, site)
     _use_devices(cluster, site)
+    site.double.tokens["t"] = {"audiences": ["tocsin"], "user": {"username": "u"}}
+    assert cluster.review_token("t", "tocsin")["user"] == {"username": "u"}
     cluster.create_lease(site.space, "brain", {"holderIdentity": "a"})
     cluster.update_lease(site.space, cluster.lease(site.space, "brain"), {"holderIdentity": "b"})
     # What the administrator prepared came over the network and says who it is; the cluster's calls did not.

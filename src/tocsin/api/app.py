@@ -10,6 +10,7 @@ from tocsin.api.auth import Authenticator
 from tocsin.api.gate import Gate
 from tocsin.api.ingest import Ingest
 from tocsin.api.login import LoginService, login_router
+from tocsin.api.node_tokens import ReviewsTokens
 from tocsin.api.read_audit import ReadAudit
 from tocsin.api.routes_cell_at import OwnCell, cell_at_router
 from tocsin.api.routes_cells import cells_control_router, cells_router
@@ -50,13 +51,16 @@ ROUTERS = (
 )
 
 
-def create_app(service: Service, settings: ApiSettings, clock: Clock | None = None) -> FastAPI:
-    """The API over `service`. Raises InputError for tokens that cannot be used, or for a library that lacks.
+def create_app(
+    service: Service, settings: ApiSettings, clock: Clock | None = None, reviews: ReviewsTokens | None = None
+) -> FastAPI:
+    """The API over `service`; `reviews` knows the tokens of `api.node_service_accounts`.
 
-    There is no CORS: pages of another origin cannot read, and whatever changes something refuses them.
+    Raises InputError for tokens that cannot be used, or for a library or a cluster that lacks. There is no CORS: pages
+    of another origin cannot read, and whatever changes something refuses them.
     """
     clock = clock or SystemClock()
-    authenticator = Authenticator(settings, clock)
+    authenticator = Authenticator(settings, clock, reviews=reviews)
     app = FastAPI(
         title="Tocsin",
         version=__version__,

@@ -12,6 +12,7 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 
 from tocsin.api.errors import ApiError
+from tocsin.api.node_tokens import NodeTokens, ReviewsTokens
 from tocsin.api.oidc import OidcVerifier, looks_like_jwt
 from tocsin.api.principal import Principal, simple
 from tocsin.api.sessions import PREFIX, LoginSessions, digest_of
@@ -62,29 +63,46 @@ def _known_tokens(tokens: Iterable[Token]) -> list[tuple[str, Principal]]:
     return known
 
 
+def _node_tokens(settings: ApiSettings, clock: Clock, reviews: ReviewsTokens | None) -> NodeTokens | None:
+    if not settings.node_service_accounts:
+        return None
+    if reviews is None:
+        named = ", ".join(settings.node_service_accounts)
+        raise InputError("api.node_service_accounts", named, "there is no cluster to ask", "run `tocsin brain`")
+    return NodeTokens(settings, clock, reviews)
+
+
 class Authenticator:
     """Finds the principal of a request.
 
-    An ``Authorization`` header decides, as ``Bearer`` or ``Token``: a token of the settings, a log-in, or a JWT of the
-    provider. Without one a verified client certificate makes an agent. Where nothing of all that is configured only the
-    loopback address is served: not through a proxy (whose clients all look local), and only under a loopback name (a
-    web page may give its own name the address 127.0.0.1).
+    An ``Authorization`` header decides, as ``Bearer`` or ``Token``: a token of the settings, of a node, a log-in, or a
+    JWT of the cluster (which `reviews` knows) or of the provider. Without one a verified client certificate makes an
+    agent. Where nothing of all that is configured only the loopback address is served: not through a proxy (whose
+    clients all look local), and only under a loopback name (a web page may give its own name the address 127.0.0.1).
 
-    Raises InputError for a secret that is given twice, or for a library that lacks.
+    Raises InputError for a secret that is given twice, or for a library or a cluster that lacks.
     """
 
-    def __init__(self, settings: ApiSettings, clock: Clock, oidc: OidcVerifier | None = None) -> None:
+    def __init__(
+        self,
+        settings: ApiSettings,
+        clock: Clock,
+        oidc: OidcVerifier | None = None,
+        reviews: ReviewsTokens | None = None,
+    ) -> None:
         self._open = settings.open_to_loopback
         self._own_host = settings.client_own_host
         self._known = _known_tokens(settings.tokens)
         self._host_key = settings.host_key.get_secret_value()
         self._revoked = frozenset(host.lower() for host in settings.revoked_hosts)
         self._oidc = oidc or (OidcVerifier(settings.oidc, clock) if settings.oidc.issuer else None)
+        self._nodes = _node_tokens(settings, clock, reviews)
         self.sessions = LoginSessions(clock, settings.session_seconds)
 
     def may_block(self, headers: Headers) -> bool:
-        """Whether `principal` may have to ask the provider, so that it is better called from a thread."""
-        return self._oidc is not None and looks_like_jwt(headers.get("authorization", ""))
+        """Whether `principal` may have to ask the provider or the cluster: it is then for a thread to call."""
+        asks = self._oidc is not None or self._nodes is not None
+        return asks and looks_like_jwt(headers.get("authorization", ""))
 
     def principal(self, headers: Headers, client: str, certificate_names: Sequence[str] = ()) -> Principal:
         """Who sent a request with `headers` from address `client`; raises ApiError 401, 403 or 503."""
@@ -93,9 +111,9 @@ class Authenticator:
         if certificate_names and "authorization" not in headers:
             hosts = frozenset(name.lower() for name in certificate_names) if self._own_host else frozenset[str]()
             return Principal(f"cert:{certificate_names[0]}", simple("", Role.AGENT).grants, hosts)
-        return self._by_token(headers)
+        return self._by_token(headers, client)
 
-    def _by_token(self, headers: Headers) -> Principal:
+    def _by_token(self, headers: Headers, client: str) -> Principal:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         given = given.strip()
         if not given or scheme.lower() not in {"bearer", "token"}:
@@ -104,10 +122,8 @@ class Authenticator:
         for known, principal in self._known:
             if hmac.compare_digest(digest, known):
                 found = principal
-        if found is None and (host := host_of_token(self._host_key, given)) is not None:
-            if host in self._revoked:
-                raise ApiError(401, "token_revoked", f"the token of {host} is revoked", headers=_CHALLENGE)
-            found = simple(f"host:{host}", Role.AGENT, host=host)
+        if found is None:
+            found = self._of_node(given, client)
         if found is None and given.startswith(PREFIX):
             found = self.sessions.find(given)
             if found is None:
@@ -116,6 +132,16 @@ class Authenticator:
             return self._oidc.principal(given)
         if found is None:
             raise ApiError(401, "token_unknown", "the token is none of api.tokens", headers=_CHALLENGE)
+        return found
+
+    def _of_node(self, given: str, client: str) -> Principal | None:
+        """The node whose own token `given` is, by the key or by the cluster; None where it is neither."""
+        host = host_of_token(self._host_key, given)
+        found = None if host is None else simple(f"host:{host}", Role.AGENT, host=host)
+        if found is None and self._nodes is not None:
+            found = self._nodes.principal(given, client)
+        if found is not None and (revoked := found.hosts & self._revoked):
+            raise ApiError(401, "token_revoked", f"the token of {min(revoked)} is revoked", headers=_CHALLENGE)
         return found
 
     def _by_address(self, headers: Headers, client: str) -> Principal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -13,6 +14,19 @@ MAX_KEYS = 10_000
 """Keys that are remembered; the one that was silent longest is forgotten first. Some 200 bytes each."""
 
 V = TypeVar("V")
+
+
+def same_network(address: str) -> str:
+    """`address` as failures count for it: of IPv6 the /64 that one subscriber has all of (RFC 6177), else itself."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
 class _Remembered(OrderedDict[str, V]):
@@ -44,6 +58,12 @@ class TokenBuckets:
             granted = level >= 1.0
             self._filled.put(key, (level - 1.0 if granted else level, now))
             return 0.0 if granted else (1.0 - level) / self._rate
+
+    def give_back(self, key: str) -> None:
+        """Put back what was taken from the bucket of `key` for nothing."""
+        with self._lock:
+            if found := self._filled.get(key):
+                self._filled[key] = (min(self._burst, found[0] + 1.0), found[1])
 
     def __len__(self) -> int:
         return len(self._filled)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 import unicodedata
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from tocsin.api.auth import Anyone
-from tocsin.api.buckets import Lockout
+from tocsin.api.buckets import Lockout, same_network
 from tocsin.api.dependencies import of_app, operation_id, require_json
 from tocsin.api.directory import Directory, NoRole
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
@@ -45,19 +44,6 @@ def same_name(user: str) -> str:
         sign for sign in unicodedata.normalize("NFKD", user) if not unicodedata.category(sign).startswith("M")
     )
     return " ".join(bare.casefold().split())
-
-
-def same_network(address: str) -> str:
-    """`address` as failures count for it: of IPv6 the /64 that one subscriber has all of (RFC 6177), else itself."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if found.version == 4:
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
 class LoginService:

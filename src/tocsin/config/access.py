@@ -316,6 +316,11 @@ class RequestLimits(Section):
     """Bytes of all bodies in memory, as they came; more are answered 429. At least four times `max_body_bytes`."""
 
 
+_NAME = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+ServiceAccount = Annotated[str, Field(pattern=rf"^system:serviceaccount:{_NAME}:{_NAME}(\.{_NAME})*$", max_length=340)]
+"""User name of a service account, as the API server spells it."""
+
+
 class ReadAuditSettings(Section):
     """Whose reads of the API are put on record in the journal: who, what path, when, how often."""
 
@@ -340,6 +345,14 @@ class ApiSettings(Section):
     """Key of the nodes' own tokens (`tocsin token issue --host NODE`), 32 characters or more; empty: none."""
     revoked_hosts: list[str] = Field(default_factory=list)
     """Nodes whose own tokens are refused."""
+    node_service_accounts: list[ServiceAccount] = Field(default_factory=list)
+    """Service accounts of Kubernetes, such as `system:serviceaccount:tocsin:tocsin-agent`, whose pods are agents: each
+    by the token that its kubelet projects, good for its node alone. The API server of `kubernetes` is asked; empty: no
+    such tokens."""
+    node_audience: str = Field(default="tocsin", min_length=1, max_length=253)
+    """Audience of these tokens."""
+    node_token_seconds: float = Field(default=120.0, gt=0, le=600)
+    """How long the API server's word about such a token is believed, and at most until the token expires."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
     """Largest request body that is read."""
     tls_certificate: Path | None = None
@@ -393,7 +406,7 @@ class ApiSettings(Section):
     def open_to_loopback(self) -> bool:
         """Whether nobody has to prove anything: no way to do so is configured."""
         ways = (self.tokens, self.host_key.get_secret_value(), self.oidc.issuer, self.ldap.url, self.client_ca)
-        return not any(ways)
+        return not any((*ways, self.node_service_accounts))
 
 
 def require_safe(url: str, name: str) -> None:

@@ -378,6 +378,11 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_api_refused_total": OwnMetric(
         "counter", ("reason",), "Requests refused by the API, by error code (docs/access.md)."
     ),
+    "tocsin_token_reviews_total": OwnMetric(
+        "counter",
+        ("outcome",),
+        "Questions to the API server of Kubernetes about tokens of nodes: known, unknown, or failed (no answer).",
+    ),
     "tocsin_api_reads_left_out_total": OwnMetric(
         "counter", (), "Reads that the journal's entries of kind `reads` count without naming them (docs/access.md)."
     ),

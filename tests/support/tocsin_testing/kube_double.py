@@ -29,6 +29,7 @@ _PATH = re.compile(
     r"^/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+)/(?P<version>[^/]+))(?:/namespaces/(?P<space>[^/]+)(?=/))?"
     r"/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[a-z]+))?$"
 )
+_REVIEWS = {"selfsubjectaccessreviews", "tokenreviews"}
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -66,7 +67,8 @@ class KubeDouble:
     """The server. `before` is asked first: an answer of its own goes out in place of the server's.
 
     `withheld` are rights that the manifest grants and this cluster does not, such as ``patch nodes``. While it is
-    `starting` the server has not read its roles: it refuses everybody everything, reviews of rights too.
+    `starting` the server has not read its roles: it refuses everybody everything, reviews of rights too. `tokens` are
+    the tokens of pods, each with what a TokenReview says of it.
     """
 
     state: State = field(default_factory=State)
@@ -76,6 +78,7 @@ class KubeDouble:
     tls: ssl.SSLContext | None = None
     withheld: frozenset[str] = frozenset()
     starting: bool = False
+    tokens: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.server = QuickHttpServer(host="127.0.0.1", port=0, threaded=True, ssl_context=self.tls)
@@ -91,7 +94,7 @@ class KubeDouble:
 
     def writes(self) -> list[Asked]:
         """What was asked to be changed, in order."""
-        return [each for each in self.served if each.method != "GET" and each.plural != "selfsubjectaccessreviews"]
+        return [each for each in self.served if each.method != "GET" and each.plural not in _REVIEWS]
 
     def _handle(self, request: Request) -> Response:
         raw = request.get_data(as_text=True)
@@ -146,10 +149,12 @@ class KubeDouble:
     def _route(self, asked: Asked) -> Answer:
         if asked.path == "/version":
             return recorded("version")
-        if asked.plural not in {*KINDS, "selfsubjectaccessreviews"} or (asked.group == "keda.sh" and not self.keda):
+        if asked.plural not in {*KINDS, *_REVIEWS} or (asked.group == "keda.sh" and not self.keda):
             return recorded("path_404_plain")
         if asked.plural == "selfsubjectaccessreviews":
             return self._review(asked)
+        if asked.plural == "tokenreviews":
+            return self._review_token(asked)
         if asked.sub == "eviction":
             return self._evict(asked)
         if asked.sub == "scale":
@@ -256,6 +261,16 @@ class KubeDouble:
                 metadata |= {"continue": f"{version}:{end}", "remainingItemCount": len(items) - end}
             items = items[start:end]
         return _ok({"kind": "List", "metadata": metadata, "items": items})
+
+    def _review_token(self, asked: Asked) -> Answer:
+        """In the shape of authentication.k8s.io/v1, from its reference: no exchange of it is recorded."""
+        spec = asked.body["spec"]
+        found = self.tokens.get(spec["token"])
+        audiences = [one for one in spec.get("audiences", ()) if found and one in found["audiences"]]
+        status: Json = {"user": {}, "error": "[invalid bearer token, unknown]"}
+        if found is not None and audiences:
+            status = {"authenticated": True, "user": copy.deepcopy(found["user"]), "audiences": audiences}
+        return Answer(201, {**asked.body, "metadata": {}, "status": status}, {})
 
     def _review(self, asked: Asked) -> Answer:
         attributes = asked.body["spec"]["resourceAttributes"]

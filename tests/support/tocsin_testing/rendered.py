@@ -117,7 +117,7 @@ def settings_of(rendered: Rendered, kind: str, name: str, place: Path) -> Settin
     for one in container.get("env", ()):
         # As the kubelet does: a name in $(NAME) stands for a variable from before; "node-1" is whatever a field says.
         said = re.sub(r"\$\((\w+)\)", lambda found: environ[found[1]], one.get("value", "node-1"))
-        environ[one["name"]] = said
+        environ[one["name"]] = said.replace("/run/secrets/tocsin", str(place / "secrets"))
     return load_settings(path, environ=environ)
 
 

@@ -52,6 +52,8 @@ def test_only_the_features_that_are_turned_on_are_needed() -> None:
     assert {need.right for need in shown} - {need.right for need in plain} == {
         Right("events.k8s.io", "events", "create")
     }
+    asking = needed(KubernetesSettings(), node_tokens=True)
+    assert [str(need) for need in asking if need not in plain] == ["create tokenreviews.authentication.k8s.io"]
     settings = KubernetesSettings.model_validate(
         {
             "workloads": {"serve": "web/deployment/llm", "own": "web/inferenceservices.v1beta1.serving.kserve.io/llm"},

@@ -14,9 +14,10 @@ from click.testing import CliRunner
 from pytest_httpserver import HTTPServer
 
 from tocsin.api.app import create_app
+from tocsin.api.buckets import same_network
 from tocsin.api.directory import Directory, NoRole
 from tocsin.api.errors import ApiError
-from tocsin.api.login import ADDRESS_FACTOR, LoginService, same_name, same_network
+from tocsin.api.login import ADDRESS_FACTOR, LoginService, same_name
 from tocsin.api.principal import simple
 from tocsin.api.sessions import MAX_SESSIONS, PREFIX, LoginSessions
 from tocsin.cli.main import cli

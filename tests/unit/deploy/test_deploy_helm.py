@@ -15,6 +15,7 @@ import yaml
 
 from tocsin import __version__
 from tocsin.actions.kubernetes.rights import FEATURES, Need, needed
+from tocsin.config.access import Role
 from tocsin.runtime.brain.pod_role import ACTIVE, LABEL
 from tocsin_testing.rendered import (
     CHART,
@@ -82,6 +83,7 @@ MATRIX: dict[str, Json] = {
         "config": {**ACTS, "journal": {"url_file": "/run/secrets/tocsin/journal-url"}},
     },
     "no rights": {"rbac": {"create": False}},
+    "shared token": {"tokens": {"shared": True}},
 }  # fmt: skip
 
 
@@ -136,6 +138,7 @@ def test_the_brain_gets_the_rights_that_its_settings_need(matrix: dict[str, Rend
         wanted = {(roles[need.right], need.namespace) for need in needs}
         wanted |= {("signs", "")} if settings.kubernetes.show_faults else set()
         wanted |= {("conditions", "")} if settings.kubernetes.read_conditions else set()
+        wanted |= {("tokenreviews", "")} if settings.api.node_service_accounts else set()
         wanted |= {("pod", "gpus")} if settings.kubernetes.pod else set()
         wanted |= {("lease", settings.kubernetes.lease.split("/")[0])} if settings.kubernetes.lease else set()
         bound = {
@@ -208,6 +211,42 @@ def test_every_container_is_shut_but_for_the_ability_that_needs_more(matrix: dic
             assert bool(wanted) == any("hostPath" in volume for volume in pod["volumes"]), name
             mounts = {mount["name"] for mount in container["volumeMounts"]}
             assert mounts == {volume["name"] for volume in pod["volumes"]} | ({"state"} & mounts), name
+
+
+def test_each_agent_has_a_token_of_its_own_node_unless_one_for_all_is_asked_for(
+    matrix: dict[str, Rendered], tmp_path: Path
+) -> None:
+    tokens(tmp_path)
+    for name, rendered in matrix.items():
+        full = "gpus" if name == "everything" else "tocsin"
+        pod = rendered.pods[f"{full}-agent"]
+        api = settings_of(rendered, "brain", f"{full}-brain", tmp_path).api
+        agent = settings_of(rendered, "agent", f"{full}-agent", tmp_path).agent
+        (volume,) = [one for one in pod["volumes"] if one["name"] == "token"]
+        (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "token"]
+        assert (agent.host, agent.push_token_file) == ("node-1", tmp_path / "secrets" / "agent"), name
+        (host,) = [one for one in pod["containers"][0]["env"] if one["name"] == "TOCSIN_AGENT__HOST"]
+        assert host["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+        assert pod["automountServiceAccountToken"] is False
+        assert any(one.role is Role.AGENT for one in api.tokens) == (name == "shared token")
+        if name == "shared token":
+            assert "projected" not in volume
+            assert api.node_service_accounts == []
+            continue
+        assert api.node_service_accounts == [f"system:serviceaccount:gpus:{pod['serviceAccountName']}"]
+        (source,) = volume["projected"]["sources"]
+        asked = {"path": "agent", "audience": api.node_audience, "expirationSeconds": 3600}
+        assert source == {"serviceAccountToken": asked}
+        assert (mount["mountPath"], mount["readOnly"]) == ("/run/secrets/tocsin", True)
+
+
+def test_a_cluster_that_names_no_node_in_tokens_is_refused_with_the_remedy() -> None:
+    old = ("template", "tocsin", str(CHART), "--kube-version", "1.29.9")
+    done = run_helm(*old)
+    assert done.returncode != 0
+    assert "set tokens.shared=true" in done.stderr
+    assert run_helm(*old, "--set", "tokens.shared=true").returncode == 0
+    assert run_helm("template", "tocsin", str(CHART), "--kube-version", "1.30.0").returncode == 0
 
 
 @pytest.mark.parametrize("packages", ["dpkg", "rpm"])

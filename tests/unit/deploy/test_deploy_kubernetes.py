@@ -168,6 +168,7 @@ CHART_VALUES = {
     "mig": {"agent": {"mig": True}},
     "throttle": {"agent": {"throttle": True}},
     "tls": {"tls": {"secret": "tocsin-tls"}},
+    "shared-token": {"tokens": {"shared": True}},
 }
 """Components that patch the base, and the values of the chart that say the same."""
 
@@ -246,13 +247,15 @@ def test_what_wants_paths_of_the_host_is_not_admitted_there(overlays: dict[str, 
 
 
 def test_rights_follow_what_the_settings_turn_on(overlays: dict[str, Rendered], place: Path) -> None:
-    assert granted(overlays["observe"]) == granted(overlays["demo"]) == {"tocsin-lease"}
+    assert granted(overlays["demo"]) == {"tocsin-lease"}
+    assert granted(overlays["observe"]) == {"tocsin-lease", "tocsin-tokenreviews"}
     production = overlays["production"]
-    assert granted(production) == {"tocsin-lease", "tocsin-nodes", "tocsin-checkpoints"}
+    assert granted(production) == {"tocsin-lease", "tocsin-nodes", "tocsin-checkpoints", "tocsin-tokenreviews"}
     assert granted(production) == granted(overlays["production-monitored"])
     settings = settings_of(production, "StatefulSet", "tocsin-brain", place)
-    wanted = {need.right for need in needed(settings.kubernetes)}
-    assert wanted == {*FEATURES["nodes"], *FEATURES["checkpoints"], *FEATURES["lease"]}
+    wanted = {need.right for need in needed(settings.kubernetes, node_tokens=bool(settings.api.node_service_accounts))}
+    own = {*FEATURES["lease"], *FEATURES["tokenreviews"]}
+    assert wanted == {*FEATURES["nodes"], *FEATURES["checkpoints"], *own}
     assert settings.kubernetes.lease == "tocsin/brain"
     for rendered in overlays.values():
         bound = [s for b in rendered.of("ClusterRoleBinding", "RoleBinding") for s in b["subjects"]]
@@ -297,7 +300,18 @@ def test_parts_reach_each_other_with_the_token_of_their_role(overlays: dict[str,
         roles = {token.secret.get_secret_value(): token.role for token in brain.api.tokens}
         agent = settings_of(rendered, "Agent", "tocsin-fleet" if name == "demo" else "tocsin-agent", place)
         dashboard = settings_of(rendered, "Deployment", "tocsin-dashboard", place)
-        assert roles[agent.agent.push_token.get_secret_value()] is Role.AGENT
+        shown = agent.agent.push_token_file
+        assert shown is not None
+        if name == "demo":
+            assert roles[shown.read_text()] is Role.AGENT
+        else:
+            assert Role.AGENT not in roles.values()
+            (volume,) = [v for v in rendered.pods["tocsin-agent"]["volumes"] if v["name"] == "token"]
+            (source,) = volume["projected"]["sources"]
+            asked = source["serviceAccountToken"]
+            assert (asked["audience"], asked["path"]) == (brain.api.node_audience, shown.name)
+            account = rendered.pods["tocsin-agent"]["serviceAccountName"]
+            assert brain.api.node_service_accounts == [f"system:serviceaccount:tocsin:{account}"]
         assert roles[dashboard.dashboard.api_token.get_secret_value()] is Role.VIEWER
         scheme = "https" if brain.api.tls_certificate else "http"
         assert agent.agent.push_url == dashboard.dashboard.api_url == f"{scheme}://tocsin-brain:8470"

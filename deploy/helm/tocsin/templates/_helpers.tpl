@@ -62,6 +62,11 @@ readOnlyRootFilesystem: true
 {{ ternary "https" "http" (ne .Values.tls.secret "") }}://{{ include "tocsin.fullname" . }}-brain:8470
 {{- end -}}
 
+{{/* What the API server calls the agents' service account. */}}
+{{- define "tocsin.agentAccount" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "tocsin.fullname" . }}-agent
+{{- end -}}
+
 {{/* The CA's half of the TLS secret, for those who call the brain. */}}
 {{- define "tocsin.caVolume" -}}
 - name: tls
@@ -120,8 +125,13 @@ api:
   tls_certificate: /run/tls/tls.crt
   tls_key: /run/tls/tls.key
   {{- end }}
+  {{- if not .Values.tokens.shared }}
+  node_service_accounts: [{{ include "tocsin.agentAccount" . | quote }}]
+  {{- end }}
   tokens:
+    {{- if .Values.tokens.shared }}
     - {name: agents, role: agent, secret_file: /run/secrets/tocsin/agent}
+    {{- end }}
     - {name: dashboard, role: viewer, secret_file: /run/secrets/tocsin/dashboard}
     - {name: metrics, role: viewer, secret_file: /run/secrets/tocsin/metrics}
     - {name: admin, role: admin, secret_file: /run/secrets/tocsin/admin}

@@ -38,6 +38,7 @@ subjects:
 {{- end -}}
 {{- if $kube.read_conditions }}{{ $cluster = append $cluster "conditions" }}{{ end -}}
 {{- if $kube.show_faults }}{{ $cluster = append $cluster "signs" }}{{ end -}}
+{{- if .api.node_service_accounts }}{{ $cluster = append $cluster "tokenreviews" }}{{ end -}}
 {{- with $kube.pod -}}
 {{- $space := splitList "/" . | first -}}
 {{- $_ := set $spaces $space (append (get $spaces $space | default list) "pod") -}}

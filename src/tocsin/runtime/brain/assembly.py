@@ -61,6 +61,7 @@ from tocsin.runtime.brain.slurm_signs import open_slurm_signs
 from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
 from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_other_leases
 from tocsin.runtime.brain.ticket_evidence import TicketEvidence
+from tocsin.runtime.brain.token_reviews import open_token_reviews
 from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageParts
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
@@ -432,7 +433,8 @@ class ServedBrain:
         service = BrainService(self.running.brain, directory=None if place is None else place.fleet)
         self._cells = service.cells
         starting.refused = service.refused
-        app = create_app(service, settings.api, clock)
+        self._reviews = open_token_reviews(settings, self.running.brain.metrics)
+        app = create_app(service, settings.api, clock, self._reviews)
         self._slack: SlackPresses = app.state.slack
         self._reads: ReadAudit = app.state.read_audit
         every = settings.api.audit_reads.every_seconds
@@ -454,6 +456,8 @@ class ServedBrain:
         self._reads.look()
         self._slack.replies.close()
         self._cells.close()
+        if self._reviews is not None:
+            self._reviews.close()
         self.running.stop()
 
 
