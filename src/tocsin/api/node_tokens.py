@@ -145,7 +145,8 @@ class NodeTokens:
     def _for_us(self, claims: Mapping[str, Any]) -> bool:
         named = claims.get("aud")
         audiences = [named] if isinstance(named, str) else named if isinstance(named, list) else []
-        return self._audience in audiences and claims.get("sub") in self._accounts
+        account = claims.get("sub")
+        return isinstance(account, str) and account in self._accounts and self._audience in audiences
 
     def _ask(self, token: str, digest: str, left: float, stranger: str) -> Principal:
         """Ask the API server; `stranger` is the address of a token that was never good, else empty."""

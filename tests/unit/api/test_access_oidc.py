@@ -54,6 +54,11 @@ def refusal(verifier: OidcVerifier, token: str) -> tuple[int, str, str]:
     return caught.value.status_code, caught.value.code, caught.value.message
 
 
+def test_a_head_that_nests_is_no_token(verifier: OidcVerifier) -> None:
+    head = base64.urlsafe_b64encode(b"[" * 20_000).decode().rstrip("=")
+    assert refusal(verifier, f"{head}.e30.c2ln")[:2] == (401, "token_unknown")
+
+
 def test_a_good_token_makes_a_principal_with_role_and_scope(provider: Provider, verifier: OidcVerifier) -> None:
     who = verifier.principal(provider.sign())
     assert (who.name, who.role) == ("oidc:anna", Role.OPERATOR)
