@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fastapi import FastAPI
 
 from tocsin import __version__
@@ -56,8 +58,8 @@ def create_app(
 ) -> FastAPI:
     """The API over `service`; `reviews` knows the tokens of `api.node_service_accounts`.
 
-    Raises InputError for tokens that cannot be used, or for a library or a cluster that lacks. There is no CORS: pages
-    of another origin cannot read, and whatever changes something refuses them.
+    Raises InputError for what cannot be used or lacks. There is no CORS: pages of another origin cannot read, and
+    whatever changes something refuses them.
     """
     clock = clock or SystemClock()
     authenticator = Authenticator(settings, clock, reviews=reviews)
@@ -80,13 +82,7 @@ def create_app(
     app.state.desks = Desks(settings.desks, clock, replays)
     app.state.slack = SlackPresses(settings.slack, clock, replays, service)
 
-    def names(namespaces: frozenset[str]) -> Names:
-        # The document is made once, at the first question of a tenant.
-        if app.state.vocabulary is None:
-            app.state.vocabulary = vocabulary_of(app.openapi())
-        return service.names_of_others(namespaces, app.state.vocabulary)
-
-    app.state.vocabulary = None
+    names = _names(app, service)
     app.add_middleware(
         Gate, authenticator=authenticator, settings=settings, clock=clock, refused=service.refused, names=names
     )
@@ -94,3 +90,16 @@ def create_app(
     app.add_middleware(OwnCell, cells=service.cells)
     errors.install(app)
     return app
+
+
+def _names(app: FastAPI, service: Service) -> Callable[[frozenset[str]], Names]:
+    """What tells the names that a tenant must not read."""
+    app.state.vocabulary = None
+
+    def names(namespaces: frozenset[str]) -> Names:
+        # The document is made once, at the first question of a tenant.
+        if app.state.vocabulary is None:
+            app.state.vocabulary = vocabulary_of(app.openapi())
+        return service.names_of_others(namespaces, app.state.vocabulary)
+
+    return names
