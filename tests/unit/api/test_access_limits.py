@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from tocsin.api import gate
 from tocsin.api.app import create_app
 from tocsin.api.buckets import MAX_KEYS, Lockout, TokenBuckets
 from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
@@ -146,6 +148,32 @@ def test_more_requests_at_once_than_allowed_are_refused() -> None:
         assert http.get("/v1/me").status_code == 200
 
 
+def test_reads_of_many_people_take_no_place_of_what_a_person_changes() -> None:
+    service = FakeService()
+    entered, leave = threading.Semaphore(0), threading.Event()
+    gpus = service.gpus
+
+    def slow() -> object:
+        entered.release()
+        leave.wait(20)
+        return gpus()
+
+    service.gpus = slow  # type: ignore[method-assign,assignment]
+    readers = [Token(name=name, role=Role.VIEWER, secret=SecretStr(name * 16)) for name in "abcd"]
+    settings = ApiSettings(tokens=[*TOKENS, *readers], limits=RequestLimits(concurrent_requests=8))
+    with serving(service, settings) as url, ThreadPoolExecutor(4) as pool:
+        try:
+            for name in "abcd":
+                one = {"Authorization": f"Bearer {name * 16}"}
+                pool.submit(httpx2.get, f"{url}/v1/gpus", headers=one, timeout=30)
+                assert entered.acquire(timeout=20)
+            assert httpx2.get(f"{url}/v1/me", headers=bearer(Role.VIEWER)).status_code == 503
+            answer = httpx2.post(f"{url}/v1/pause", headers=bearer(Role.OPERATOR), json={"reason": "x"}, timeout=20)
+        finally:
+            leave.set()
+    assert answer.status_code == 200, answer.text
+
+
 # ---------------------------------------------------------------------- slow and large clients
 
 
@@ -200,6 +228,24 @@ def test_a_body_that_trickles_is_answered_408(impatient: tuple[str, int]) -> Non
     answer = answer_to(impatient, head)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"body_too_slow" in answer
+
+
+def test_a_body_that_comes_slower_than_its_rate_is_answered_long_before_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "_GRACE_SECONDS", 0.2)
+    settings = ApiSettings(limits=RequestLimits(body_seconds=600, body_bytes_per_second=1000))
+    head = (
+        b"POST /v1/pause HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    with serving(FakeService(), settings) as url:
+        host, port = url.removeprefix("http://").split(":")
+        try:
+            answer = answer_to((host, int(port)), head)
+        except TimeoutError:
+            answer = b"none"
+    assert answer.startswith(b"HTTP/1.1 408"), answer
+    assert b"body_bytes_per_second" in answer
 
 
 def test_headers_that_are_too_long_are_refused(impatient: tuple[str, int]) -> None:

@@ -186,7 +186,7 @@ def test_no_agent_writes_what_is_acted_on(measurement: str) -> None:
     app = create_app(service, ApiSettings(tokens=[Token(name="a", role=Role.AGENT, secret=SecretStr("s" * 16))]))
     local = TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1))
     status, error = write(local, f"{line}\n{GOOD}".encode(), Authorization=f"Bearer {'s' * 16}")
+    assert (status, service.lines) == (400, [GOOD])
     details = error["details"]
     assert isinstance(details, dict)
-    assert (status, details["rejected"]) == (400, [{"number": 1, "problem": "a may write readings and events alone"}])
-    assert service.lines == [GOOD]
+    assert details["rejected"] == [{"number": 1, "problem": "a may write readings and events alone"}]
