@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tocsin.domain.model_limits import RANGED, highest_shown
 from tocsin.domain.reading import Gpu
-from tocsin.forecaster.features.arrays import Floats, Ints
+from tocsin.forecaster.features.arrays import Bools, Floats, Ints
 
 LEAST = 2
 """Peers beside the GPU itself without which nothing is said, as in the rule of peers: a node of 4 GPUs has 3. With 2,
@@ -54,6 +55,11 @@ class GpuRoster:
         self.rack = _numbers([gpu.rack for gpu in self.gpus])
         self.slot = _numbers([f"{gpu.model} {gpu.index}" if gpu.index is not None else "" for gpu in self.gpus])
         self.batch = _numbers([batch_of(gpu) for gpu in self.gpus])
+        models = {gpu.model for gpu in self.gpus}
+        tops = {(model, metric): highest_shown(model, metric) for model in models for metric in RANGED}
+        self.highest = {
+            metric: np.array([tops[gpu.model, metric] for gpu in self.gpus], dtype=np.float64) for metric in RANGED
+        }
         self._number_jobs()
 
 
@@ -101,30 +107,46 @@ def groups(*codes: Ints) -> Ints:
     return found
 
 
-def middle(values: Floats, group: Ints) -> Floats:
-    """float64[g]: the median of each GPU's group, NaN without `LEAST` peers that have a value."""
-    rows = np.flatnonzero((group != NOBODY) & np.isfinite(values))
+def sound(roster: GpuRoster, levels: Mapping[str, Floats]) -> Bools:
+    """bool[g]: whose values count among the peers of others: of no host on which a level, float64[g] by the name of its
+    metric, is beyond what a GPU of that model can show. Who makes up one value makes up others that look sound."""
+    beyond = np.zeros(len(roster.gpus), np.bool_)
+    for metric, values in levels.items():
+        highest = roster.highest[metric]
+        beyond |= (values > highest) | (np.isfinite(highest) & (values < 0))
+    return np.asarray(~(beyond | ((roster.host != NOBODY) & np.isin(roster.host, roster.host[beyond]))), np.bool_)
+
+
+def middle(values: Floats, group: Ints, counted: Bools | None = None) -> Floats:
+    """float64[g]: the median of each GPU's group, NaN without `LEAST` peers that have a value and are `counted`."""
+    known = (group != NOBODY) & np.isfinite(values)
     found = np.full(values.size, np.nan)
+    counts = np.ones(values.size, np.bool_) if counted is None else counted
+    rows = np.flatnonzero(known & counts)
     if not rows.size:
         return found
-    order = rows[np.lexsort((values[rows], group[rows]))]
-    ordered = group[order]
-    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    sizes = np.diff(np.append(begins, order.size))
-    median = 0.5 * (values[order[begins + (sizes - 1) // 2]] + values[order[begins + sizes // 2]])
-    found[order] = np.repeat(np.where(sizes > LEAST, median, np.nan), sizes)
+    sizes = np.bincount(group[rows])
+    some = sizes > 0
+    ordered = values[rows[np.lexsort((values[rows], group[rows]))]]
+    start, count = (np.cumsum(sizes) - sizes)[some], sizes[some]
+    median = np.full(int(group.max()) + 1, np.nan)
+    median[np.flatnonzero(some)] = 0.5 * (ordered[start + (count - 1) // 2] + ordered[start + count // 2])
+    peers = np.zeros(median.size, np.int64)
+    peers[: sizes.size] = sizes
+    told = group[known]
+    found[known] = np.where(peers[told] - counts[known] >= LEAST, median[told], np.nan)
     return found
 
 
-def residual(values: Floats, group: Ints) -> Floats:
+def residual(values: Floats, group: Ints, counted: Bools | None = None) -> Floats:
     """How far each value lies above the median of its group."""
-    return np.asarray(values - middle(values, group))
+    return np.asarray(values - middle(values, group, counted))
 
 
-def score(values: Floats, group: Ints, least: float) -> Floats:
+def score(values: Floats, group: Ints, least: float, counted: Bools | None = None) -> Floats:
     """`residual` in standard deviations of the group, of at least `least`."""
-    apart = residual(values, group)
-    return np.asarray(apart / np.maximum(TO_SIGMA * middle(np.abs(apart), group), least))
+    apart = residual(values, group, counted)
+    return np.asarray(apart / np.maximum(TO_SIGMA * middle(np.abs(apart), group, counted), least))
 
 
 def of_others(values: Floats, group: Ints) -> Floats:

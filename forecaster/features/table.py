@@ -204,6 +204,12 @@ GAUGES = {
 """What is compared, the load at which, and the least standard deviation that is believed, in its unit (own choice)."""
 STEPS = {"power": peers.power_step, "utilization": peers.load_step}
 """Load to what tells the GPUs at equal load."""
+RANGED_CHANNELS = {
+    "temperature": "gpu_temperature_celsius",
+    "memory_temperature": "gpu_memory_temperature_celsius",
+    "power": "gpu_power_watts",
+}
+"""Channels whose levels tell a host that says what cannot be."""
 ERRORS = ("ecc_corrected", "pcie_replay", "pcie_errors", "nvlink_crc", "nvlink_replay", "nvlink_symbol")
 """Counters whose growth over a day is compared."""
 LEAST_ERRORS = 0.5
@@ -223,28 +229,37 @@ def heat(parts: Parts, newest: StepSpan) -> Iterator[Column]:
     mean = newest.mean()
     power, temperature = (_channel(parts, mean, name) for name in ("power", "temperature"))
     yield "thermal.excess", temperature - (inlet[1] + slope[1] * power)
-    yield "thermal.vs_model", peers.score(slope[0], peers.groups(parts.roster.model), LEAST_RESISTANCE)
-    yield "thermal.vs_slot", peers.score(slope[0], peers.groups(parts.roster.slot), LEAST_RESISTANCE)
+    counted = peers.sound(parts.roster, _ranged(parts, mean))
+    yield "thermal.vs_model", peers.score(slope[0], peers.groups(parts.roster.model), LEAST_RESISTANCE, counted)
+    yield "thermal.vs_slot", peers.score(slope[0], peers.groups(parts.roster.slot), LEAST_RESISTANCE, counted)
 
 
 def against_peers(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     """Values less the median of peers at equal load, and errors of a day in standard deviations of the model."""
     roster = parts.roster
     level = spans[0].mean()
+    counted = peers.sound(roster, _ranged(parts, level))
     for name, (load, least) in GAUGES.items():
         values = _channel(parts, level, name)
         step = STEPS[load](_channel(parts, level, load)) if load else np.zeros(values.size, np.int64)
         for alike in ALIKE:
             own = () if alike == "model" else (getattr(roster, alike),)
             group = peers.groups(roster.model, step, *own)
-            yield f"{name}.vs_{alike}", peers.residual(values, group)
+            # Within a host nobody else speaks.
+            others = None if alike == "host" else counted
+            yield f"{name}.vs_{alike}", peers.residual(values, group, others)
             if alike == "model":
-                yield f"{name}.score", peers.score(values, group, least)
+                yield f"{name}.score", peers.score(values, group, least, counted)
     day = max((place for place, window in enumerate(parts.plan.windows_ms) if window <= DAY), default=0)
     for name in ERRORS:
         if name in parts.plan.names:
             grown = np.log1p(_channel(parts, spans[day].total, name))
-            yield f"{name}.score", peers.score(grown, peers.groups(roster.model), LEAST_ERRORS)
+            yield f"{name}.score", peers.score(grown, peers.groups(roster.model), LEAST_ERRORS, counted)
+
+
+def _ranged(parts: Parts, level: Floats) -> dict[str, Floats]:
+    """The levels of the metrics that models have a range of, by metric."""
+    return {metric: _channel(parts, level, name) for name, metric in RANGED_CHANNELS.items()}
 
 
 def _channel(parts: Parts, values: Floats, name: str) -> Floats:

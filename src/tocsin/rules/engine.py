@@ -487,7 +487,7 @@ class Inputs:
     changes nothing. `pools` are all pools whose state is known now. `mix` are the kinds of tasks that may come; empty
     means one job of the reference size. `repairs` are the instants of proven repairs, by key of the GPU or host: what
     was before one is past. `versions` are those that hosts had a day ago where they were others; the same object as
-    long as it says the same.
+    long as it says the same. `surplus` are UUIDs of GPUs that are more than their hosts have: nobody's peers.
     """
 
     now_ms: int
@@ -498,6 +498,7 @@ class Inputs:
     mix: Sequence[TaskClass] = ()
     repairs: Mapping[str, int] = field(default_factory=dict)
     versions: Sequence[VersionBefore] = ()
+    surplus: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,6 +591,7 @@ class RuleEngine:
         self._log.accept(inputs.now_ms, inputs.events, inputs.repairs)
         self._forecasts.accept(inputs.predictions)
         self._settle_log()
+        self._frame.surplus = inputs.surplus
         touched = self._frame.touched.v
         for fresh in self._forecasts.fresh.values():
             for row, prediction in fresh:

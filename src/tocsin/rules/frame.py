@@ -435,6 +435,8 @@ class Frame:
         self.now_ms = 0
         self.dropped: Counter[str] = Counter()
         self.owners: dict[int, tuple[Owner, ...]] = {}
+        self.surplus: Collection[str] = ()
+        """UUIDs of GPUs that count nowhere beyond themselves, as the step was given them."""
         self._ageing = ageing
         pools = SubjectTable()
         self.roster = FrameRows(pools)

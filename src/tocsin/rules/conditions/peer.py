@@ -11,7 +11,8 @@ from tocsin.domain.finding import evidence_of
 from tocsin.domain.phrase import say
 from tocsin.rules.conditions.base import MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Comparer, LevelCondition, Number
-from tocsin.rules.sheet import MetricColumn
+from tocsin.rules.peer_screen import PeerScreen
+from tocsin.rules.sheet import GPU_SHEET, MetricColumn
 from tocsin.rules.table import Bools, Floats, Ints
 from tocsin.rules.units import show_value
 
@@ -20,7 +21,8 @@ class Peer(LevelCondition):
     """Holds where the metric less the median of the peers is beyond the level.
 
     Peers are the GPUs of the same model, within the host or rack if so asked, whose load falls into the same step of a
-    logarithmic scale. With fewer than `peers` of them nothing is known.
+    logarithmic scale. With fewer than `peers` of them nothing is known. A host with a value that no GPU of its model
+    can show is nobody's peer, nor is a GPU that its host does not have.
     """
 
     words = frozenset({"peers", "median"})
@@ -64,6 +66,7 @@ class PeerProbe(Probe):
         self._column: MetricColumn = world.column(value)
         self._load: MetricColumn = world.column(load)
         self._comparer = Comparer(condition, world)
+        self._screen = PeerScreen(world.frame.roster, world.frame.sheets[GPU_SHEET])
         self._median = world.frame.gpus.vector(np.float64, np.nan, timeline=True)
         self._peers = world.frame.gpus.vector(np.int64, 0, timeline=True)
 
@@ -78,10 +81,17 @@ class PeerProbe(Probe):
             return
         step = np.floor(np.log(load[rows]) / np.log1p(self._condition.within)).astype(np.int64)
         groups = _groups(model[rows], self._domain(rows), step)
-        median, size = group_medians(values[rows], groups)
-        enough = size > self._condition.peers
-        self._median.v[rows] = np.where(enough, median, np.nan)
-        self._peers.v[rows] = size - 1
+        counted = self._counted()[rows]
+        median, size = group_medians(values[rows], groups, counted)
+        others = size - counted
+        self._median.v[rows] = np.where(others >= self._condition.peers, median, np.nan)
+        self._peers.v[rows] = others
+
+    def _counted(self) -> Bools:
+        """Who counts among the peers of others; within a host nobody else speaks."""
+        if self._condition.group == "host":
+            return np.ones(len(self._frame.roster.gpus), dtype=np.bool_)
+        return self._screen.counted(self._frame.surplus)
 
     def _domain(self, rows: Ints) -> Ints:
         if self._condition.group == "fleet":
@@ -118,11 +128,13 @@ def _groups(*codes: Ints) -> Ints:
     return np.asarray(group, dtype=np.int64).reshape(-1)
 
 
-def group_medians(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
-    """Median and size of each value's group; all of shape (n,), groups numbered from 0 without gaps."""
-    order = np.lexsort((values, groups))
-    ordered = values[order]
-    size = np.bincount(groups)
-    start = np.concatenate(([0], np.cumsum(size)[:-1]))
-    low, high = ordered[start + (size - 1) // 2], ordered[start + size // 2]
-    return (0.5 * (low + high))[groups], size[groups]
+def group_medians(values: Floats, groups: Ints, counted: Bools) -> tuple[Floats, Ints]:
+    """Median and size of what is `counted` of each value's group; all of shape (n,), groups numbered from 0 without
+    gaps. The median is NaN where nothing counts."""
+    median = np.full(int(groups.max(initial=-1)) + 1, np.nan)
+    size = np.bincount(groups[counted], minlength=median.size)
+    ordered = values[counted][np.lexsort((values[counted], groups[counted]))]
+    some = size > 0
+    start, count = (np.cumsum(size) - size)[some], size[some]
+    median[some] = 0.5 * (ordered[start + (count - 1) // 2] + ordered[start + count // 2])
+    return median[groups], size[groups]

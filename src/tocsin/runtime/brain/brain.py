@@ -326,6 +326,7 @@ class Brain:
         now = self._after_events(now)
         topology = self._topology_now(readings, nodes, workloads)
         now = self._after_events(now)
+        self._counting.look([reading.gpu for reading in readings], nodes, now)
         inputs = self._inputs(now, readings, predictions)
         now, settling = self._after_events(now), self._settling(now)
         inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
@@ -339,7 +340,6 @@ class Brain:
         now = self._after_events(now)
         readings = self.memory.latest()
         workloads = {**work_on_unseen(readings, workloads), **workloads}
-        self._counting.look([reading.gpu for reading in readings], nodes, now)
         gpus = gpu_views(
             readings,
             self.active,
@@ -432,7 +432,8 @@ class Brain:
         """What an evaluation sees, but for the events."""
         mix, repaired = self._mix(readings), self.actions.controls().repaired
         before = self.versions.look(readings, now_ms)
-        return Inputs(now_ms, readings, (), predictions, list(self._pools()), mix, repaired, before)
+        surplus = self._counting.surplus
+        return Inputs(now_ms, readings, (), predictions, list(self._pools()), mix, repaired, before, surplus)
 
     def _topology_now(
         self, readings: Sequence[Reading], nodes: Mapping[str, NodeState], workloads: Mapping[str, JobOnGpu]

@@ -77,6 +77,11 @@ class Counting:
         self._last = weights, racks
         return weights, racks
 
+    @property
+    def surplus(self) -> frozenset[str]:
+        """UUIDs of the GPUs that are more than their hosts have, by the last look."""
+        return frozenset(uuid for uuid, weight in self._last[0].items() if weight.surplus)
+
     def of(self, gpu: Gpu) -> tuple[LimitWeight, Gpu]:
         """The weight of a GPU by the last look, and it with the rack that it came with. Nothing is done to one that
         came since, until the next look."""
