@@ -39,7 +39,17 @@ action = "drain"
 mode = "act"
 alert = "{where}: XID {code}: {help}. NVIDIA's catalogue says {remedy}."
 all = [{ kind = "xid", classes = ["bus"], least = "critical" }]
+
+[[rules]]
+name = "hotter_than_peers"
+summary = "The core is hotter than that of its peers."
+severity = "info"
+category = "thermal"
+action = "notify"
+alert = "{where}: core temperature {value}."
+all = [{ kind = "peer", metric = "gpu_temperature_celsius", above = 12 }]
 """
+MODEL = "NVIDIA H100 80GB HBM3"
 
 
 class Shows(FakeExecutor):
@@ -59,8 +69,12 @@ class TokenSite:
     def __init__(self, running: assembly.RunningBrain, clock: ManualClock, per_host: int, out: set[str]) -> None:
         self.running, self.brain, self.clock, self.out = running, running.brain, clock, out
         self.service = BrainService(running.brain)
-        self.gpus = {host: [Gpu(f"GPU-{host}-{n}", host, index=n) for n in range(per_host)] for host in HOSTS}
+        self.gpus = {
+            host: [Gpu(f"GPU-{host}-{n}", host, index=n, model=MODEL) for n in range(per_host)] for host in HOSTS
+        }
         self.lost: set[str] = set()
+        self.silent: set[str] = set()
+        self.celsius: dict[str, float] = {}
 
     def push(self, text: str, host: str) -> None:
         """As `POST /write` takes it with the token of `host`."""
@@ -86,8 +100,12 @@ class TokenSite:
 
     def _truth(self, host: str) -> str:
         now = self.clock.now_ms()
-        values = {"gpu_temperature_celsius": 60.0, "gpu_power_watts": 300.0, "gpu_utilization_ratio": 0.5}
-        readings = [Reading(gpu, now, values) for gpu in self.gpus[host]]
+        values = {"gpu_power_watts": 300.0, "gpu_utilization_ratio": 0.5}
+        readings = [
+            Reading(gpu, now, {**values, "gpu_temperature_celsius": self.celsius.get(gpu.uuid, 60.0)})
+            for gpu in self.gpus[host]
+            if gpu.uuid not in self.silent
+        ]
         events = [
             Event(EventKind.XID, gpu.uuid, host, now, code=79, message="Xid 79", source="kernel")
             for gpu in self.gpus[host]
