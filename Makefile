@@ -7,6 +7,7 @@ SERVERS := victoria-metrics influxdb prometheus prometheus-alertmanager chromium
 	postgresql slurm-wlm slurmctld slurmd slurmrestd munge slapd libldap-dev libsasl2-dev openssl systemd shellcheck
 DEMO_ARGS ?=
 KILLS ?= 1000
+LINES ?= 10000
 TAKEOVERS ?= 1000
 FAULTS ?= 1000
 INTERVALS ?= 5
@@ -22,7 +23,7 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 REHEARSALS ?= build/rehearsals
-.PHONY: help demo setup setup-servers lint quick unit walk attack kills takeovers detect scale clicks chaos wheel-test aws-test test release bench docs prior statements backtest \
+.PHONY: help demo setup setup-servers lint quick unit walk attack lines kills takeovers detect scale clicks chaos wheel-test aws-test test release bench docs prior statements backtest \
 	rehearsal rehearsals grafana chart clean
 
 help:  ## List the targets
@@ -59,6 +60,9 @@ walk: setup  ## Trace a reading and an XID through the product, and count the fi
 
 attack: setup  ## What a stranger, or a node's token, may try against a brain (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/attack --benchmark-disable -p no:xdist
+
+lines: setup  ## LINES lines of anything from one node against a brain with twins (10000: minutes); prints what they moved
+	TOCSIN_LINES=$(LINES) $(BIN)/python -m pytest tests/attack/test_attack_any_lines.py -s -q --benchmark-disable -p no:xdist
 
 kills: setup  ## kill -9 of brain and agents under load, KILLS times (1000: an hour); prints what was lost and doubled
 	TOCSIN_KILLS=$(KILLS) $(BIN)/python -m pytest tests/e2e/test_brain_kill.py -s -q --benchmark-disable -p no:xdist

@@ -27,6 +27,8 @@ KEY_NOTE = "tocsin.io/cordon-key"
 REASON_NOTE = "tocsin.io/cordon-reason"
 MOST_DEVICES = 4096
 """Devices of one node that are looked at: 32 slices of the server's own bound of 128 (own choice)."""
+MOST_GPUS = 64
+"""GPUs of one node that its slices can make count: more than any server has (own choice)."""
 _EVICTION = "EvictionInProgress"
 
 
@@ -86,6 +88,18 @@ def devices_in(slices: Iterable[Json]) -> list[Device]:
             if device is not None:
                 found.append(device)
     return found
+
+
+def gpus_by_node(slices: Iterable[Json]) -> dict[str, int]:
+    """Whole GPUs that the slices of each node publish; what is published for no single node is no node's."""
+    mine: dict[str, list[Json]] = {}
+    for one in slices:
+        spec = one.get("spec")
+        node = spec.get("nodeName") if isinstance(spec, dict) else None
+        if isinstance(node, str) and node:
+            mine.setdefault(node, []).append(one)
+    counts = {node: len({device.gpu for device in devices_in(found)}) for node, found in mine.items()}
+    return {node: min(count, MOST_GPUS) for node, count in counts.items() if count}
 
 
 def _pool(spec: Mapping[str, Any]) -> tuple[str, int, int]:

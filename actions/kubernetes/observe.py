@@ -228,7 +228,7 @@ def _state(node: KubeNode, pods: Sequence[Pod], claimed: ClaimedPods | None) -> 
         frozenset(named_job(job) for pod in holding if (job := job_of_pod(pod))),
         tuple(claims_of_node(node.name, node.labels)),
         closed,
-        gpus_shown(node),
+        gpus_shown(node) or (claimed.gpus.get(node.name) if claimed is not None else None),
     )
 
 

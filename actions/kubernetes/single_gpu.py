@@ -25,6 +25,7 @@ from tocsin.actions.kubernetes.devices import (
     astray,
     devices_in,
     devices_of,
+    gpus_by_node,
     holders,
     holders_by_device,
     rule_body,
@@ -56,10 +57,12 @@ class DeviceVersions:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPods:
-    """`uids` of the pods that hold GPUs by claims, and UUIDs of the GPUs that rules of Tocsin's `closed`."""
+    """`uids` of the pods that hold GPUs by claims, UUIDs of the GPUs that rules of Tocsin's `closed`, and how many
+    `gpus` each node publishes."""
 
     uids: frozenset[str] = frozenset()
     closed: frozenset[str] = frozenset()
+    gpus: Mapping[str, int] = field(default_factory=dict)
 
 
 class DeviceReader:
@@ -88,7 +91,7 @@ class DeviceReader:
         held = holders_by_device(self._cluster.claims(version)) if version else {}
         uids = frozenset(uid for name, found in held.items() if name.driver == DRIVER for uid in found)
         closed = frozenset(rule.gpu for rule in self.rules() if rule.effect != Effect.NONE)
-        return ClaimedPods(uids, closed)
+        return ClaimedPods(uids, closed, gpus_by_node(self._cluster.slices(version)) if version else {})
 
 
 def versions_in(served: Mapping[str, frozenset[str]]) -> DeviceVersions:

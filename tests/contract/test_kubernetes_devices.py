@@ -68,6 +68,10 @@ def _holder(site: Site, name: str, gpu: int) -> None:
     _double(site).claim(name, "n1", f"gpu-{gpu}", site.find_pod(title))
 
 
+def _capacity(site: Site, node: str, capacity: dict[str, str]) -> None:
+    _double(site).state.collection("/api/v1/nodes")[node]["status"]["capacity"] = capacity
+
+
 def _taints(site: Site) -> list[str]:
     return [each["key"] for each in site.find_node("n1")["spec"].get("taints", [])]
 
@@ -252,6 +256,22 @@ def test_a_mig_instance_goes_alone_and_a_gpu_with_all_of_its_instances(site: Sit
     result = _run(site.executor(clock, device_rules="NoSchedule"), _decision(gpu=whole), clock)
     assert result.detail == f"{whole} (gpu-node-3/gpu-0, gpu-node-3/gpu-0-mig-1g10gb-19-0) is out, and no pod holds it"
     assert {one["spec"]["deviceSelector"]["device"] for one in _rules(site)} == {"gpu-0", "gpu-0-mig-1g10gb-19-0"}
+
+
+def test_a_node_without_a_device_plugin_has_as_many_gpus_as_its_slices_list(site: Site, clock: ManualClock) -> None:
+    site.node("n2")
+    _double(site).publish("n2", [f"GPU-2-{n}" for n in range(100)])
+    site.node("n3")
+    for name in ("n1", "n2", "n3"):
+        _capacity(site, name, {})
+    shown = {name: state.gpus for name, state in site.executor(clock, device_rules="NoSchedule").nodes().items()}
+    assert shown == {"n1": len(GPUS), "n2": 64, "n3": None}
+    assert site.executor(clock).nodes()["n1"].gpus is None, "asked for with device_rules alone"
+
+
+def test_what_the_device_plugin_shows_goes_before_slices(site: Site, clock: ManualClock) -> None:
+    _capacity(site, "n1", {"nvidia.com/gpu": "4"})
+    assert site.executor(clock, device_rules="NoSchedule").nodes()["n1"].gpus == 4
 
 
 def test_a_rule_follows_its_gpu_when_a_reset_renumbers_the_devices(site: Site, clock: ManualClock) -> None:
