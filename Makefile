@@ -61,7 +61,7 @@ walk: setup  ## Trace a reading and an XID through the product, and count the fi
 attack: setup  ## What a stranger, or a node's token, may try against a brain (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/attack --benchmark-disable -p no:xdist
 
-lines: setup  ## LINES lines of anything from one node against a brain with twins (10000: minutes); prints what they moved
+lines: setup  ## LINES lines of anything from one node against a brain with twins (10000: two minutes); prints what started
 	TOCSIN_LINES=$(LINES) $(BIN)/python -m pytest tests/attack/test_attack_any_lines.py -s -q --benchmark-disable -p no:xdist
 
 kills: setup  ## kill -9 of brain and agents under load, KILLS times (1000: an hour); prints what was lost and doubled
