@@ -75,6 +75,7 @@ def test_what_came_both_ways_counts_once(site: Site) -> None:
     site.memory.put(site.push())
     assert len(site.memory.take().events) == 1
     site.follower.look()
+    assert site.memory.count == 1
     site.memory.put(site.push())
     assert site.memory.take().events == ()
     assert len(site.memory.latest()) == 1
