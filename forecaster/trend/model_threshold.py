@@ -16,6 +16,7 @@ from tocsin.domain.finding import Subject, SubjectKind, evidence_of
 from tocsin.domain.metrics import METRICS as TABLE
 from tocsin.domain.phrase import Phrase, say
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.trend.growth import Growth, growth
 from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory
 from tocsin.forecaster.trend.resample import (
     MAX_POINTS,
@@ -130,7 +131,7 @@ LIVELY = ("gpu_power_watts", "gpu_energy_joules_total")
 class Target:
     """`metric` going to `limit`, from below where `rising`. A `cumulative` metric only grows between resets.
 
-    An `optional` metric is spoken of only where the GPU has it.
+    An `optional` metric is spoken of only where the GPU has it. What `fills` does so in straight lines that may stop.
     """
 
     metric: str
@@ -138,6 +139,7 @@ class Target:
     rising: bool = True
     cumulative: bool = False
     optional: bool = False
+    fills: bool = False
 
     @property
     def name(self) -> str:
@@ -147,7 +149,7 @@ class Target:
 _TARGETS = (
     Target("gpu_temperature_celsius", TEMPERATURE_LIMIT),
     Target("gpu_thermal_margin_celsius", MARGIN_LIMIT, rising=False, optional=True),
-    Target("gpu_memory_used_ratio", MEMORY_LIMIT),
+    Target("gpu_memory_used_ratio", MEMORY_LIMIT, fills=True),
     Target("gpu_row_remap_uncorrectable_total", REMAP_LIMIT, cumulative=True),
 )
 
@@ -269,10 +271,36 @@ class ThresholdForecaster:
         if reason is not None:
             return unknown(blank, reason)
         limit = target.limit if target.rising else -target.limit
-        found = _examine(past, limit)
+        grows = growth(past.at_ms, past.values, limit) if target.fills and past.values[-1] < limit else None
+        if isinstance(grows, Phrase):
+            return unknown(blank, grows)
+        found = _examine(past, limit, parts=() if target.fills else PARTS)
         if found is None:
             return unknown(blank, say("samples too uneven for {n} even steps", n=MIN_POINTS))
-        return self._state(blank, target, found, limit, now_ms)
+        if grows is not None:
+            return self._growing(blank, grows, past, _reach(found.grid), now_ms)
+        return self._state(blank, target, found, float(past.values[-1]), limit, now_ms)
+
+    def _growing(self, blank: Prediction, grows: Growth, past: _Past, reach_ms: int, now_ms: int) -> Prediction:
+        """What is said of memory that grows: up to twice the time that it needs."""
+        end_ms, step_ms = int(past.at_ms[-1]), cadence(past.at_ms)
+        wanted = max(HOUR, end_ms - now_ms + round(2 * grows.quantile(0.5)))
+        horizon = min(self._horizon_ms, reach_ms, wanted)
+        chance = grows.comes_within(now_ms + horizon - end_ms)
+        said = evidence_of(blank.metric, _pace(blank, grows.slope, end_ms - grows.since_ms), end_ms, blank.value)
+        made = replace(blank, horizon_ms=horizon, evidence=(said,), probability=chance)
+        if chance < 0.5:
+            return no_crossing(made)
+        low, high = grows.interval(self._coverage)
+        # A crossing is seen at a reading: the ends go out to the next.
+        low_ms = end_ms + math.floor(low / step_ms) * step_ms
+        high_ms = end_ms + math.ceil(high / step_ms) * step_ms if math.isfinite(high) else None
+        return crossing(
+            made,
+            eta_ms=max(now_ms, end_ms + round(grows.quantile(0.5))),
+            low_ms=max(now_ms, low_ms),
+            high_ms=max(now_ms, high_ms) if high_ms is not None and high_ms <= now_ms + horizon else None,
+        )
 
     def _blank(self, history: GpuHistory, target: Target, now_ms: int, value: float | None = None) -> Prediction:
         gpu = history.gpu
@@ -292,14 +320,14 @@ class ThresholdForecaster:
             simulated=gpu.simulated,
         )
 
-    def _state(self, blank: Prediction, target: Target, found: _Finding, limit: float, now_ms: int) -> Prediction:
+    def _state(
+        self, blank: Prediction, target: Target, found: _Finding, newest: float, limit: float, now_ms: int
+    ) -> Prediction:
         grid, trend = found.grid, found.trend
         horizon = min(self._horizon_ms, _reach(grid))
-        rise = f"{trend.slope * HOUR / grid.step_ms:.3g} {TABLE[target.metric].unit}/h"
-        template = "rises {pace} over the last {span}" if target.rising else "falls {pace} over the last {span}"
-        said = say(template, pace=rise, span=hours(grid.span_ms))
+        said = _pace(blank, trend.slope / grid.step_ms, grid.span_ms, target.rising)
         evidence = evidence_of(target.metric, said, grid.end_ms, blank.value)
-        if grid.values[-1] >= limit:
+        if newest >= limit:
             return reached(replace(blank, horizon_ms=horizon, evidence=(evidence,)))
         age = now_ms - grid.end_ms
         steps = (horizon + age) / grid.step_ms
@@ -319,6 +347,13 @@ class ThresholdForecaster:
         )
 
 
+def _pace(blank: Prediction, slope: float, span_ms: int, rising: bool = True) -> Phrase:
+    """`slope` a millisecond over `span_ms`, in words."""
+    rise = f"{slope * HOUR:.3g} {TABLE[blank.metric].unit}/h"
+    template = "rises {pace} over the last {span}" if rising else "falls {pace} over the last {span}"
+    return say(template, pace=rise, span=hours(span_ms))
+
+
 def _lacks(past: _Past, now_ms: int) -> Phrase | None:
     """Why `past` carries no forecast; None where it does."""
     if past.at_ms.size < MIN_POINTS:
@@ -333,15 +368,16 @@ def _lacks(past: _Past, now_ms: int) -> Phrase | None:
     return None
 
 
-def _examine(past: _Past, limit: float) -> _Finding | None:
+def _examine(past: _Past, limit: float, parts: Sequence[int] = PARTS) -> _Finding | None:
     """Look for a trend in the whole past, then in its last half, quarter and so on; fit the first that could arrive.
+    Without `parts` the whole is described and nothing is fitted.
 
     Whether a model is fitted does not depend on the horizon, so that a longer one never lowers a probability. None
     where the samples are too uneven for a grid.
     """
     whole: _Finding | None = None
     span = int(past.at_ms[-1] - past.at_ms[0])
-    for part in PARTS:
+    for part in parts or PARTS[:1]:
         recent = past.since(past.at_ms[-1] - span // part)
         values = recent.values
         if values.size < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
@@ -358,6 +394,8 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
         ahead = _reach(grid) / grid.step_ms
         # The robust line, where the fit refuses the series: one without any noise, for example.
         straight = Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
+        if not parts:
+            break
         arrives = trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit
         if trend.steady and arrives and not _stopped(past, part, span, trend.slope / grid.step_ms):
             return _Finding(grid, trend, simulate(fit(grid.values) or straight, trend, limit))
