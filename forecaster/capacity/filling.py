@@ -26,7 +26,7 @@ from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.leak import MODEL, VERSION, WORDS, Leak, LeakingGpu, LeakWatch, leak_statement
-from tocsin.forecaster.capacity.lines import Floats, fit_lines
+from tocsin.forecaster.trend.lines import Floats, fit_lines
 from tocsin.forecaster.trend.statements import where
 from tocsin.store.identity import is_bare
 from tocsin.store.port import Columns

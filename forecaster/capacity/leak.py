@@ -18,7 +18,7 @@ from tocsin.domain.finding import Subject, SubjectKind, evidence_of
 from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
-from tocsin.forecaster.capacity.lines import Floats, fit_lines
+from tocsin.forecaster.trend.lines import Floats, fit_lines
 from tocsin.forecaster.trend.statements import where
 
 Mask = npt.NDArray[np.bool_]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.phrase import Phrase, say
-from tocsin.forecaster.capacity.lines import fit_lines
+from tocsin.forecaster.trend.lines import fit_lines
 from tocsin.forecaster.trend.resample import Floats, Instants, cadence, median
 
 BIN_MS = 5 * MINUTE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tocsin.forecaster.capacity.filling import HOLES, MEMORY, outlook, stepped_up
-from tocsin.forecaster.capacity.lines import Floats as Values
+from tocsin.forecaster.trend.lines import Floats as Values
 
 
 def noise(count: int, length: int, seed: int = 1, width: float = 0.001) -> Values:
