@@ -71,7 +71,7 @@ def test_what_is_said_of_simulated_lives_comes_as_often_as_it_says() -> None:
 
 
 def test_growth_since_a_process_began_is_no_leak_before_its_level_held() -> None:
-    filling = np.concatenate((np.full(60, 0.05), 0.5 + 0.002 * np.arange(240))) + noise(210, 0.0005)
+    filling = np.concatenate((np.full(60, 0.05), 0.5 + 0.002 * np.arange(150))) + noise(210, 0.0005)
     found = said(filling)
     assert found.status is PredictionStatus.NOT_ENOUGH_DATA
     assert found.reason == "the level has not held since its process began"
