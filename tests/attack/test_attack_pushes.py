@@ -9,24 +9,16 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
-from tocsin.api.app import create_app
 from tocsin.collector.push import otlp_json, remote_write
 from tocsin.collector.push.otlp_json import MAX_VALUES
 from tocsin.collector.push.samples import MAX_SERIES, MAX_UNPACKED_BYTES
-from tocsin.config.access import ApiSettings, RequestLimits, Role, Token
-from tocsin.config.settings import Settings
-from tocsin.domain.clock import ManualClock
-from tocsin.queries.service import BrainService
-from tocsin.runtime.brain.assembly import open_brain
 from tocsin_testing.builders import T0
 from tocsin_testing.process_cost import cost
+from tocsin_testing.push_site import PushSite, series
 from tocsin_testing.pushes import (
     METRICS,
     OTLP,
@@ -34,7 +26,6 @@ from tocsin_testing.pushes import (
     RW1,
     RW2,
     WRITE,
-    Series,
     field,
     json_metric,
     json_point,
@@ -52,64 +43,15 @@ from tocsin_testing.pushes import (
     varint,
 )
 
-LIMITS = RequestLimits(
-    requests_per_second=1e6,
-    request_burst=10**6,
-    agent_requests_per_second=1e6,
-    agent_request_burst=10**6,
-    refused_per_second=1e6,
-    refused_burst=10**6,
-)
-
-
-def secret(name: str) -> str:
-    return f"{name}-secret-of-sixteen"
-
-
-def series(uuid: str = "GPU-a", host: str = "node-a", temperature: float = 50, at_ms: int = T0) -> Series:
-    labels = {"__name__": "DCGM_FI_DEV_GPU_TEMP", "UUID": uuid, "Hostname": host, "gpu": "0"}
-    return labels, [(at_ms, temperature)]
-
-
-class Site:
-    """A brain over the embedded store, and its API."""
-
-    def __init__(self, folder: Path) -> None:
-        wanted = {
-            "store": {"path": folder / "store.db"},
-            "journal": {"path": folder / "journal.db"},
-            "forecast": {"worker": False},
-        }
-        self.clock = ManualClock(T0)
-        self.running = open_brain(Settings.model_validate(wanted), self.clock, propose=True)
-        tokens = [
-            Token(name=name, role=role, secret=SecretStr(secret(name)), host=host)
-            for name, role, host in (
-                ("node-a", Role.AGENT, "node-a"),
-                ("fleet", Role.AGENT, ""),
-                ("anna", Role.OPERATOR, ""),
-            )
-        ]
-        app = create_app(BrainService(self.running.brain), ApiSettings(tokens=tokens, limits=LIMITS), self.clock)
-        self.http = TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1), raise_server_exceptions=False)
-
-    def post(self, path: str, kind: dict[str, str], body: bytes, who: str = "fleet") -> httpx2.Response:
-        headers = {**kind, "Authorization": f"Bearer {secret(who)}"} if who else kind
-        return self.http.post(path, headers=headers, content=body)  # type: ignore[return-value]
-
-    def temperature(self, uuid: str) -> float | None:
-        reading = self.running.brain.memory.reading(uuid)
-        return None if reading is None else reading.values.get("gpu_temperature_celsius")
-
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
+def site(tmp_path: Path) -> Iterator[PushSite]:
+    made = PushSite(tmp_path)
     yield made
     made.running.stop()
 
 
-def test_every_form_is_taken(site: Site) -> None:
+def test_every_form_is_taken(site: PushSite) -> None:
     first = site.post(WRITE, RW1, snappy(request_1([series()])))
     assert (first.status_code, site.temperature("GPU-a")) == (204, 50)
     second = site.post(WRITE, RW2, snappy(request_2([series("GPU-b")])))
@@ -124,12 +66,12 @@ def test_every_form_is_taken(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("path", "kind"), [(WRITE, RW1), (WRITE, RW2), (METRICS, OTLP), (METRICS, OTLP_JSON)])
-def test_nobody_writes_without_a_token_of_an_agent(site: Site, path: str, kind: dict[str, str]) -> None:
+def test_nobody_writes_without_a_token_of_an_agent(site: PushSite, path: str, kind: dict[str, str]) -> None:
     assert site.post(path, kind, b"", who="").status_code == 401
     assert site.post(path, kind, b"", who="anna").status_code == 403
 
 
-def test_a_node_writes_for_itself_alone(site: Site) -> None:
+def test_a_node_writes_for_itself_alone(site: PushSite) -> None:
     assert site.post(WRITE, RW1, snappy(request_1([series("GPU-b", "node-b")]))).status_code == 204
     mixed = [series("GPU-a"), series("GPU-x", "node-b"), series("GPU-b", "node-a", 99)]
     for body, kind in ((request_1(mixed), RW1), (request_2(mixed), RW2)):
@@ -146,7 +88,7 @@ def test_a_node_writes_for_itself_alone(site: Site) -> None:
     assert [site.temperature(uuid) for uuid in ("GPU-a", "GPU-x", "GPU-b")] == [50, None, 50]
 
 
-def test_types_and_encodings_that_are_not_read(site: Site) -> None:
+def test_types_and_encodings_that_are_not_read(site: PushSite) -> None:
     body = snappy(request_1([series()]))
     for kind in ({"Content-Type": "text/plain"}, {"Content-Encoding": "gzip"}, {"Content-Encoding": ""}):
         assert site.post(WRITE, RW1 | kind, body).status_code == 415
@@ -156,7 +98,7 @@ def test_types_and_encodings_that_are_not_read(site: Site) -> None:
     assert site.post(METRICS, OTLP | {"Content-Encoding": "zstd"}, b"").status_code == 415
 
 
-def test_bombs_are_refused_by_what_they_declare(site: Site) -> None:
+def test_bombs_are_refused_by_what_they_declare(site: PushSite) -> None:
     held = cost(os.getpid()).bytes
     for declared in (2**32 - 1, MAX_UNPACKED_BYTES + 1):
         assert site.post(WRITE, RW1, varint(declared) + b"\x00" * 100).status_code == 413
@@ -168,7 +110,7 @@ def test_bombs_are_refused_by_what_they_declare(site: Site) -> None:
     assert site.post(METRICS, OTLP | {"Content-Encoding": "gzip"}, b"no gzip").status_code == 400
 
 
-def test_what_is_too_many_is_refused_and_what_came_before_is_kept(site: Site) -> None:
+def test_what_is_too_many_is_refused_and_what_came_before_is_kept(site: PushSite) -> None:
     good = request_1([series()])
     many = site.post(WRITE, RW1, snappy(good + b"\x0a\x00" * MAX_SERIES))
     assert (many.status_code, site.temperature("GPU-a")) == (400, 50)
@@ -195,13 +137,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_series_costs_no_good_one(site: Site, name: str) -> None:
+def test_a_bad_series_costs_no_good_one(site: PushSite, name: str) -> None:
     answer = site.post(WRITE, RW1, snappy(BAD[name] + request_1([series()])))
     assert answer.status_code == (204 if name == "twice" else 400), answer.text
     assert site.temperature("GPU-a") == 50
 
 
-def test_references_that_lead_nowhere(site: Site) -> None:
+def test_references_that_lead_nowhere(site: PushSite) -> None:
     for refs in (b"\x01\x63", b"\x01", varint(2**31)):
         bad = field(5, field(1, refs) + field(2, number(2, T0)))
         answer = site.post(WRITE, RW2, snappy(request_2([series()]) + bad))
@@ -209,13 +151,13 @@ def test_references_that_lead_nowhere(site: Site) -> None:
         assert site.temperature("GPU-a") == 50
 
 
-def test_a_body_that_is_cut_short_keeps_what_came_before(site: Site) -> None:
+def test_a_body_that_is_cut_short_keeps_what_came_before(site: PushSite) -> None:
     whole = request_1([series("GPU-a"), series("GPU-b")])
     assert site.post(WRITE, RW1, snappy(whole[:-3])).status_code == 400
     assert (site.temperature("GPU-a"), site.temperature("GPU-b")) == (50, None)
 
 
-def test_attributes_that_are_nested_deeply(site: Site) -> None:
+def test_attributes_that_are_nested_deeply(site: PushSite) -> None:
     value = field(1, b"x")
     for _ in range(3_000):
         value = field(5, field(1, value))
@@ -227,7 +169,7 @@ def test_attributes_that_are_nested_deeply(site: Site) -> None:
     assert site.temperature("GPU-a") == 50
 
 
-def test_an_agent_outranks_what_is_pushed(site: Site) -> None:
+def test_an_agent_outranks_what_is_pushed(site: PushSite) -> None:
     line = f"gpu,gpu_uuid=GPU-a,host=node-a temperature_celsius=40 {T0}"
     assert site.post("/api/v2/write?precision=ms", {}, line.encode()).status_code == 204
     site.clock.advance(1_000)
@@ -240,7 +182,7 @@ def test_an_agent_outranks_what_is_pushed(site: Site) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_no_body_gives_a_500(site: Site, data: st.DataObject) -> None:
+def test_no_body_gives_a_500(site: PushSite, data: st.DataObject) -> None:
     good = bytearray(
         data.draw(st.sampled_from([request_1, request_2, otlp_of, otlp_json_of]))([series(), series("GPU-b")])
     )
@@ -254,7 +196,7 @@ def test_no_body_gives_a_500(site: Site, data: st.DataObject) -> None:
     assert site.post(WRITE, RW1, body).status_code in {204, 400, 413}
 
 
-def test_the_mark_of_a_series_that_has_ended_is_no_value(site: Site) -> None:
+def test_the_mark_of_a_series_that_has_ended_is_no_value(site: PushSite) -> None:
     stale = struct.unpack("<d", struct.pack("<Q", remote_write.STALE_BITS))[0]
     for make, kind in ((request_1, RW1), (request_2, RW2)):
         assert site.post(WRITE, kind, snappy(make([series(temperature=stale)]))).status_code == 204
@@ -270,7 +212,7 @@ JSON_BOMBS = {
 
 
 @pytest.mark.parametrize("name", JSON_BOMBS)
-def test_json_of_more_values_than_memory_is_for_is_refused_before_it_is_read(site: Site, name: str) -> None:
+def test_json_of_more_values_than_memory_is_for_is_refused_before_it_is_read(site: PushSite, name: str) -> None:
     held = cost(os.getpid()).bytes
     assert len(JSON_BOMBS[name]) <= MAX_UNPACKED_BYTES
     assert site.post(METRICS, OTLP_JSON, JSON_BOMBS[name]).status_code == 413
@@ -299,7 +241,7 @@ NO_OBJECT = [
 
 
 @pytest.mark.parametrize("body", NO_OBJECT, ids=range(len(NO_OBJECT)))
-def test_what_is_no_json_object_is_refused_as_a_whole(site: Site, body: bytes) -> None:
+def test_what_is_no_json_object_is_refused_as_a_whole(site: PushSite, body: bytes) -> None:
     assert site.post(METRICS, OTLP_JSON, body).status_code == 400
 
 
@@ -330,7 +272,7 @@ BAD_JSON_POINTS = {
 
 
 @pytest.mark.parametrize("name", BAD_JSON_POINTS)
-def test_a_bad_point_in_json_costs_no_good_one(site: Site, name: str) -> None:
+def test_a_bad_point_in_json_costs_no_good_one(site: PushSite, name: str) -> None:
     labels, ((at_ms, value),) = series()
     good = json_point(at_ms, value, {label: text for label, text in labels.items() if label != "__name__"})
     body = json_request(json_metric(labels["__name__"], BAD_JSON_POINTS[name], good))
@@ -349,5 +291,5 @@ def test_a_bad_point_in_json_costs_no_good_one(site: Site, name: str) -> None:
         {"unknown": {"x": [1]}, "resourceMetrics": None},
     ],
 )
-def test_json_of_another_shape_is_no_error_of_the_server(site: Site, broken: object) -> None:
+def test_json_of_another_shape_is_no_error_of_the_server(site: PushSite, broken: object) -> None:
     assert site.post(METRICS, OTLP_JSON, json.dumps(broken).encode()).status_code == 200

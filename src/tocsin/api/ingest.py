@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -125,27 +125,42 @@ def _cut(waiting: bytearray) -> int:
     return last
 
 
-def decode(body: bytes) -> tuple[str, list[RejectedLine]]:
+class RefusedLines:
+    """Lines that are not kept: the `first` `MAX_REJECTED` of them, and how many `more`, which cost but a count."""
+
+    def __init__(self) -> None:
+        self.first: list[RejectedLine] = []
+        self.more = 0
+
+    def add(self, number: int, problem: str) -> None:
+        if len(self.first) < MAX_REJECTED:
+            self.first.append(RejectedLine(number=number, problem=problem))
+        else:
+            self.more += 1
+
+
+_UNDECODABLE = re.compile("[\udc80-\udcff]")
+
+
+def decode(body: bytes) -> tuple[str, RefusedLines]:
     """`body` as text, and the lines that are no UTF-8: these are left empty, so that the others keep their numbers."""
+    refused = RefusedLines()
     try:
-        return body.decode(), []
+        return body.decode(), refused
     except UnicodeDecodeError:
         pass
-    lines: list[str] = []
-    rejected: list[RejectedLine] = []
-    for number, line in enumerate(body.split(b"\n"), start=1):
-        try:
-            lines.append(line.decode())
-        except UnicodeDecodeError as error:
-            lines.append("")
-            rejected.append(RejectedLine(number=number, problem=f"not UTF-8 at byte {error.start}"))
-    return "\n".join(lines), rejected
+    lines = body.decode("utf-8", "surrogateescape").split("\n")
+    for place, line in enumerate(lines):
+        if not line.isascii() and (found := _UNDECODABLE.search(line)) is not None:
+            lines[place] = ""
+            refused.add(place + 1, f"not UTF-8 at byte {len(line[: found.start()].encode())}")
+    return "\n".join(lines), refused
 
 
 _TELEMETRY = frozenset({"gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_event"})
 
 
-def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str]) -> tuple[str, list[RejectedLine]]:
+def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str]) -> tuple[str, RefusedLines]:
     """`text` with the lines that `who` may not send left empty, so that the others keep their numbers, and those lines.
 
     Agents write readings and events alone: a prediction or a finding of theirs would be acted on. `owner_against` tells
@@ -153,10 +168,10 @@ def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str
     certificate or token. Every record of line protocol starts on a line of its own, with its tags, so each line is
     looked at.
     """
+    refused = RefusedLines()
     if not who.hosts and who.role is not Role.AGENT:
-        return text, []
+        return text, refused
     lines: list[str] = []
-    rejected: list[RejectedLine] = []
     heads, told, problem = _Heads(), None, ""
     for number, line in enumerate(text.split("\n"), start=1):
         try:
@@ -168,11 +183,11 @@ def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str
             told, problem = found, "" if found is None else _problem(found, who, owner_against)
         lines.append("" if problem else line)
         if problem:
-            rejected.append(RejectedLine(number=number, problem=problem))
-    return "\n".join(lines), rejected
+            refused.add(number, problem)
+    return "\n".join(lines), refused
 
 
-def own_hosts(text: str, cells: CellService, *, sure: bool = False) -> tuple[str, list[RejectedLine]]:
+def own_hosts(text: str, cells: CellService, *, sure: bool = False) -> tuple[str, RefusedLines]:
     """`text` with the lines of hosts of other cells left empty, and those lines.
 
     Raises ApiError 421, which names the other cell and its URL, where no line is left: whoever speaks for one host goes
@@ -180,8 +195,8 @@ def own_hosts(text: str, cells: CellService, *, sure: bool = False) -> tuple[str
     cell does not answer for a while must not become this one's by asking here.
     """
     if not cells.assigned() and not sure:
-        return text, []
-    lines, rejected, where, heads = list[str](), list[RejectedLine](), None, _Heads()
+        return text, RefusedLines()
+    lines, refused, where, heads = list[str](), RefusedLines(), None, _Heads()
     for number, line in enumerate(text.split("\n"), start=1):
         host = _host_of(line, heads)
         home = cells.elsewhere(host) if host else None
@@ -190,11 +205,10 @@ def own_hosts(text: str, cells: CellService, *, sure: bool = False) -> tuple[str
         lines.append("" if home else line)
         if home:
             where = host, *home
-            problem = f"host {host[:100]!r} belongs to cell {home[0]}: push it to {home[1]}"
-            rejected.append(RejectedLine(number=number, problem=problem))
+            refused.add(number, f"host {host[:100]!r} belongs to cell {home[0]}: push it to {home[1]}")
     if where is not None and not any(line.strip() for line in lines):
         raise other_cell(*where)
-    return "\n".join(lines), rejected
+    return "\n".join(lines), refused
 
 
 def other_cell(host: str, cell: str, url: str) -> ApiError:
@@ -238,7 +252,8 @@ class _Heads:
             rest = line[len(self._begin) : end] if end > 0 else "\\"
             if not rest or (_TAGS.fullmatch(rest) and not any(name in rest for name in _IDENTITY)):
                 return self._last
-        if not line or line.isspace() or line.lstrip().startswith("#"):
+        # What has no blank has no fields: the commonest junk, without the price of an error.
+        if " " not in line or line.isspace() or line.lstrip().startswith("#"):
             return None
         head = cut_head(line)[0]
         self._last, self._begin = parse_head(head), head
@@ -384,9 +399,11 @@ def _next(upload: Upload, parts: Iterator[bytes], before: int) -> tuple[IngestRe
     text, foreign = own_lines(text, upload.who, upload.service.owner_against)
     text, misdirected = own_hosts(text, upload.service.cells, sure=upload.sure)
     kept = upload.service.ingest(text, upload.precision)
-    found = sorted([*undecodable, *foreign, *misdirected, *kept.rejected], key=lambda line: line.number)
-    rejected = [RejectedLine(number=line.number + before, problem=line.problem) for line in found]
-    return kept.model_copy(update={"rejected": rejected}), text.count("\n")
+    refused = undecodable, foreign, misdirected
+    found = sorted([*chain(*(one.first for one in refused)), *kept.rejected], key=lambda line: line.number)
+    rejected = [RejectedLine(number=line.number + before, problem=line.problem) for line in found[:MAX_REJECTED]]
+    more = kept.rejected_more + sum(one.more for one in refused) + len(found) - len(rejected)
+    return kept.model_copy(update={"rejected": rejected, "rejected_more": more}), text.count("\n")
 
 
 def _together(one: IngestResult, other: IngestResult) -> IngestResult:

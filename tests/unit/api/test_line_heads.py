@@ -50,13 +50,13 @@ def against(gpu: str, host: str) -> str:
 
 @given(st.lists(line, min_size=1, max_size=6))
 def test_a_line_is_judged_as_if_it_stood_alone(lines: list[str]) -> None:
-    _, rejected = own_lines("\n".join(lines), WHO, against)
+    _, refused = own_lines("\n".join(lines), WHO, against)
     alone = [
-        (number, found[1][0].problem)
+        (number, found[1].first[0].problem)
         for number, one in enumerate(lines, start=1)
-        if (found := own_lines(one, WHO, against))[1]
+        if (found := own_lines(one, WHO, against))[1].first
     ]
-    assert [(one.number, one.problem) for one in rejected] == alone
+    assert [(one.number, one.problem) for one in refused.first] == alone
 
 
 def test_owners_of_a_gpu_are_asked_for_once_for_all_of_its_lines() -> None:

@@ -231,7 +231,9 @@ MAX_WARNINGS = 100
 MAX_REJECTED = 1_000
 """Bad lines that are named; all are counted."""
 
-_MAX_SUGGESTIONS = 20
+_MAX_SUGGESTIONS = 8
+"""Each compares a name with all of the metric table: milliseconds."""
+_LONGEST_NAME = max(map(len, BY_FIELD))
 _OTHERS = "other values are dropped"
 _MAX_TEXT = 256 * 1024
 _MAX_INSTANTS = 1_000
@@ -532,7 +534,7 @@ class _Decoder:
 
     def _suggestion(self, name: str) -> str:
         if name not in self._suggested and len(self._suggested) < _MAX_SUGGESTIONS:
-            self._suggested[name] = f"; the nearest is {METRICS[nearest('gpu_' + name[:100])].field!r}"
+            self._suggested[name] = f"; the nearest is {METRICS[nearest('gpu_' + name[:_LONGEST_NAME])].field!r}"
         return self._suggested.get(name, "")
 
     def take_info(self, point: Point) -> None:
