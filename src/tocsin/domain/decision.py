@@ -256,8 +256,8 @@ class CheckpointParameters(_CommonParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateParameters(_CommonParameters):
-    """`work` leaves `source` for `target`, each piece for the hosts in `to_host`: what a plan would do, while the
-    manager places it. Gain and cost in GPU-hours are those of this step and of the whole plan."""
+    """`work` leaves GPUs (key `from`) for others (`to`), each piece for the hosts in `to_host`: what a plan would do,
+    while the manager places it. Gain and cost in GPU-hours are those of this step and of the whole plan."""
 
     action: ClassVar = ActionKind.MIGRATE
 
@@ -280,7 +280,7 @@ class CordonGpuParameters(_CommonParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncordonGpuParameters(_CommonParameters):
-    """The GPU takes work again; `undoes` and `asked_by` as in `RestoreParameters`."""
+    """The GPU takes work again; `undoes` and `asked_by` as of a restore."""
 
     action: ClassVar = ActionKind.UNCORDON_GPU
 
@@ -297,7 +297,7 @@ class CordonParameters(_CommonParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncordonParameters(_CommonParameters):
-    """The node takes work again; `undoes` and `asked_by` as in `RestoreParameters`."""
+    """The node takes work again; `undoes` and `asked_by` as of a restore."""
 
     action: ClassVar = ActionKind.UNCORDON
 

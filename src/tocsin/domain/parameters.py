@@ -108,6 +108,11 @@ def decode(kind: type[P], texts: Mapping[str, str]) -> P:
     return kind(**own, **made, carried=carried)
 
 
+def forms_of(kind: type[Parameters]) -> dict[str, str]:
+    """By key how a record of `kind` writes it, in words such as `list of names`."""
+    return {key: slot.form.what for key, slot in _layout(kind).slots.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """The slots of a kind of record by key, and the kinds of those of its fields that are records of their own, whose
