@@ -26,6 +26,7 @@ PARTS = (
     (figures.BEGIN, figures.END),
     (storm_run.BEGIN, storm_run.END),
     (runbook_pages.BEGIN, runbook_pages.END),
+    (runbook_pages.BEGIN_ACTION, runbook_pages.END),
     ("<!-- generated: begin -->", "<!-- generated: end -->"),
     ("<!-- values -->", "<!-- /values -->"),
 )

@@ -1,4 +1,5 @@
-"""What each guard's runbook says of the guard, from docs/guards.md: what it asks, and an example of its verdict.
+"""What each guard's runbook says of the guard, from docs/guards.md: what it asks, and an example of its verdict; and the
+sentence of the product in each action's runbook.
 
 `python -m tocsin_testing.runbook_pages` writes those parts into the runbooks, and the table of guards into their index.
 """
@@ -8,9 +9,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tocsin.domain.finding import ActionKind
+from tocsin_testing.runbooks import ACTION_SENTENCES
+
 DOCS = Path(__file__).parents[3] / "docs"
 BOOKS = DOCS / "operations" / "runbooks"
 BEGIN, END = "<!-- made from docs/guards.md -->", "<!-- end of what is made -->"
+BEGIN_ACTION = "<!-- made from the product's sentence -->"
 _SECTION = re.compile(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)")
 
 
@@ -40,6 +45,17 @@ def runbook(text: str, name: str) -> str:
     return f"# `{name}`\n\n{part}\n\n## How to undo{text.split('## How to undo', 1)[1]}"
 
 
+def action(text: str, name: str) -> str:
+    """The runbook `text` of action `name`, with what is made renewed."""
+    before = text.split(BEGIN_ACTION, 1)[0].split("## What you see", 1)[0].rstrip("\n")
+    sentence = ACTION_SENTENCES[ActionKind(name)]
+    part = (
+        f"{BEGIN_ACTION}\n\n## What you see\n\n"
+        f"The sentence of the decision, or of the message:\n\n```text\n{sentence}\n```\n\n{END}"
+    )
+    return f"{before}\n\n{part}\n\n## How to undo{text.split('## How to undo', 1)[1]}"
+
+
 def index(text: str) -> str:
     """The index of the runbooks, `text`, with the table of guards renewed."""
     rows = [f"| [`{name}`](guards/{name}.md) | {_first(asks)} |" for name, (asks, _, _) in guards().items()]
@@ -56,6 +72,8 @@ def main() -> None:
     """Write all of them anew."""
     for path in sorted((BOOKS / "guards").glob("*.md")):
         path.write_text(runbook(path.read_text(encoding="utf-8"), path.stem), encoding="utf-8")
+    for path in sorted((BOOKS / "actions").glob("*.md")):
+        path.write_text(action(path.read_text(encoding="utf-8"), path.stem), encoding="utf-8")
     path = BOOKS / "README.md"
     path.write_text(index(path.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -85,7 +85,9 @@ def test_the_table_of_guards_is_made_from_the_page_of_guards() -> None:
 
 @pytest.mark.parametrize("name", [*ActionKind])
 def test_an_actions_page_shows_the_sentence_of_the_product(name: str) -> None:
+    text = _text(BOOKS / "actions" / f"{name}.md")
     assert _blocks(BOOKS / "actions" / f"{name}.md", "text") == [ACTION_SENTENCES[name] + "\n"]
+    assert text == runbook_pages.action(text, name), "run: python -m tocsin_testing.runbook_pages"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
