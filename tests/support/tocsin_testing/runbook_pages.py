@@ -1,5 +1,5 @@
-"""What each guard's runbook says of the guard, from docs/guards.md: what it asks, and an example of its verdict; and the
-sentence of the product in each action's runbook.
+"""What each guard's runbook says of the guard, from docs/guards.md: what it asks, and an example of its verdict;
+in each action's, the product's sentence.
 
 `python -m tocsin_testing.runbook_pages` writes those parts into the runbooks, and the table of guards into their index.
 """
