@@ -16,7 +16,7 @@ from tocsin.domain.clock import SystemClock
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.line_protocol.encode import encode
 from tocsin_testing.brain_child import start_brain
-from tocsin_testing.process_cost import cost
+from tocsin_testing.process_cost import peak_bytes
 from tocsin_testing.signed import desks_and_slack
 
 HOSTS, PER_HOST = 125, 8
@@ -91,8 +91,8 @@ class Victim:
         for _ in range(3):
             self.pause()
             self.write()
-        held = cost(self.process.pid or 0).bytes
-        assert held < MOST_BYTES, f"{held:,} bytes"
+        held = peak_bytes(self.process.pid or 0)
+        assert held < MOST_BYTES, f"{held:,} bytes since it started"
 
     def hold(self, stack: ExitStack, count: int, head: str) -> None:
         """Open `count` connections from eight addresses, send `head` on each, and keep them open."""
