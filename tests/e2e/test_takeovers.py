@@ -36,10 +36,10 @@ CELLS = ("west",) if BY_HAND else ("west", "east", "north")
 """Cells that are harmed beside each other, each with its share of the takeovers: most of the time is waiting."""
 EACH = -(-TAKEOVERS // len(CELLS))
 """Takeovers of each cell."""
-LEASE_SECONDS = JournalSettings().lease_seconds if BY_HAND else 0.6
-STOP_SECONDS = 30.0 if BY_HAND else 1.5
+LEASE_SECONDS = JournalSettings().lease_seconds if BY_HAND else 1.2
+STOP_SECONDS = 30.0 if BY_HAND else 2.5
 """How long a process is stopped, beyond the time at which another takes over."""
-PATIENCE = 30.0
+PATIENCE = 90.0
 NEVER = threading.Event()
 
 
