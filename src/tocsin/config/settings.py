@@ -96,7 +96,7 @@ class AgentSettings(Section):
     release_file: str = "/run/tocsin/release"
     """While this file is there, for 30 minutes at most, source `nvml` lets go of the GPUs so that they can be reset;
     empty: never."""
-    vllm_urls: list[HttpUrl] = Field(default_factory=list)
+    vllm_urls: list[str] = Field(default_factory=list)
     """Pages of vLLM servers on this node."""
     attribution: bool = True
     """Whether processes on a GPU are traced to their container, pod or Slurm job."""

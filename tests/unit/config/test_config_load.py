@@ -136,7 +136,6 @@ def test_every_key_is_documented() -> None:
         ("STORE__URL", "mysql://db", "store.url = 'mysql://db': is no address of a server: write http://HOST:PORT"),
         ("STORE__URL", "http://db:99999", "store.url = 'http://db:99999': is no address of a server"),
         ("AGENT__PUSH_URL", "brain:8470", "agent.push_url = 'brain:8470': is no address of a server"),
-        ("AGENT__VLLM_URLS", '["ftp://x"]', "agent.vllm_urls.0 = 'ftp://x': is no address of a server"),
     ],
 )
 def test_an_address_that_is_none_is_found_before_anything_listens_or_asks(name: str, value: str, message: str) -> None:

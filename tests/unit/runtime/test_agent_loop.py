@@ -354,8 +354,10 @@ def test_serve_closes_the_source_where_the_spool_cannot_be_opened(
 
 
 def test_a_bad_push_address_closes_the_spool(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    made_by_hand = wanted.model_copy(update={"agent": wanted.agent.model_copy(update={"push_url": "brain"})})
     with pytest.raises(InputError, match=r"agent\.push_url"):
-        Agent(settings(tmp_path, push_url="brain"), ListSource(), ManualClock(T0))
+        Agent(made_by_hand, ListSource(), ManualClock(T0))
     Spool(tmp_path / "spool.db", 1 << 20, ManualClock(T0)).close()
 
 
