@@ -131,8 +131,10 @@ def test_dcgm_exporter_counts_on_the_agent_s_own_metrics() -> None:
 
 
 def test_a_dcgm_exporter_address_that_is_none_is_one_clear_error() -> None:
+    wanted = settings()
+    made_by_hand = wanted.model_copy(update={"agent": wanted.agent.model_copy(update={"dcgm_url": "exporter:9400"})})
     with pytest.raises(InputError, match=r"agent\.dcgm_url"):
-        open_source("dcgm_exporter", settings(dcgm_url="exporter:9400"), ManualClock(T0))
+        open_source("dcgm_exporter", made_by_hand, ManualClock(T0))
 
 
 def test_dcgmi_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
