@@ -213,8 +213,6 @@ def _check_health(host: str, members: Sequence[GpuView], view: FleetView) -> Ver
 def build(dependencies: Dependencies) -> Executor:
     """Executor `kubernetes` by the settings; raises InputError or Unavailable where it cannot be had."""
     settings = dependencies.section(dependencies.settings.kubernetes)
-    cluster, asks = (
-        Cluster(connect(settings), dry_run=settings.dry_run),
-        dependencies.settings.api.node_service_accounts,
-    )
-    return Kubernetes(cluster, settings, dependencies.clock, node_tokens=bool(asks))
+    cluster = Cluster(connect(settings), dry_run=settings.dry_run)
+    node_tokens = bool(dependencies.settings.api.node_service_accounts)
+    return Kubernetes(cluster, settings, dependencies.clock, node_tokens=node_tokens)

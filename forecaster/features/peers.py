@@ -12,6 +12,7 @@ import numpy as np
 from tocsin.domain.model_limits import RANGED, highest_shown
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.arrays import Bools, Floats, Ints
+from tocsin.rules.peer_values import group_medians, sound
 
 LEAST = 2
 """Peers beside the GPU itself without which nothing is said, as in the rule of peers: a node of 4 GPUs has 3. With 2,
@@ -107,46 +108,30 @@ def groups(*codes: Ints) -> Ints:
     return found
 
 
-def sound(roster: GpuRoster, levels: Mapping[str, Floats]) -> Bools:
-    """bool[g]: whose values count among the peers of others: of no host on which a level, float64[g] by the name of its
-    metric, is beyond what a GPU of that model can show. Who makes up one value makes up others that look sound."""
-    beyond = np.zeros(len(roster.gpus), np.bool_)
-    for metric, values in levels.items():
-        highest = roster.highest[metric]
-        beyond |= (values > highest) | (np.isfinite(highest) & (values < 0))
-    return np.asarray(~(beyond | ((roster.host != NOBODY) & np.isin(roster.host, roster.host[beyond]))), np.bool_)
+def counted(roster: GpuRoster, levels: Mapping[str, Floats]) -> Bools:
+    """bool[g]: whose values count among the peers of others; `levels` are float64[g] by the name of their metric."""
+    return sound(((values, roster.highest[metric]) for metric, values in levels.items()), roster.host)
 
 
-def middle(values: Floats, group: Ints, counted: Bools | None = None) -> Floats:
-    """float64[g]: the median of each GPU's group, NaN without `LEAST` peers that have a value and are `counted`."""
+def middle(values: Floats, group: Ints, counts: Bools | None = None) -> Floats:
+    """float64[g]: the median of each GPU's group, NaN without `LEAST` peers that have a value and one that `counts`."""
     known = (group != NOBODY) & np.isfinite(values)
+    mine = np.ones(values.size, np.bool_)[known] if counts is None else counts[known]
+    median, size = group_medians(values[known], group[known], mine)
     found = np.full(values.size, np.nan)
-    counts = np.ones(values.size, np.bool_) if counted is None else counted
-    rows = np.flatnonzero(known & counts)
-    if not rows.size:
-        return found
-    sizes = np.bincount(group[rows])
-    some = sizes > 0
-    ordered = values[rows[np.lexsort((values[rows], group[rows]))]]
-    start, count = (np.cumsum(sizes) - sizes)[some], sizes[some]
-    median = np.full(int(group.max()) + 1, np.nan)
-    median[np.flatnonzero(some)] = 0.5 * (ordered[start + (count - 1) // 2] + ordered[start + count // 2])
-    peers = np.zeros(median.size, np.int64)
-    peers[: sizes.size] = sizes
-    told = group[known]
-    found[known] = np.where(peers[told] - counts[known] >= LEAST, median[told], np.nan)
+    found[known] = np.where(size - mine >= LEAST, median, np.nan)
     return found
 
 
-def residual(values: Floats, group: Ints, counted: Bools | None = None) -> Floats:
+def residual(values: Floats, group: Ints, counts: Bools | None = None) -> Floats:
     """How far each value lies above the median of its group."""
-    return np.asarray(values - middle(values, group, counted))
+    return np.asarray(values - middle(values, group, counts))
 
 
-def score(values: Floats, group: Ints, least: float, counted: Bools | None = None) -> Floats:
+def score(values: Floats, group: Ints, least: float, counts: Bools | None = None) -> Floats:
     """`residual` in standard deviations of the group, of at least `least`."""
-    apart = residual(values, group, counted)
-    return np.asarray(apart / np.maximum(TO_SIGMA * middle(np.abs(apart), group, counted), least))
+    apart = residual(values, group, counts)
+    return np.asarray(apart / np.maximum(TO_SIGMA * middle(np.abs(apart), group, counts), least))
 
 
 def of_others(values: Floats, group: Ints) -> Floats:

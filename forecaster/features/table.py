@@ -229,7 +229,7 @@ def heat(parts: Parts, newest: StepSpan) -> Iterator[Column]:
     mean = newest.mean()
     power, temperature = (_channel(parts, mean, name) for name in ("power", "temperature"))
     yield "thermal.excess", temperature - (inlet[1] + slope[1] * power)
-    counted = peers.sound(parts.roster, _ranged(parts, mean))
+    counted = peers.counted(parts.roster, _ranged(parts, mean))
     yield "thermal.vs_model", peers.score(slope[0], peers.groups(parts.roster.model), LEAST_RESISTANCE, counted)
     yield "thermal.vs_slot", peers.score(slope[0], peers.groups(parts.roster.slot), LEAST_RESISTANCE, counted)
 
@@ -238,7 +238,7 @@ def against_peers(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     """Values less the median of peers at equal load, and errors of a day in standard deviations of the model."""
     roster = parts.roster
     level = spans[0].mean()
-    counted = peers.sound(roster, _ranged(parts, level))
+    counted = peers.counted(roster, _ranged(parts, level))
     for name, (load, least) in GAUGES.items():
         values = _channel(parts, level, name)
         step = STEPS[load](_channel(parts, level, load)) if load else np.zeros(values.size, np.int64)

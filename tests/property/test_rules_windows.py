@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.domain.finding import Finding
-from tocsin.rules.conditions.peer import group_medians
 from tocsin.rules.fleet import group_means, idle, stranded_ratio
+from tocsin.rules.peer_values import group_medians
 from tocsin_testing.rule_runs import Run, rule
 
 WINDOW = 12

@@ -1,8 +1,4 @@
-"""Whose values do not count among peers: hosts that say what no GPU of that model can show, and surplus GPUs.
-
-What must hold: what one host's agent says moves no finding about another host by values that cannot be. One such value
-and the whole host is left out: who makes up one makes up others that look sound.
-"""
+"""Hosts that say what no GPU of their model can show, and surplus GPUs: nobody's peers in rules."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import numpy as np
 
 from tocsin.domain.model_limits import RANGED, highest_shown
 from tocsin.rules.frame import FrameRows
+from tocsin.rules.peer_values import sound
 from tocsin.rules.sheet import Sheet
 from tocsin.rules.table import Bools, Floats
 
@@ -29,16 +26,11 @@ class PeerScreen:
     def counted(self, surplus: Collection[str]) -> Bools:
         """Which rows count among the peers of others, shape (rows,); `surplus` are GPUs that no host has."""
         self._refresh()
-        outside = np.zeros(len(self._roster.gpus), dtype=np.bool_)
-        for place, name in enumerate(self._metrics):
-            values = self._sheet.values.v[self._sheet.names.index(name)]
-            # NaN is neither: nothing was said, or nothing is known of the model.
-            outside |= (values > self._highest[place]) | (~np.isnan(self._highest[place]) & (values < 0))
-        hosts = self._roster.host.v
-        outside |= (hosts >= 0) & np.isin(hosts, hosts[outside])
+        columns = (self._sheet.values.v[self._sheet.names.index(name)] for name in self._metrics)
+        counted = sound(zip(columns, self._highest, strict=True), self._roster.host.v)
         rows = self._roster.table.rows
-        outside[[rows[uuid] for uuid in surplus if uuid in rows]] = True
-        return ~outside
+        counted[[rows[uuid] for uuid in surplus if uuid in rows]] = False
+        return counted
 
     def _refresh(self) -> None:
         if self._version == self._roster.version:

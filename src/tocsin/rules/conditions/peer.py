@@ -12,6 +12,7 @@ from tocsin.domain.phrase import say
 from tocsin.rules.conditions.base import MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Comparer, LevelCondition, Number
 from tocsin.rules.peer_screen import PeerScreen
+from tocsin.rules.peer_values import group_medians
 from tocsin.rules.sheet import GPU_SHEET, MetricColumn
 from tocsin.rules.table import Bools, Floats, Ints
 from tocsin.rules.units import show_value
@@ -126,15 +127,3 @@ def _groups(*codes: Ints) -> Ints:
     stacked = np.stack(codes, axis=1)
     _, group = np.unique(stacked, axis=0, return_inverse=True)
     return np.asarray(group, dtype=np.int64).reshape(-1)
-
-
-def group_medians(values: Floats, groups: Ints, counted: Bools) -> tuple[Floats, Ints]:
-    """Median and size of what is `counted` of each value's group; all of shape (n,), groups numbered from 0 without
-    gaps. The median is NaN where nothing counts."""
-    median = np.full(int(groups.max(initial=-1)) + 1, np.nan)
-    size = np.bincount(groups[counted], minlength=median.size)
-    ordered = values[counted][np.lexsort((values[counted], groups[counted]))]
-    some = size > 0
-    start, count = (np.cumsum(size) - size)[some], size[some]
-    median[some] = 0.5 * (ordered[start + (count - 1) // 2] + ordered[start + count // 2])
-    return median[groups], size[groups]
