@@ -24,7 +24,8 @@ import numpy.typing as npt
 
 from tocsin.collector.dcgm.exposition import Head, Use, head_of
 from tocsin.collector.dcgm.fields import SXID_FATAL, SXID_NON_FATAL, XID_COUNT, XID_NAMES, field_named
-from tocsin.collector.prometheus_history.http import HistoryClient, Line, Matrix, TooMuch
+from tocsin.collector.prometheus_history.answers import Line, Matrix
+from tocsin.collector.prometheus_history.http import HistoryClient, TooMuch
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
 from tocsin.domain.errors import InputError

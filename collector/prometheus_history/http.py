@@ -2,159 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
-import numpy as np
-import numpy.typing as npt
 import stamina
 
 from tocsin.collector.dcgm.http import is_http
+from tocsin.collector.prometheus_history.answers import (
+    Matrix,
+    Newest,
+    NotAnAnswer,
+    document,
+    notes,
+    parse_matrix,
+    parse_newest,
+)
 from tocsin.domain.clock import SECOND, Clock
-from tocsin.domain.errors import InputError, Unavailable, install_extra
+from tocsin.domain.errors import InputError, Unavailable
 from tocsin.http_client import http_client
-
-# Most of an answer of `query_range` is `[seconds,"value"]` pairs. Turned into Python objects they
-# take some five times their bytes; here the pairs are cut out and read by polars as a table, and what is left, the
-# labels, is small enough for the json module.
-
-Floats = npt.NDArray[np.float64]
-Pairs = tuple[Floats, Floats]
-"""Instants in seconds and values of one series."""
-
-_KEY = b'"values":'
-_NEXT = b"],["
-
-
-class NotAnAnswer(ValueError):
-    """The text is no answer of the Prometheus API."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One series: its labels, instants in seconds, and values; both float64[n], instants rise."""
-
-    labels: Mapping[str, str]
-    at_s: Floats
-    values: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """All series of one answer, and what the server had to say about it."""
-
-    lines: list[Line]
-    warnings: list[str] = field(default_factory=list)
-
-
-def check_installed() -> None:
-    """Whether answers can be parsed at all here. Raises Unavailable where polars is not installed."""
-    try:
-        import polars  # noqa: F401
-    except ImportError:
-        raise Unavailable(f"reading from Prometheus needs polars; {install_extra('brain')}") from None
-
-
-def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
-    """`body` with a number in place of each list of pairs, and the lists.
-
-    Inside a JSON string every quotation mark has a backslash before it, so that `"values":` is always a key, and a
-    list of pairs holds no `]]` but its end.
-    """
-    kept: list[bytes] = []
-    blocks: list[bytes] = []
-    place = 0
-    while (found := body.find(_KEY, place)) >= 0:
-        begin = found + len(_KEY)
-        if body[begin : begin + 2] != b"[[":
-            kept.append(body[place:begin])
-            place = begin
-            continue
-        end = body.find(b"]]", begin)
-        if end < 0:
-            raise NotAnAnswer("the answer ends early")
-        kept += [body[place:begin], str(len(blocks)).encode()]
-        blocks.append(body[begin:end])
-        place = end + 2
-    kept.append(body[place:])
-    return b"".join(kept), blocks
-
-
-def _table(blocks: list[bytes]) -> list[Pairs]:
-    """Instants and values of each list of pairs. Raises NotAnAnswer, and Unavailable without polars."""
-    if not blocks:
-        return []
-    check_installed()
-    import polars as pl
-
-    lengths = [block.count(_NEXT) + 1 for block in blocks]
-    text = b"\n".join(blocks).replace(_NEXT, b"\n").translate(None, b'[]"')
-    try:
-        frame = pl.read_csv(text, has_header=False, schema={"at": pl.Float64, "value": pl.Float64})
-    except pl.exceptions.PolarsError:
-        raise NotAnAnswer("a value is no number") from None
-    if frame.height != sum(lengths) or frame.null_count().sum_horizontal().item():
-        raise NotAnAnswer("a pair is incomplete")
-    at, value = frame["at"].to_numpy(), frame["value"].to_numpy()
-    ends = list(accumulate(lengths))
-    return [(at[begin:end], value[begin:end]) for begin, end in pairwise((0, *ends))]
-
-
-def _pairs(values: object, blocks: list[Pairs]) -> Pairs:
-    """Instants and values of what stands at ``values``: the number of a block, or a list where it was not cut out."""
-    if isinstance(values, int) and 0 <= values < len(blocks):
-        return blocks[values]
-    if not isinstance(values, list):
-        return np.empty(0), np.empty(0)
-    try:
-        found = np.array([(float(at), float(value)) for at, value in values]).reshape(-1, 2)
-    except (TypeError, ValueError):
-        raise NotAnAnswer("a pair is no pair of numbers") from None
-    return found[:, 0].copy(), found[:, 1].copy()
-
-
-def document(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The answer as JSON, its lists of pairs cut out. Raises NotAnAnswer."""
-    small, blocks = _cut(body)
-    try:
-        found = json.loads(small)
-    except (ValueError, RecursionError):
-        raise NotAnAnswer("the answer is no JSON") from None
-    if not isinstance(found, dict) or "status" not in found:
-        raise NotAnAnswer("the answer is no answer of the Prometheus API")
-    return found, blocks
-
-
-def notes(answer: Mapping[str, Any]) -> list[str]:
-    """What makes an answer less than it should be: warnings, and a part of a cluster that did not answer."""
-    found = [str(one) for one in answer.get("warnings") or ()]
-    return [*found, "the server says that the answer is partial"] if answer.get("isPartial") else found
-
-
-def parse_matrix(body: bytes) -> Matrix:
-    """The series in an answer of `query_range`. Raises NotAnAnswer."""
-    answer, blocks = document(body)
-    data = answer.get("data")
-    result = data.get("result") if isinstance(data, dict) else None
-    if not isinstance(result, list):
-        raise NotAnAnswer("the answer holds no result")
-    lines = []
-    table = _table(blocks)
-    for one in result:
-        labels = one.get("metric") if isinstance(one, dict) else None
-        if not isinstance(labels, dict):
-            raise NotAnAnswer("a series has no labels")
-        at_s, values = _pairs(one.get("values"), table)
-        if at_s.size:
-            lines.append(Line(labels, at_s, values))
-    return Matrix(lines, notes(answer))
-
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 """Most bytes of one answer, expanded; a longer one is asked for in halves."""
@@ -262,17 +131,17 @@ class HistoryClient:
         self.warnings.update(matrix.warnings)
         return matrix
 
-    def raw(self, selector: str, span_ms: int, at_ms: int) -> Matrix:
-        """Every sample of the series that `selector` finds, at its own instant, in the `span_ms` up to `at_ms`. Raises
-        TooMuch."""
+    def newest(self, selector: str, span_ms: int, at_ms: int) -> list[Newest]:
+        """The newest sample, at its own instant, of each series that `selector` finds in the `span_ms` up to `at_ms`.
+        Raises TooMuch."""
         asked = {"query": f"{selector}[{span_ms // SECOND}s]", "time": _seconds(at_ms)}
         body = self._get("/api/v1/query", asked, "POST")
         try:
-            matrix = parse_matrix(body)
+            lines, warnings = parse_newest(body)
         except NotAnAnswer as error:
             raise self._not_prometheus(error) from None
-        self.warnings.update(matrix.warnings)
-        return matrix
+        self.warnings.update(warnings)
+        return lines
 
     def _not_prometheus(self, problem: Exception) -> InputError:
         return InputError(self._wording.url, self.url, f"does not answer as Prometheus does: {problem}", _HINT)

@@ -7,14 +7,16 @@ after an exporter has died it goes on for five minutes with values that look fre
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tocsin.collector.dcgm.exposition import PROCESS_START, Head
+from tocsin.collector.prometheus_history.answers import Newest
 from tocsin.collector.prometheus_history.history import inner_selector
-from tocsin.collector.prometheus_history.http import HistoryClient, Line, Matrix, TooMuch
+from tocsin.collector.prometheus_history.http import HistoryClient, TooMuch
 from tocsin.collector.promql.heads import MAX_LABEL_CHARS, Labelled, SeriesHeads, Target, labelled
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
@@ -58,7 +60,7 @@ class SeriesReader:
         self._chunks: list[list[str]] = []
         self._names: list[str] = []
         self._surveyed_ms: int | None = None
-        self._known: dict[tuple[tuple[str, str], ...], Labelled] = {}
+        self._known: dict[bytes, Labelled] = {}
         self._jobs: set[str] = set()
         self.unknown: list[str] = []
         self.warned: list[str] = []
@@ -127,21 +129,21 @@ class SeriesReader:
         parts = (f'__name__=~"{"|".join(names)}"', more, self._inner)
         return "{" + ",".join(part for part in parts if part) + "}"
 
-    def _lines(self, now_ms: int) -> Iterator[Line]:
+    def _lines(self, now_ms: int) -> Iterator[Newest]:
         """The lines of all chunks; the server works at the next one while those of one are looked at."""
         with ThreadPoolExecutor(1, "promql") as ahead:
             yield from self._chunk_lines(now_ms, ahead)
         yield from self._starts(now_ms)
 
-    def _chunk_lines(self, now_ms: int, ahead: Executor) -> Iterator[Line]:
-        def asked(place: int) -> Future[Matrix]:
-            return ahead.submit(self._client.raw, self._selector(self._chunks[place]), self._lookback_ms, now_ms)
+    def _chunk_lines(self, now_ms: int, ahead: Executor) -> Iterator[Newest]:
+        def asked(place: int) -> Future[list[Newest]]:
+            return ahead.submit(self._client.newest, self._selector(self._chunks[place]), self._lookback_ms, now_ms)
 
         place, answer = 0, asked(0)
         while place < len(self._chunks):
             chunk = self._chunks[place]
             try:
-                matrix = answer.result()
+                lines = answer.result()
             except TooMuch as problem:
                 half = len(chunk) // 2
                 self._chunks[place : place + 1] = [chunk[:half], chunk[half:]] if half else []
@@ -158,42 +160,66 @@ class SeriesReader:
             place += 1
             if place < len(self._chunks):
                 answer = asked(place)
-            yield from matrix.lines
+            yield from lines
 
-    def _starts(self, now_ms: int) -> Iterator[Line]:
+    def _starts(self, now_ms: int) -> Iterator[Newest]:
         """When the processes that were scraped started: only then can a code that changed be told from an old one."""
         if not self._jobs:
             return
         jobs = "|".join(_escaped(job) for job in sorted(self._jobs))
         try:
             selector = self._selector([PROCESS_START], f'job=~"{jobs}"')
-            yield from self._client.raw(selector, self._lookback_ms, now_ms).lines
+            yield from self._client.newest(selector, self._lookback_ms, now_ms)
         except TooMuch:
             self.outcomes["too_large"] += 1
 
-    def _series(self, line: Line) -> Series | None:
+    def _series(self, line: Newest) -> Series | None:
         """The newest sample of `line`; None where labels or time are not what a server of metrics has."""
-        labels: dict[str, Any] = dict(line.labels)
-        at_s = float(line.at_s[-1])
-        name = labels.pop("__name__", "")
-        key = tuple(labels.items())
-        if not isinstance(name, str):
+        if not 0 <= line.at_s < MAX_SECONDS:
             return None
-        try:
-            known = self._known.get(key)
-        except TypeError:  # a value that is no text
-            return None
-        if known is None:
-            if not all(isinstance(one, str) and len(one) <= MAX_LABEL_CHARS for one in (name, *labels.values())):
+        name, others = _name_apart(line.labels)
+        known = self._known.get(others)
+        head = None if known is None else known.heads.get(name)
+        if known is None or head is None:
+            metric = name
+            if known is None:
+                if (labels := _read(line.labels)) is None:
+                    return None
+                metric = labels.pop("__name__", "")
+                known = self._known[others] = labelled(labels)
+            elif len(name) > MAX_LABEL_CHARS:
                 return None
-            known = self._known[key] = labelled(labels)
-        if not 0 <= at_s < MAX_SECONDS:
-            return None
-        if (head := known.heads.get(name)) is None:
-            head = known.heads[name] = self._heads.of(name, known)
+            head = known.heads[name] = self._heads.of(metric, known)
             if head.gpu is not None and known.target[0] and len(self._jobs) < MAX_JOBS:
                 self._jobs.add(known.target[0])
-        return Series(head, known.target, round(at_s * SECOND), float(line.values[-1]))
+        return Series(head, known.target, round(line.at_s * SECOND), line.value)
+
+
+_NAME = b'"__name__":"'
+
+
+def _name_apart(labels: bytes) -> tuple[str, bytes]:
+    """The name in `labels` and the text without it, which the series of one GPU share; no name where it is not plain.
+
+    A quotation mark inside a JSON string has a backslash before it, so that what is found is a key.
+    """
+    begin = labels.find(_NAME)
+    end = labels.find(b'"', begin + len(_NAME))
+    name = labels[begin + len(_NAME) : end]
+    if begin < 0 or end < 0 or b"\\" in name:
+        return "", labels
+    return name.decode(errors="surrogateescape"), labels[:begin] + labels[end:]
+
+
+def _read(labels: bytes) -> dict[str, str] | None:
+    """The labels as they are in `labels`, JSON; None where they are no texts of a length that a label has."""
+    try:
+        found = json.loads(labels)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    return found if all(isinstance(one, str) and len(one) <= MAX_LABEL_CHARS for one in found.values()) else None
 
 
 def _escaped(text: str) -> str:

@@ -183,10 +183,12 @@ def test_the_newest_readings_of_a_large_fleet_are_read_whatever_a_label_holds(ur
     odd = replace(gpu(1_250), host='rack 1, "left"')
     sent.append(reading(odd, at_ms, temperature_celsius=41))
     older = reading(gpu(1_000), at_ms - 1, power_watts=1)
+    wanted = {one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in sent}
     write(url, encode(Batch([*sent, older])))
     ended = time.monotonic() + 30
-    while len(found := store.latest(at_ms - 1)) < len(sent) and time.monotonic() < ended:
+    while len(store.latest(at_ms - 1)) < len(sent) and time.monotonic() < ended:
         flush(url)
-    assert {one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in found} == {
-        one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in sent
-    }
+    for _ in range(60):
+        # Often: exports with `reduce_mem_usage` have a value of another GPU in one of fifty answers.
+        found = store.latest(at_ms - 1)
+        assert {one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in found} == wanted

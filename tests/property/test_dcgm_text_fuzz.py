@@ -6,13 +6,14 @@ import contextlib
 import json
 import math
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tocsin.collector.dcgm.dcgmi import discovered, dmon_row, instances, listed_fields
 from tocsin.collector.dcgm.exporter import read_page
 from tocsin.collector.dcgm.exposition import Heads, LineLabels, gpu_of, owner_of
-from tocsin.collector.prometheus_history.http import NotAnAnswer, parse_matrix
+from tocsin.collector.prometheus_history.answers import NotAnAnswer, parse_matrix, parse_newest
 from tocsin.collector.source import NodeIdentity
 from tocsin_testing.dcgm_pages import DATA, line, page_of
 
@@ -85,8 +86,9 @@ def test_no_labels_raise(labels: dict[str, str]) -> None:
 @example(b'{"status":"success","data":{"result":[{"metric":{},"values":[[1,"2"]]}]}')
 @example(b'{"status":"success","data":{"result":[1]}}')
 def test_no_answer_raises_but_for_being_none(body: bytes) -> None:
-    with contextlib.suppress(NotAnAnswer):
-        parse_matrix(body)
+    for parse in (parse_matrix, parse_newest):
+        with contextlib.suppress(NotAnAnswer):
+            parse(body)
 
 
 @given(
@@ -103,11 +105,36 @@ def test_an_answer_s_numbers_are_exact(series: list[tuple[dict[str, str], list[t
         {"metric": labels, "values": [[at / 1000, go_float(value)] for at, value in pairs]} for labels, pairs in series
     ]
     document = {"status": "success", "data": {"resultType": "matrix", "result": result}}
-    lines = parse_matrix(json.dumps(document, separators=(",", ":")).encode()).lines
+    text = json.dumps(document, separators=(",", ":")).encode()
+    lines = parse_matrix(text).lines
     assert [dict(one.labels) for one in lines] == [labels for labels, _ in series]
+    newest, warnings = parse_newest(text)
+    assert (len(newest), warnings) == (len(series), [])
+    for last, (labels, pairs) in zip(newest, series, strict=True):
+        assert (json.loads(last.labels), last.at_s) == (labels, pairs[-1][0] / 1000)
+        assert repr(float(last.value)) == repr(pairs[-1][1])
     for found, (_, pairs) in zip(lines, series, strict=True):
         assert found.at_s.tolist() == [at / 1000 for at, _ in pairs]
         assert [repr(value) for value in found.values.tolist()] == [repr(value) for _, value in pairs]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"data":{"result":[{"values":[[1,"2"],[3,"4"]],"metric":{"a":"b"}}]},"status":"success","warnings":["w"]}',
+        '{"status":"success","data":{"result":[{"metric": {"a": "b"}, "values": [[3, "4"]]}]},"warnings":["w"]}',
+        '{"status":"success","data":{"result":[{"metric":{"a":"b"},"values":[[3,"4"]]},{"metric":{"c":"d"},'
+        '"histograms":[[3,{}]]}]},"warnings":["w"]}',
+        '{"status":"success","data":{"result":[{"metric":{"a":"b"},"values":[[3,"4"]]},{"metric":{"c":"d"}}]},'
+        '"warnings":["w"]}',
+        '{"status":"success","data":{"result":[{"metric":{"a":"b"},"values":[[3,"4"]],"more":{}}]},"warnings":["w"]}',
+    ],
+    ids=["another order", "spaces", "histograms", "no values", "more keys"],
+)
+def test_answers_that_are_written_in_another_way_are_read(body: str) -> None:
+    found, warnings = parse_newest(body.encode())
+    assert [(json.loads(one.labels), one.at_s, one.value) for one in found] == [({"a": "b"}, 3.0, 4.0)]
+    assert warnings == ["w"]
 
 
 def go_float(value: float) -> str:

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tocsin.collector.prometheus_history.answers import check_installed
 from tocsin.collector.prometheus_history.batches import Batches, Gap
 from tocsin.collector.prometheus_history.history import HistoryFile, PrometheusHistory, QueryWindow, Survey
-from tocsin.collector.prometheus_history.http import HistoryClient, check_installed
+from tocsin.collector.prometheus_history.http import HistoryClient
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock, from_iso, to_iso
 from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.metrics import split_variant

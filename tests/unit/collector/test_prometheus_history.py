@@ -12,17 +12,10 @@ import numpy as np
 import pytest
 import stamina
 
+from tocsin.collector.prometheus_history.answers import Line, NotAnAnswer, parse_matrix
 from tocsin.collector.prometheus_history.batches import Batches
 from tocsin.collector.prometheus_history.history import MAX_POINTS, PrometheusHistory, inner_selector, sampled
-from tocsin.collector.prometheus_history.http import (
-    ATTEMPTS,
-    MAX_ANSWER_BYTES,
-    HistoryClient,
-    Line,
-    NotAnAnswer,
-    TooMuch,
-    parse_matrix,
-)
+from tocsin.collector.prometheus_history.http import ATTEMPTS, MAX_ANSWER_BYTES, HistoryClient, TooMuch
 from tocsin.collector.replay.source import read_recording
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, to_iso
 from tocsin.domain.errors import InputError, Unavailable

@@ -449,7 +449,7 @@ def test_an_answer_that_trickles_is_given_up() -> None:
         "http://p", transport=httpx2.MockTransport(serve), attempts=1, timeout_seconds=5, clock=clock
     )
     with pytest.raises(Unavailable, match="did not come within 5 s"):
-        client.raw("up", MINUTE, T0)
+        client.newest("up", MINUTE, T0)
     assert clock.now_ms() - T0 == 6 * SECOND
     client.close()
 
@@ -457,5 +457,5 @@ def test_an_answer_that_trickles_is_given_up() -> None:
 def test_too_much_even_in_one_part_is_an_error_of_its_own() -> None:
     client = HistoryClient("http://p", transport=httpx2.MockTransport(lambda _: httpx2.Response(413)), attempts=1)
     with pytest.raises(TooMuch):
-        client.raw("up", MINUTE, T0)
+        client.newest("up", MINUTE, T0)
     client.close()

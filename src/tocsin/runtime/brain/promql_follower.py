@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 import httpx2
 import structlog
 
+from tocsin.collector.prometheus_history.answers import check_installed
 from tocsin.collector.prometheus_history.http import (
     AccessRefused,
     HistoryClient,
     QueryRefused,
     TooMuch,
     Wording,
-    check_installed,
 )
 from tocsin.collector.promql.fleet import PromqlFleet
 from tocsin.collector.promql.series import NothingFound, SeriesReader

@@ -454,7 +454,8 @@ class VictoriaMetricsStore:
         cards = sorted({gpu.parent or gpu.uuid for gpu in there})
         for at in range(0, len(cards), _CARDS_AT_ONCE):
             part = series_on_cards(cards[at : at + _CARDS_AT_ONCE])
-            asked = {**_asked(part, start_ms, end_ms), "format": FORMAT, "reduce_mem_usage": "1"}
+            # Never with `reduce_mem_usage`: a server of 1.79 then now and then writes a value of another series.
+            asked = {**_asked(part, start_ms, end_ms), "format": FORMAT}
             found = newest_readings(self._post(self._reader, "/api/v1/export/csv", data=asked).content, chosen)
             if found is None:
                 series = parse(self._exported(part, start_ms, end_ms), gpus, self._left_out)
