@@ -43,7 +43,7 @@ DEADLINE_SECONDS = 5.0
 """How long a GPU may take for one reading."""
 START_SECONDS = 4.0
 """How long the start waits for the library and its GPUs; what takes longer is taken up when it comes."""
-FIRST_READING_SECONDS = 7.5
+FIRST_READING_SECONDS = 6.5
 """How long start and first reading may take together: whatever its driver does, a node is heard of within 10 s."""
 LEAST_SECONDS = 1.0
 """What a later step of a reading may take although an earlier one used up the time."""

@@ -42,7 +42,7 @@ PUSH_SECONDS = 0.5
 """Pause between two looks into the spool."""
 STOP_LOOK_SECONDS = 0.5
 """Longest time until the end is noticed by an agent that waits for what companions report."""
-END_SECONDS = 4.0
+END_SECONDS = 3.0
 """How long an agent that is told to end is waited for. A driver or a receiver may hang: what was read is in the spool,
 which outlives any end."""
 LEAST_WAIT_SECONDS = 0.001
