@@ -47,8 +47,8 @@ def start_brain(settings: Settings, marks: Path | None = None) -> tuple[BaseProc
     process.start()
     there.close()
     try:
-        if not here.poll(30):
-            raise TimeoutError("the brain did not start within 30 s")
+        if not here.poll(90):
+            raise TimeoutError("the brain did not start within 90 s")
         return process, str(here.recv()).removeprefix("api: ")
     finally:
         here.close()
