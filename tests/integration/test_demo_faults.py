@@ -8,8 +8,10 @@ import pytest
 
 from tocsin.client.models_cards import CardState
 from tocsin.config.settings import Settings
+from tocsin.domain.clock import HOUR
 from tocsin.domain.errors import InputError
 from tocsin.runtime.demo import Demo, demo_settings, only_faults
+from tocsin.runtime.demo_terminal import DemoTerminal
 from tocsin_testing.builders import T0
 
 FAULTS, STEPS = 6, 25
@@ -51,3 +53,22 @@ def test_each_fault_has_its_own_card(tmp_path: Path, seed: int) -> None:
 def test_faults_want_a_host_each(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has 8 hosts"):
         demo_of(tmp_path, 9, 7)
+
+
+@pytest.mark.parametrize("hour", [0, 9, 17])
+def test_a_demo_of_its_own_faults_predicts_within_twenty_evaluations_at_any_hour(tmp_path: Path, hour: int) -> None:
+    """A newcomer is promised a prediction within a minute: what runs in the fleet follows the hour of the day."""
+    wanted = Settings.model_validate({"forecast": {"worker": False, "models": tmp_path / "m"}})
+    demo = Demo(demo_settings(wanted, tmp_path), T0 + hour * HOUR)
+    said: list[str] = []
+    terminal = DemoTerminal(said.append)
+    try:
+        assert demo.injected == 1, "the leak has begun"
+        for _ in range(20):
+            demo.step()
+            demo.brain.forecast()
+            now_ms = demo.brain.clock.now_ms()
+            terminal.look(now_ms, demo.brain.incidents, demo.brain.forecasts.current(now_ms), demo.brain.statuses())
+        assert any(" predicted: " in line and "memory" in line for line in said), said
+    finally:
+        demo.running.stop()

@@ -25,12 +25,13 @@ from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import SECOND, Clock, ManualClock, SystemClock
 from tocsin.domain.decision import Mode, Ruling
 from tocsin.domain.errors import Conflict
+from tocsin.domain.reading import Reading
 from tocsin.http_client import http_client
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
 from tocsin.runtime.dashboard_process import prepare_dashboard
-from tocsin.runtime.demo_faults import FaultCards, PlannedFault, plan_faults
+from tocsin.runtime.demo_faults import HELD_STEPS, LEAK_STEP, FaultCards, PlannedFault, leaking_gpu, plan_faults
 from tocsin.runtime.demo_terminal import DemoTerminal
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
@@ -50,12 +51,13 @@ BREAKER_CAUSES = 20
 """Root causes that trip the demo's breaker: the failures that it injects itself are no mistake of the fleet's."""
 SCRIPT: Sequence[tuple[int, str]] = (
     (2, "thermal_drift"),
-    (4, "memory_leak"),
     (8, "fallen_off_bus"),
     (20, "nvlink_recovery"),
     (30, "row_remap"),
 )
-"""Failures that the demo injects: evaluation number and kind, each into another GPU."""
+"""Failures that the demo injects: evaluation number and kind, each into another GPU; `_past` begins a leak."""
+LEAK, LATE_LEAK_STEP = "memory_leak", 4
+"""The leak's kind, and its evaluation in a fleet in whose past it has no place."""
 
 MOST_CARDS = 1_000
 """Cards that a demo of faults looks at."""
@@ -100,16 +102,33 @@ def _past_steps(settings: Settings) -> int:
     return min(HISTORY_STEPS, max(10, HISTORY_READINGS // settings.simulation.gpus))
 
 
-def _past(settings: Settings, fleet: SimulatedFleet, planned: Sequence[PlannedFault]) -> None:
-    """Put the fleet's past into the store; the evaluation before the first has number 0."""
+def _past(
+    settings: Settings, fleet: SimulatedFleet, planned: Sequence[PlannedFault], script: Sequence[PlannedFault]
+) -> int:
+    """Put the fleet's past into the store; the evaluation before the first has number 0. Returns how many faults began.
+
+    With a `script`, a leak is among them where a GPU is fit for it, on none of the script's hosts.
+    """
+    spared = {fleet.gpus[one.gpu].host for one in script}
+    before: Sequence[Reading] = ()
+    now: Sequence[Reading] = ()
+    begun = 0
     store = open_store(settings.store)
     store.init()
     for step in range(1 - _past_steps(settings), 1):
-        for one in planned:
-            if one.step == step:
-                fleet.inject(one.kind, str(one.gpu))
-        store.write(fleet.step())
+        begins = [(one.kind, str(one.gpu)) for one in planned if one.step == step]
+        if script and step == LEAK_STEP and (leaking := leaking_gpu(before, now, spared)):
+            begins.append((LEAK, leaking))
+        for kind, gpu in begins:
+            fleet.inject(kind, gpu)
+        begun += len(begins)
+        batch = fleet.step()
+        now = batch.readings
+        if step == LEAK_STEP - HELD_STEPS:
+            before = now
+        store.write(batch)
     store.close()
+    return begun
 
 
 def only_faults(settings: Settings, faults: int) -> Settings:
@@ -143,7 +162,10 @@ class Demo:
             )
         )
         planned = plan_faults(self.fleet, faults, _past_steps(settings))
-        _past(settings, self.fleet, planned)
+        script = [] if planned else [PlannedFault(*one, gpu=one[0] * 7 % simulation.gpus) for one in SCRIPT]
+        self.injected = _past(settings, self.fleet, planned, script)
+        if script and not self.injected:
+            script.append(PlannedFault(LATE_LEAK_STEP, LEAK, LATE_LEAK_STEP * 7 % simulation.gpus))
         self.clock = ManualClock(self.fleet.now_ms)
         self.running = open_brain(settings, self.clock, propose=True, fleet=self.fleet, pools=self.fleet.pools)
         self.brain = self.running.brain
@@ -152,18 +174,15 @@ class Demo:
         self.exporter = FleetCollector(self.clock, EXPORT_INTERVALS * simulation.interval_seconds)
         self.brain.metrics.registry.register(self.exporter)
         self.cards = FaultCards(self.fleet, planned) if planned else None
-        script = SCRIPT if self.cards is None else ()
-        self._script = [(step, kind, str((step * 7) % simulation.gpus)) for step, kind in script]
-        self._script += [(one.step, one.kind, str(one.gpu)) for one in planned]
+        self._script = [*script, *planned]
         self.steps = 0
-        self.injected = sum(one.step < 1 for one in planned)
 
     def step(self) -> None:
         """One interval of the fleet: read, keep, evaluate."""
         self.steps += 1
-        for number, kind, gpu in self._script:
-            if number == self.steps:
-                self._inject(kind, gpu)
+        for one in self._script:
+            if one.step == self.steps:
+                self._inject(one.kind, str(one.gpu))
         with self.injector.lock:
             batch = self.fleet.step()
         self.clock.advance(self.fleet.now_ms - self.clock.now_ms())

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 
 from tocsin.client.models_cards import Card
 from tocsin.domain.errors import InputError
-from tocsin.domain.reading import Gpu
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.fleet import SimulatedFleet
 
+LEAK_STEP = -9
+"""Evaluation at which the demo's own leak begins: it is forecast from half an hour on, and over after 40 minutes."""
+HELD_STEPS = 45
+"""Evaluations before it over which the memory of its process stayed as it was: else no rise tells from a warm-up."""
+HELD = 0.018
+MEMORY_USED = "gpu_memory_used_ratio"
+ROOM = (0.3, 0.7)
+"""Shares of memory between which its process is: with less, 40 minutes to the end are as steep as a start."""
 FIRST_STEP = 2
 """Evaluation at which the first of the faults strikes; each later one strikes an evaluation later."""
 
@@ -47,6 +55,23 @@ def plan_faults(fleet: SimulatedFleet, count: int, past: int) -> list[PlannedFau
         lead = math.ceil(kind.rehearsal_lead / fleet.spec.interval_ms) if kind.precursor else 0
         planned.append(PlannedFault(max(1 - past, FIRST_STEP + place - lead), kind.kind, number))
     return planned
+
+
+def leaking_gpu(before: Sequence[Reading], now: Sequence[Reading], spared: Collection[str]) -> str | None:
+    """UUID of the whole GPU with the most room, on none of the hosts `spared`, whose one process held its memory from
+    one time to the other; None where there is none."""
+    then = {one.gpu.uuid: one for one in before}
+    found = []
+    for one in now:
+        earlier, level = then.get(one.gpu.uuid), one.values.get(MEMORY_USED, 0.0)
+        if one.values.get("gpu_mig_mode"):
+            # A process fills no more than its instance.
+            continue
+        if earlier is None or one.gpu.host in spared or len(one.owners) != 1 or one.owners != earlier.owners:
+            continue
+        if ROOM[0] <= level <= ROOM[1] and abs(level - earlier.values.get(MEMORY_USED, 0.0)) <= HELD:
+            found.append((level, one.gpu.uuid))
+    return min(found)[1] if found else None
 
 
 def _spread(hosts: dict[str, list[int]], gpus: Sequence[Gpu]) -> Iterator[str]:

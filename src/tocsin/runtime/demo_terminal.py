@@ -93,7 +93,9 @@ class DemoTerminal:
                 self._tell_of_notes(now_ms)
             elif card_before is None or card_before.ended:
                 self._cards[known] = _Card(one.sentence, now_ms)
-                self._line(now_ms, "page" if one.alert_level is AlertLevel.PAGE else "found", one.sentence)
+                self._line(now_ms, _word(one), one.sentence)
+                if one.root.expected:
+                    self._said.add(f"prediction/{one.root.subject.key}")
 
     def _tell_of_notes(self, now_ms: int) -> None:
         if not self._notes:
@@ -136,6 +138,12 @@ class DemoTerminal:
         line = fit(said, WIDTH - len(head) - len(tail)) + tail
         shown = click.style(f"{word}:", fg=_COLOURS.get(word), bold=word == "page") if self.colour else f"{word}:"
         self.announce(f"{now[11:16]} {shown} {line}")
+
+
+def _word(one: Incident) -> str:
+    if one.alert_level is AlertLevel.PAGE:
+        return "page"
+    return "predicted" if one.root.expected else "found"
 
 
 def _in_one_line(tail: str) -> str:

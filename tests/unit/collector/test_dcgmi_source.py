@@ -206,8 +206,9 @@ def test_the_first_code_after_a_restart_is_no_onset(tmp_path: Path, opened: Open
     fake = FakeDcgmi(tmp_path, LIVE_IDS, healthy)
     source = opened(fake)
     assert not source.read(T0).events
-    fake.write("dmon", broken.replace(" 0 ", " 48 ", 1))
+    # Killed first: the old child would tell of the new code, and rightly as an onset.
     kill(source)
+    fake.write("dmon", broken.replace(" 0 ", " 48 ", 1))
     until(source, T0 + STEP, lambda _found: starts(own, "ended") == 1)
     for step in range(5):
         assert not source.read(T0 + 2 * STEP + step).events

@@ -12,13 +12,25 @@ from hypothesis import strategies as st
 
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import MINUTE, to_minute
+from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.finding import (
+    PREDICTION_EVIDENCE,
+    ActionKind,
+    Category,
+    Evidence,
+    Finding,
+    Incident,
+    Severity,
+    Subject,
+    SubjectKind,
+)
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.runtime.demo_terminal import WIDTH, DemoTerminal
 from tocsin_testing.builders import T0
 
 GPU = Subject(SubjectKind.GPU, "GPU-1", host="node-1")
+MEMORY = "time_to_threshold:gpu_memory_used_ratio"
 
 
 def incident(sentence: str = "node-1 GPU 0: too hot.", level: AlertLevel = AlertLevel.WARNING) -> Incident:
@@ -131,3 +143,23 @@ def test_no_line_is_too_long_and_none_breaks(said: str, action: str, reason: str
     assert shown != lines
     assert max(map(len, shown)) <= WIDTH
     assert not any("\n" in line for line in shown)
+
+
+def test_what_is_forecast_is_predicted_once_and_not_found() -> None:
+    lines: list[str] = []
+    proof = Evidence(f"{PREDICTION_EVIDENCE}{MEMORY}", "expected", T0)
+    cause = incident("node-1 GPU 0: memory reaches 98.5% at 13:09")
+    root = replace(cause.root, evidence=(proof,))
+    ahead = Prediction(
+        subject=GPU,
+        target=MEMORY,
+        at_ms=T0,
+        horizon_ms=HOUR,
+        status=PredictionStatus.CROSSING,
+        model="threshold",
+        model_version="1",
+        sentence=cause.sentence,
+        eta_ms=T0 + 20 * MINUTE,
+    )
+    DemoTerminal(lines.append).look(T0, [replace(cause, root=root, members=(root,))], [ahead], [])
+    assert lines == [f"{to_minute(T0)[11:16]} predicted: node-1 GPU 0: memory reaches 98.5% at 13:09"]
