@@ -18,6 +18,7 @@ _PAGE_STATES = {"RESERVED": 0, "PENDING": 1, "UNRESERVABLE": 2}
 """``amdsmi_memory_page_status_t``."""
 _MOST_PARTS = 1_024
 """Links or processes of one card that are taken."""
+_MOST_NUMBER = 1 << 64
 _USED, _TOTAL, _USED_RATIO = "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_memory_used_ratio"
 
 
@@ -196,7 +197,7 @@ def _cells(row: VendorMetric, answer: Any) -> Iterator[tuple[str, float | Missin
         name, _, path = row.key.partition(":")
         for one in answer[:_MOST_PARTS] if isinstance(answer, list) else ():
             who, value = _dug(one, name), row.value(_dug(one, path))
-            if isinstance(who, int) and not isinstance(value, Missing):
+            if isinstance(who, int) and abs(who) < _MOST_NUMBER and not isinstance(value, Missing):
                 yield row.name(label, str(who)), value
     else:
         yield row.name(label), row.value(_single(row.key, answer))
@@ -209,8 +210,9 @@ def _single(key: str, answer: Any) -> Any:
         return _counted(key, answer)
     if "*" in key:
         factors = [_dug(answer, name) for name in key.split("*")]
-        known = [one for one in factors if isinstance(one, int | float)]
-        return float(known[0]) * known[1] if len(known) == len(factors) == 2 else None
+        # A Python integer has no largest; what no field of the library can hold is no factor.
+        known = [float(one) for one in factors if isinstance(one, int | float) and abs(one) < _MOST_NUMBER]
+        return known[0] * known[1] if len(known) == len(factors) == 2 else None
     return _dug(answer, key)
 
 

@@ -13,11 +13,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import Any, Protocol
 
 from tocsin.domain.errors import Unavailable, install_extra
 from tocsin.domain.reading import Missing
 
+MOST_CARDS = 256
+"""Cards, or parts of cards, of one node: eight cards of eight parts are 64."""
+MOST_EVENTS = MOST_RECORDS = 1_000
+"""Events of one call, and records of one card's error log, that are taken."""
+MOST_WORDS = 200
+"""Characters of one event's name or text that are taken."""
 CPER_BUFFER_BYTES = 1 << 20
 CPER_SEVERITIES = 0b111
 """Mask of all severities: non-fatal uncorrected, fatal, non-fatal corrected."""
@@ -117,6 +124,8 @@ _ARGUMENTS = {
     "amdsmi_get_gpu_ecc_count": ("AmdSmiGpuBlock",),
 }
 """Enumerations of the arguments behind the handle, by function."""
+_MISREAD = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""What the wrapper raises that meets a number its tables lack, bytes that are no text, or more parts than it has."""
 _LISTENED = ("GPU_PRE_RESET", "GPU_POST_RESET", "THERMAL_THROTTLE")
 _EVENT_WAIT_MS = 1
 _NOT_FOUND = (
@@ -150,13 +159,19 @@ class AmdSmiLibrary:
         try:
             self._package.amdsmi_init()
             self._opened = True
-            self._handles = self._package.amdsmi_get_processor_handles()
+            handles = self._package.amdsmi_get_processor_handles()
         except self._package.AmdSmiException as error:
             self.close()
             raise Unavailable(f"amdsmi cannot be opened: is the driver amdgpu loaded? {_words(error)}") from None
-        if not self._handles:
+        if not isinstance(handles, list) or len(handles) > MOST_CARDS:
+            self.close()
+            raise Unavailable(
+                f"amdsmi answers no list of cards of at most {MOST_CARDS}: is it of the driver's release?"
+            )
+        if not handles:
             self.close()
             raise Unavailable("amdsmi finds no AMD GPU on this node")
+        self._handles = handles
         self._listen()
         return len(self._handles)
 
@@ -169,22 +184,27 @@ class AmdSmiLibrary:
         found = self._call(name, self._handles[card], CPER_SEVERITIES, CPER_BUFFER_BYTES, cursor)
         if not isinstance(found, tuple) or len(found) < 2 or not isinstance(found[0], dict):
             raise AmdFailure(Status.UNEXPECTED_DATA)
-        entries = [entry for entry in found[0].values() if isinstance(entry, dict)]
-        return [_record(entry) for entry in entries], int(found[1])
+        if not isinstance(behind := found[1], int) or not 0 <= behind < 1 << 64:
+            raise AmdFailure(Status.UNEXPECTED_DATA)
+        entries = [entry for entry in islice(found[0].values(), MOST_RECORDS) if isinstance(entry, dict)]
+        return [_record(entry) for entry in entries], behind
 
     def events(self) -> list[AmdEvent]:
         if not self._readers:
             return []
         try:
             found = self._readers[0].read(_EVENT_WAIT_MS)
-        except self._package.AmdSmiException:
+        except (self._package.AmdSmiException, *_MISREAD):
             return []
         numbers = {_number(handle): card for card, handle in enumerate(self._handles)}
-        return [
-            AmdEvent(numbers[_number(one["processor_handle"])], str(one["event"]), str(one["message"])[:200])
-            for one in found
-            if _number(one.get("processor_handle")) in numbers
-        ]
+        told = []
+        for one in found[:MOST_EVENTS] if isinstance(found, list) else ():
+            if not isinstance(one, dict):
+                continue
+            who, name = _number(one.get("processor_handle")), one.get("event")
+            if isinstance(who, int | str) and who in numbers and isinstance(name, str):
+                told.append(AmdEvent(numbers[who], name[:MOST_WORDS], str(one.get("message", ""))[:MOST_WORDS]))
+        return told
 
     def close(self) -> None:
         readers, self._readers = self._readers, []
@@ -239,8 +259,7 @@ class AmdSmiLibrary:
             raise AmdFailure(int(error.get_error_code())) from None
         except self._package.AmdSmiException:
             raise AmdFailure(Status.INVAL) from None
-        except (KeyError, ValueError, AttributeError):
-            # The wrapper meets a number or text that its own tables lack.
+        except _MISREAD:
             raise AmdFailure(Status.UNEXPECTED_DATA) from None
 
 

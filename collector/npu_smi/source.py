@@ -156,7 +156,7 @@ class NpuSmiSource:
         place = "-i", str(chip.npu), "-c", str(chip.chip)
         board = parse_keys(_out(self._run("-t", "board", *place)))
         die = next((board[key] for key in ("vdieid", "dieid") if _said(board.get(key, ""))), "")
-        name = "".join(die.split()) or f"{self._node.host}-{chip.npu}-{chip.chip}"
+        name = "".join(die.split())[:64] or f"{self._node.host}-{chip.npu}-{chip.chip}"
         logic = chip.phy if chip.phy is not None else self._logic.get((chip.npu, chip.chip))
         labels = {VENDOR: ASCEND}
         if _said(firmware := board.get("firmwareversion", "")):
@@ -165,7 +165,7 @@ class NpuSmiSource:
         gpu = self._node.gpu(
             f"NPU-{name}",
             index=logic if logic is not None else chip.npu,
-            model=f"Ascend {chip.name.removeprefix('Ascend').strip()}",
+            model=f"Ascend {chip.name.removeprefix('Ascend').strip()}"[:64],
             serial=board.get("serialnumber", "")[:64] if _said(board.get("serialnumber", "")) else "",
             pci_bus_id=normalise_pci_bus_id(bus),
         )

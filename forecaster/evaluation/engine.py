@@ -82,7 +82,8 @@ def connect(address: str = "", workers: int = WORKERS) -> None:
         if address:
             ray.init(address=address, **quiet)
         else:
-            ray.init(num_cpus=workers, include_dashboard=False, **quiet)
+            # Else Ray joins what RAY_ADDRESS names, or whatever cluster somebody else has started on this machine.
+            ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
     except (ConnectionError, RuntimeError, OSError) as error:
         raise Unavailable(f"Ray at {address or 'this machine'}: {error}") from None
 

@@ -26,7 +26,7 @@ from tocsin.collector.kernel_log.readers import decode_any, decode_journal, deco
 from tocsin.collector.npu_smi.plugin_faults import PluginFileError, parse_plugin_faults
 from tocsin.collector.npu_smi.text import NpuError, codes_of, parse_info, parse_keys, parse_mapping
 from tocsin.collector.nvidia_smi.formats import SmiError, parse_csv, parse_xml
-from tocsin.collector.prometheus_history.http import NotAnAnswer, parse_matrix
+from tocsin.collector.prometheus_history.answers import NotAnAnswer, parse_matrix, parse_newest
 from tocsin.collector.redfish.client import MAX_BYTES, RedfishFailed, _document
 from tocsin.collector.redfish.walk import Walk
 from tocsin.collector.source import NodeIdentity
@@ -68,7 +68,11 @@ def kernel(text: str) -> None:
 
 
 def history(text: str) -> None:
-    parse_matrix(text.encode("utf-8", "replace"))
+    raw = text.encode("utf-8", "replace")
+    try:
+        parse_matrix(raw)
+    finally:
+        parse_newest(raw)
 
 
 def hook(text: str) -> None:

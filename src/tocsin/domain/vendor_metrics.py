@@ -101,7 +101,10 @@ def in_our_unit(unit: str, raw: object) -> float | Missing:
         except ValueError:
             return Missing.BLANK
     elif isinstance(raw, int | float):
-        number = float(raw)
+        try:
+            number = float(raw)
+        except OverflowError:
+            return Missing.BLANK
         if isinstance(raw, int) and raw in _WIDEST:
             return Missing.BLANK
     else:
