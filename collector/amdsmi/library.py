@@ -165,9 +165,7 @@ class AmdSmiLibrary:
             raise Unavailable(f"amdsmi cannot be opened: is the driver amdgpu loaded? {_words(error)}") from None
         if not isinstance(handles, list) or len(handles) > MOST_CARDS:
             self.close()
-            raise Unavailable(
-                f"amdsmi answers no list of cards of at most {MOST_CARDS}: is it of the driver's release?"
-            )
+            raise Unavailable(f"amdsmi answers no list of at most {MOST_CARDS} cards: is it of the driver's release?")
         if not handles:
             self.close()
             raise Unavailable("amdsmi finds no AMD GPU on this node")

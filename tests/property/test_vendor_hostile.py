@@ -146,7 +146,7 @@ def test_error_logs_of_amdsmi_of_any_shape(answer: Any) -> None:
 @pytest.mark.parametrize("handles", [["h"] * 100_000, None, 7, "all"])
 def test_an_absurd_number_of_cards_is_refused(handles: Any) -> None:
     door = AmdSmiLibrary(package([], handles))
-    with pytest.raises(Unavailable, match=rf"amdsmi (finds no AMD GPU|answers .*at most {MOST_CARDS})"):
+    with pytest.raises(Unavailable, match=rf"amdsmi (finds no AMD GPU|answers no list of at most {MOST_CARDS})"):
         door.open()
 
 
