@@ -1,8 +1,8 @@
 """What is made of the Helm chart and for it. chart.py HELM [ROOT]
 
 For it, from the model of the settings: `config` at the end of values.yaml, and `config` in values.schema.json.
-Of it, the table of docs/helm.md, and with its defaults: the objects and settings of the kustomize base, and of the
-components that the chart has too.
+Of it, the table of docs/helm.md, and with its defaults: the objects and settings of the kustomize base, and of its
+components.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
+from components import ALWAYS, PATCHED, component
 from pydantic import BaseModel, SecretStr
 from pydantic_core import to_jsonable_python
 
@@ -187,6 +188,11 @@ def kustomized(text: str) -> str:
     return text.replace("app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kustomize")
 
 
+def whole(rendered: dict[str, str]) -> str:
+    """All objects that are rendered."""
+    return "---\n".join(map(kustomized, rendered.values()))
+
+
 def chosen(rendered: dict[str, str], template: str, kind: str = "", name: str = "") -> str:
     """A template's objects, or one of them."""
     if not kind:
@@ -207,6 +213,12 @@ def write(helm: str, root: Path) -> None:
         rendered = render(helm, chart, changes)
         for source, name in files.items():
             (root / name).write_text(MADE + kustomized(chosen(rendered, *source.split())))
+    before = whole(render(helm, chart, ALWAYS))
+    for name, changes in PATCHED.items():
+        path = root / COMPONENTS / name / "kustomization.yaml"
+        said = [line for line in path.read_text().splitlines(keepends=True) if line.startswith("#")]
+        comment = MADE + "".join(line for line in said if line != MADE)
+        path.write_text(component(comment, before, whole(render(helm, chart, [*ALWAYS, *changes]))))
     for one in yaml.safe_load_all(render(helm, chart, [])["config"]):
         part = one["metadata"]["labels"]["app.kubernetes.io/component"]
         (root / BASE / f"{part}.toml").write_text(MADE + one["data"]["tocsin.toml"].strip("\n") + "\n")

@@ -308,7 +308,7 @@ def test_what_is_made_of_the_chart_and_of_the_settings_is_what_lies_there(tmp_pa
     command = [sys.executable, str(ROOT / ".ci" / "chart.py"), helm(), str(tmp_path)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    made = [path for path in (tmp_path / "deploy").rglob("*") if path.is_file()]
+    made = [*(path for path in (tmp_path / "deploy").rglob("*") if path.is_file()), tmp_path / "docs" / "helm.md"]
     other = [
         str(one.relative_to(tmp_path))
         for one in made
