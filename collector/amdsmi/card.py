@@ -56,6 +56,8 @@ def identify(library: AmdSmi, card: int, node: NodeIdentity) -> Gpu:
     labels = {VENDOR: AMD}
     if (layout := _text(_or_none(library, card, "amdsmi_get_gpu_compute_partition"))) and layout != "SPX":
         labels["compute_partition"] = layout
+    if (layout := _text(_or_none(library, card, "amdsmi_get_gpu_memory_partition"))) and layout != "NPS1":
+        labels["memory_partition"] = layout
     if driver := _text(_dict(library, card, "amdsmi_get_gpu_driver_info").get("driver_version")):
         labels["driver_version"] = driver
     gpu = node.gpu(

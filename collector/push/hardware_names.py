@@ -41,6 +41,8 @@ HARDWARE: Mapping[str, HardwareName] = {
     "gpu_utilization_ratio": HardwareName("hw.gpu.utilization", "1", {"hw.gpu.task": "general"}),
     "gpu_encoder_utilization_ratio": HardwareName("hw.gpu.utilization", "1", {"hw.gpu.task": "encoder"}),
     "gpu_decoder_utilization_ratio": HardwareName("hw.gpu.utilization", "1", {"hw.gpu.task": "decoder"}),
+    "gpu_pcie_receive_bytes_total": HardwareName("hw.gpu.io", "By", {"network.io.direction": "receive"}),
+    "gpu_pcie_transmit_bytes_total": HardwareName("hw.gpu.io", "By", {"network.io.direction": "transmit"}),
     "gpu_power_watts": HardwareName("hw.power", "W"),
     "gpu_energy_joules_total": HardwareName("hw.energy", "J"),
     "gpu_temperature_celsius": HardwareName("hw.temperature", "Cel", sensor="gpu"),

@@ -44,6 +44,7 @@ def mi300x(number: int) -> Answers:
         "amdsmi_get_gpu_device_bdf": f"0000:{0x1B + 16 * number:02x}:00.0",
         "amdsmi_get_gpu_kfd_info": {"kfd_id": 1234 + number, "node_id": 2 + number, "current_partition_id": 0},
         "amdsmi_get_gpu_compute_partition": "SPX",
+        "amdsmi_get_gpu_memory_partition": "NPS1",
         "amdsmi_get_gpu_driver_info": {"driver_name": "amdgpu", "driver_version": "6.14.14"},
         "amdsmi_get_power_info": {
             "socket_power": 612,
