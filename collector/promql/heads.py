@@ -49,6 +49,7 @@ class SeriesHeads:
             most = f"at most {_MAX_NAMES}"
             raise InputError("promql.mapping_file", len(self._by_name), "maps too many metrics", most)
         self._labels = _SiteLabels(settings)
+        self._of_prefix: dict[str, Exporter | None] = {}
 
     def reads(self, metric: str) -> bool:
         """Whether any of the exporters makes something of the metric."""
@@ -69,7 +70,11 @@ class SeriesHeads:
     def _exporter(self, name: str) -> Exporter | None:
         if (named := self._by_name.get(name)) is not None:
             return named
-        return next((one for one in self._by_prefix if name.startswith(one.prefixes)), None)
+        if name not in self._of_prefix:
+            if len(self._of_prefix) > _MAX_NAMES:
+                self._of_prefix.clear()
+            self._of_prefix[name] = next((one for one in self._by_prefix if name.startswith(one.prefixes)), None)
+        return self._of_prefix[name]
 
 
 class _SiteLabels:
