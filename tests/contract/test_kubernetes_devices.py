@@ -14,6 +14,7 @@ from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.actions.kubernetes.devices import GPU_NOTE, DeviceName, Effect, RuleNote, rule_body, rule_name
 from tocsin.actions.kubernetes.release import release_all
+from tocsin.actions.kubernetes.single_gpu import DeviceVersions, versions_in
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.decision import Decision, Ruling
@@ -162,19 +163,37 @@ def test_a_gpu_that_no_slice_has_and_a_server_that_refuses_effect_none_fall_back
 
 
 @pytest.mark.parametrize(
-    ("flavor", "objects", "rules"),
-    [("", "v1", "v1beta2"), ("emulated133", "v1beta2", "v1alpha3"), ("emulated135", "v1", "v1alpha3")],
+    ("flavor", "promoted", "objects", "rules"),
+    [
+        ("", "", "v1", "v1beta2"),
+        ("", "v1", "v1", "v1"),
+        ("emulated133", "", "v1beta2", "v1alpha3"),
+        ("emulated134", "", "v1", "v1alpha3"),
+        ("emulated135", "", "v1", "v1alpha3"),
+    ],
 )
 def test_each_server_is_asked_in_versions_that_it_serves(
-    site: Site, clock: ManualClock, flavor: str, objects: str, rules: str
+    site: Site, clock: ManualClock, flavor: str, promoted: str, objects: str, rules: str
 ) -> None:
-    _double(site).flavor = flavor
+    double = _double(site)
+    double.flavor, double.promoted = flavor, frozenset({promoted})
+    assert versions_in(Cluster(DirectDoor(double)).device_versions()) == DeviceVersions(objects, rules)
     result = _run(site.executor(clock, device_rules="NoSchedule"), _decision(), clock)
     assert result.detail == "GPU-5 (n1/gpu-5) is out, and no pod holds it"
     paths = {
-        one.path.split("/")[3] + " " + one.plural for one in _double(site).served if one.path.startswith(GROUP + "/v")
+        one.path.split("/")[3] + " " + one.plural for one in double.served if one.path.startswith(GROUP + "/v")
     }
-    assert paths >= {f"{objects} resourceslices", f"{objects} resourceclaims", f"{rules} devicetaintrules"}
+    wanted = {f"{objects} resourceslices", f"{objects} resourceclaims", f"{rules} devicetaintrules"}
+    assert {one for one in paths if not one.endswith(" ")} == wanted
+
+
+def test_a_version_without_what_is_needed_is_passed_over() -> None:
+    objects, rules = frozenset({"resourceslices", "resourceclaims"}), frozenset({"devicetaintrules"})
+    served = {"v1": objects | rules, "v1beta2": objects | rules, "v1beta1": objects, "v1alpha3": rules}
+    assert versions_in(served) == DeviceVersions("v1", "v1")
+    assert versions_in(served | {"v1": frozenset({"resourceslices"})}) == DeviceVersions("v1beta2", "v1beta2")
+    assert versions_in({"v1beta1": objects, "v1alpha3": rules}) == DeviceVersions("v1beta1", "v1alpha3")
+    assert versions_in({"v2": objects | rules}) == DeviceVersions("", "") == versions_in({})
 
 
 def test_an_eviction_waits_for_budgets_and_then_spares_the_other_seven(site: Site, clock: ManualClock) -> None:

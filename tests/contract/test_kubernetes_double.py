@@ -294,7 +294,7 @@ def devices() -> DeviceDouble:
     return DeviceDouble()
 
 
-@pytest.mark.parametrize("flavor", ["", "default136", "gateonly136", "emulated133", "emulated135"])
+@pytest.mark.parametrize("flavor", ["", "default136", "gateonly136", "emulated133", "emulated134", "emulated135"])
 def test_each_kind_of_server_serves_what_it_was_recorded_with(devices: DeviceDouble, flavor: str) -> None:
     devices.flavor = flavor
     prefix = "_".join(filter(None, ("dra", flavor, "discovery_")))
@@ -302,6 +302,14 @@ def test_each_kind_of_server_serves_what_it_was_recorded_with(devices: DeviceDou
     assert len(names) >= 2
     for name in names:
         _same(_ask(devices, name), name)
+
+
+def test_a_server_of_1_34_takes_rules_in_the_version_that_lists_them_alone(devices: DeviceDouble) -> None:
+    devices.flavor = "emulated134"
+    taken = _ask(devices, "dra_emulated134_rule_create_v1alpha3")
+    wanted = exchanges()["dra_emulated134_rule_create_v1alpha3"]["response"]
+    assert (taken.status, taken.body["apiVersion"]) == (wanted["status"], wanted["body"]["apiVersion"])
+    _same(_ask(devices, "dra_emulated134_rule_create_v1beta2"), "dra_emulated134_rule_create_v1beta2")
 
 
 @pytest.mark.parametrize(

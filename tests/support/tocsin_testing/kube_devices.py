@@ -20,10 +20,13 @@ _SELECTOR = frozenset({"driver", "pool", "device"})
 @dataclass
 class DeviceDouble(KubeDouble):
     """`flavor` names the recordings of what is served: empty with every version on, ``default136``, ``gateonly136``,
-    ``emulated133`` or ``emulated135``. The controller of device taints acts while it `follows`."""
+    ``emulated133``, ``emulated134`` or ``emulated135``. `promoted` are versions of the group that serve rules as
+    well, as a later release will: of this nothing is recorded. The controller of device taints acts while it
+    `follows`."""
 
     flavor: str = ""
     follows: bool = True
+    promoted: frozenset[str] = frozenset()
 
     def publish(self, node: str, gpus: list[str], first: int = 0) -> None:
         """The slice of `node` as the driver publishes it, in the recorded shape; devices count from `first`."""
@@ -67,7 +70,11 @@ class DeviceDouble(KubeDouble):
 
     def _discovery(self, version: str) -> Answer:
         name = "_".join(filter(None, ("dra", self.flavor, "discovery", version)))
-        return recorded(name) if name in exchanges() else recorded("path_404_plain")
+        answer = recorded(name) if name in exchanges() else recorded("path_404_plain")
+        if version in self.promoted:
+            rules = recorded("dra_discovery_v1beta2").body["resources"]
+            answer.body["resources"] += [one for one in rules if one["kind"] == "DeviceTaintRule"]
+        return answer
 
     def _rule(self, asked: Asked, version: str) -> Answer:
         if asked.method in {"POST", "PATCH"}:
