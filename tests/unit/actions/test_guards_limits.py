@@ -8,6 +8,7 @@ import pytest
 
 from tocsin.actions.guards.maintenance import is_open, next_start
 from tocsin.actions.loop.decide import decide
+from tocsin.actions.model.catalogue import ACTIONS, DISRUPTIVE, Scope
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.scope import taken_out
 from tocsin.actions.planning.foresight import Foresight
@@ -209,6 +210,38 @@ def test_host_limit() -> None:
     world.step()
     assert len(world.executor.done) == 1
     assert "host node-0" in _held(world, "max_per_host")[0].reason
+
+
+def test_keeping_work_off_one_gpu_takes_that_gpu_out_and_its_host_s_others_not() -> None:
+    spec = ACTIONS[ActionKind.CORDON_GPU]
+    assert (spec.scope, spec.disruptive, spec.lasting) == (Scope.SUBJECT, True, True)
+    assert (spec.inverse, spec.recovery) == (ActionKind.UNCORDON_GPU, False)
+    back = ACTIONS[ActionKind.UNCORDON_GPU]
+    assert (back.scope, back.recovery) == (Scope.NOTHING, True)
+    assert ActionKind.CORDON_GPU in DISRUPTIVE
+    assert ActionKind.UNCORDON_GPU not in DISRUPTIVE
+
+
+@pytest.mark.parametrize(
+    ("limits", "guard", "done", "said"),
+    [
+        ({"max_concurrent": 1}, "max_concurrent", 1, "1 under action already, at most 1 at once"),
+        ({"max_per_host": 1}, "max_per_host", 2, " has 1 under action already, at most 1"),
+        ({"max_per_rack": 2}, "max_per_rack", 2, "rack rack-0 has 2 under action already, at most 2"),
+        ({"max_concurrent_ratio": 0.25}, "max_share", 2, "3 of 8 managed GPUs would be out of service, at most 2"),
+        ({"min_available_ratio": 0.75}, "capacity", 2, "pool default would keep 5 of 8 GPUs in service, at least 6"),
+    ],
+)
+def test_keeping_work_off_single_gpus_is_held_by_each_limit(
+    limits: dict[str, float], guard: str, done: int, said: str
+) -> None:
+    world = World(settings(limits=limits), fleet(hosts=2, per_host=4))
+    for uuid in ("GPU-0-0", "GPU-0-1", "GPU-1-0", "GPU-1-1"):
+        world.break_gpu(uuid, action=ActionKind.CORDON_GPU)
+    for _ in range(3):
+        world.step()
+    assert [key.split("|")[2] for key in world.executor.done] == ["cordon_gpu"] * done
+    assert said in _held(world, guard)[0].reason
 
 
 def test_rack_limit() -> None:
