@@ -19,7 +19,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, SECOND, ManualClock
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.queries.foreign_alerts import KEPT_MS, MAX_KEPT, ForeignAlerts
+from tocsin.queries.foreign_alerts import KEPT_MS, MAX_KEPT, MOST_OF_HOST, ForeignAlerts
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
 from tocsin_testing.builders import T0
@@ -129,7 +129,25 @@ def test_a_bad_alert_costs_no_good_one(site: Site) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    alerts = ForeignAlerts(lambda: [Reading(GPUS[0], T0, {})])
+    hosts = [f"node-{n}" for n in range(MAX_KEPT // MOST_OF_HOST + 1)]
+    alerts = ForeignAlerts(lambda: [Reading(Gpu(f"GPU-{host}", host, index=1), T0, {}) for host in hosts])
     good = webhook("firing")["alerts"][0]
-    outcomes = alerts.take([{**good, "fingerprint": str(n)} for n in range(MAX_KEPT + 3)], lambda _h, _g: "", T0)
-    assert outcomes == {"firing": MAX_KEPT, "full": 3}
+
+    def told(first: int, count: int, status: str = "firing") -> list[dict[str, Any]]:
+        return [
+            {
+                **good,
+                "status": status,
+                "fingerprint": str(n),
+                "labels": {"alertname": "A", "node": hosts[n % len(hosts)]},
+            }
+            for n in range(first, first + count)
+        ]
+
+    def take(*numbers: int, status: str = "firing") -> dict[str, int]:
+        return alerts.take(told(*numbers, status=status), lambda _h, _g: "", T0)
+
+    assert take(0, MAX_KEPT + 3) == {"firing": MAX_KEPT, "full": 3}
+    assert take(0, 3) == {"firing": 3}, "they are there already"
+    assert take(5, 2, status="resolved") == {"resolved": 2}
+    assert take(MAX_KEPT, 3) == {"firing": 2, "full": 1}

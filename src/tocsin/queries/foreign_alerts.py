@@ -26,6 +26,8 @@ from tocsin.domain.reading import Reading
 from tocsin.queries.cards import MadeCard
 
 MAX_KEPT = 5_000
+MOST_OF_HOST = 200
+"""Alerts of one host, so that what one node says leaves room for the others (own choice)."""
 KEPT_MS = 12 * HOUR
 """An alert that was not told again for this long is over: three of Alertmanager's usual intervals of repetition."""
 SHOWN = 5
@@ -50,6 +52,15 @@ class _Alert:
     labels: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """Where the GPUs are: UUID by host and index, host by UUID, and the hosts."""
+
+    places: Mapping[tuple[str, str], str]
+    host_of: Mapping[str, str]
+    hosts: frozenset[str]
+
+
 class ForeignAlerts:
     """What fires by the last word on it; safe to use from several threads."""
 
@@ -60,50 +71,55 @@ class ForeignAlerts:
         self._silences = silences
         self._lock = threading.Lock()
         self._kept: dict[str, _Alert] = {}
+        self._of_host = Counter[str]()
 
     def take(self, alerts: Sequence[JsonValue], admits: Admits, now_ms: int) -> Counter[str]:
         """Take alerts in; how many there were by outcome: firing, resolved, malformed, unknown_place, refused, full."""
         outcomes: Counter[str] = Counter()
         places = {(one.gpu.host, str(one.gpu.index)): one.gpu.uuid for one in self._latest() if not one.gpu.is_mig}
         hosts = {one.gpu.uuid: one.gpu.host for one in self._latest()}
+        fleet = _Fleet(places, hosts, frozenset(hosts.values()))
         with self._lock:
             self._kept = {name: one for name, one in self._kept.items() if now_ms - one.told_ms < KEPT_MS}
+            self._of_host = Counter(one.host for one in self._kept.values())
             for found in alerts:
-                outcomes[self._one(found, admits, places, hosts, now_ms)] += 1
+                outcomes[self._one(found, admits, fleet, now_ms)] += 1
         return outcomes
 
-    def _one(
-        self,
-        found: JsonValue,
-        admits: Admits,
-        places: dict[tuple[str, str], str],
-        hosts: dict[str, str],
-        now_ms: int,
-    ) -> str:
+    def _one(self, found: JsonValue, admits: Admits, fleet: _Fleet, now_ms: int) -> str:
         try:
             alert = ForeignAlert.model_validate(found)
         except ValidationError:
             return "malformed"
         labels = LineLabels(alert.labels)
         uuid = labels.first(*_UUID)
-        host = hosts.get(uuid) or labels.first("host") or host_of(labels)
-        uuid = uuid if uuid in hosts else places.get((host, labels.first("gpu", "gpu_index")), "")
-        if host not in hosts.values():
+        host = fleet.host_of.get(uuid) or labels.first("host") or host_of(labels)
+        uuid = uuid if uuid in fleet.host_of else fleet.places.get((host, labels.first("gpu", "gpu_index")), "")
+        if host not in fleet.hosts:
             return "unknown_place"
-        if admits(host, [uuid] if uuid else []):
+        before = self._kept.get(alert.fingerprint)
+        # A fingerprint is no secret: whose alert it was counts as well, or any node could end the alerts of others.
+        places_of = [(host, uuid), *([] if before is None else [(before.host, before.gpu)])]
+        if any(admits(one, [gpu] if gpu else []) for one, gpu in places_of):
             return "refused"
         if alert.status == "resolved":
-            self._kept.pop(alert.fingerprint, None)
+            self._drop(alert.fingerprint)
             return "resolved"
-        if len(self._kept) >= MAX_KEPT and alert.fingerprint not in self._kept:
+        if (before is None or before.host != host) and not self._has_room(alert.fingerprint, host):
             return "full"
-        said = LineLabels(alert.annotations).first(*_SUMMARY) or ", ".join(f"{k}={v}" for k, v in alert.labels.items())
-        name = labels.first("alertname") or "alert"
-        since = _instant(alert.starts_at)
-        short = sum(len(key) + len(value) for key, value in alert.labels.items()) <= _LABEL_CHARACTERS
-        kept = alert.labels if short else {}
-        self._kept[alert.fingerprint] = _Alert(name[:100], said[:_SUMMARY_CHARACTERS], host, uuid, since, now_ms, kept)
+        self._drop(alert.fingerprint)
+        self._of_host[host] += 1
+        self._kept[alert.fingerprint] = _kept_of(alert, labels, host, uuid, now_ms)
         return "firing"
+
+    def _has_room(self, fingerprint: str, host: str) -> bool:
+        whole = len(self._kept) < MAX_KEPT or fingerprint in self._kept
+        return whole and self._of_host[host] < MOST_OF_HOST
+
+    def _drop(self, fingerprint: str) -> None:
+        gone = self._kept.pop(fingerprint, None)
+        if gone is not None:
+            self._of_host[gone.host] -= 1
 
     def on(self, made: Sequence[MadeCard], now_ms: int) -> list[MadeCard]:
         """`made` with what fires, and is not silenced, at the place of each card that is open."""
@@ -117,6 +133,14 @@ class ForeignAlerts:
             return not alert.labels or silences.over_alert(alert.labels, now_ms) is None
 
         return [replace(one, card=_with(one, firing, heard)) if _is_open(one) else one for one in made]
+
+
+def _kept_of(alert: ForeignAlert, labels: LineLabels, host: str, gpu: str, now_ms: int) -> _Alert:
+    said = LineLabels(alert.annotations).first(*_SUMMARY) or ", ".join(f"{k}={v}" for k, v in alert.labels.items())
+    name = labels.first("alertname") or "alert"
+    since = _instant(alert.starts_at)
+    short = sum(len(key) + len(value) for key, value in alert.labels.items()) <= _LABEL_CHARACTERS
+    return _Alert(name[:100], said[:_SUMMARY_CHARACTERS], host, gpu, since, now_ms, alert.labels if short else {})
 
 
 def _is_open(made: MadeCard) -> bool:
