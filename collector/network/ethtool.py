@@ -45,12 +45,12 @@ def statistics(interface: str) -> dict[str, int]:
 
 
 def _statistics(door: socket.socket, interface: str) -> dict[str, int]:
-    told = _ask(door, interface, struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _STATISTICS, 0))
+    told = _ask(door, interface, struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _STATISTICS, 0), 0)
     mask, count = struct.unpack_from("=QI", told, 8)
     if not mask or not 0 < count <= MOST_STATISTICS:
         return {}
-    names = _ask(door, interface, struct.pack("=III", _GSTRINGS, _STATISTICS, count) + bytes(_NAME_BYTES * count))
-    values = _ask(door, interface, struct.pack("=II", _GSTATS, count) + bytes(8 * count))
+    names = _ask(door, interface, struct.pack("=III", _GSTRINGS, _STATISTICS, count), _NAME_BYTES)
+    values = _ask(door, interface, struct.pack("=II", _GSTATS, count), 8)
     # Between the three the driver may have come to count more or fewer; it says how many it wrote.
     count = min(count, struct.unpack_from("=I", names, 8)[0], struct.unpack_from("=I", values, 4)[0])
     words = (names[12 + _NAME_BYTES * i :][:_NAME_BYTES].split(b"\0", 1)[0] for i in range(count))
@@ -58,8 +58,13 @@ def _statistics(door: socket.socket, interface: str) -> dict[str, int]:
     return dict(zip(keys, struct.unpack_from(f"={count}Q", values, 8), strict=True))
 
 
-def _ask(door: socket.socket, interface: str, question: bytes) -> bytes:
-    buffer = ctypes.create_string_buffer(question, len(question))
+def _ask(door: socket.socket, interface: str, question: bytes, width: int) -> bytes:
+    """The answer, in `width` bytes a counter.
+
+    There is room for as many as are ever looked at: kernels write all that the driver counts by now, whatever number
+    the question has.
+    """
+    buffer = ctypes.create_string_buffer(question, len(question) + width * MOST_STATISTICS)
     request = struct.pack("@16sP16x", interface.encode()[:15], ctypes.addressof(buffer))
     fcntl.ioctl(door, _SIOCETHTOOL, request)
     return buffer.raw
