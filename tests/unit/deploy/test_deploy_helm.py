@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,13 @@ MATRIX: dict[str, Json] = {
     },
     "no rights": {"rbac": {"create": False}},
     "shared token": {"tokens": {"shared": True}},
+    "desks": {
+        "fullnameOverride": "tocsin",
+        "networkPolicy": {"enabled": True, "brainFromIngress": True, "ingressNamespace": "edge"},
+    },
 }  # fmt: skip
+NAMED = {"everything": "fleet-a", "desks": "fleet-b"}
+"""Rows whose release has a name that is no word of the chart; the others are `tocsin`."""
 
 
 @pytest.fixture(scope="module")
@@ -94,21 +101,55 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rendered]:
     for name, values in MATRIX.items():
         path = folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(values))
-        found[name] = template(path, namespace="gpus")
+        found[name] = template(path, NAMED.get(name, "tocsin"), namespace="gpus")
     return found
 
 
 def test_every_object_is_valid_in_each_release_and_carries_the_labels_of_its_own(matrix: dict[str, Rendered]) -> None:
-    every = {json.dumps(one, sort_keys=True): one for rendered in matrix.values() for one in rendered.documents}
-    for document in every.values():
+    every = {
+        (NAMED.get(name, "tocsin"), json.dumps(one, sort_keys=True)): one
+        for name, rendered in matrix.items()
+        for one in rendered.documents
+    }
+    for (release, _), document in every.items():
         validate(document, RELEASES)
         labels = {name.split("/")[-1]: value for name, value in document["metadata"]["labels"].items()}
         assert labels.keys() >= {"name", "component"}
         assert (labels["instance"], labels["version"], labels["managed-by"], labels["part-of"]) == (
-            "tocsin", __version__, "Helm", "tocsin",
-        )  # fmt: skip
+            release, __version__, "Helm", "tocsin",
+        ), document  # fmt: skip
     kinds = {one["kind"] for one in every.values()}
     assert kinds >= {"Namespace", "NetworkPolicy", "ServiceMonitor", "PrometheusRule", "PodDisruptionBudget"}
+    other = {one["kind"] for (release, _), one in every.items() if release != "tocsin"}
+    assert other == kinds, "each kind of object stands in a release of another name too"
+
+
+def test_pods_and_selectors_are_of_their_own_release_too(matrix: dict[str, Rendered]) -> None:
+    for name, release in NAMED.items():
+        found = [*_instances(list(matrix[name].documents))]
+        assert set(found) == {release}
+        pods = [one["spec"]["template"]["metadata"]["labels"] for one in matrix[name].of(*WORKLOADS)]
+        assert [one["app.kubernetes.io/instance"] for one in pods] == [release] * 3
+
+
+def _instances(value: object) -> Iterator[str]:
+    """Every release that is named in labels or selectors, however deep."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _instances(one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from [one] if key == "app.kubernetes.io/instance" else _instances(one)
+
+
+def test_ticket_systems_reach_the_brain_by_the_ingress_where_that_is_asked_for(matrix: dict[str, Rendered]) -> None:
+    edge = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "edge"}}}
+    (rule,) = matrix["desks"].named("NetworkPolicy", "tocsin-brain")["spec"]["ingress"]
+    assert edge in rule["from"]
+    assert rule["ports"] == [{"port": 8470, "protocol": "TCP"}]
+    (unasked,) = matrix["acts"].named("NetworkPolicy", "tocsin-brain")["spec"]["ingress"]
+    assert len(rule["from"]) == len(unasked["from"]) + 1
+    assert "ingress" not in json.dumps(unasked["from"])
 
 
 def test_helm_has_nothing_against_the_chart() -> None:
