@@ -14,7 +14,7 @@ from tocsin.actions.kubernetes import patches
 from tocsin.actions.kubernetes.api import CHECKPOINT_DONE, Json, KubeError, KubeNode
 from tocsin.actions.kubernetes.cluster import HORIZONTAL, SCALED_OBJECT, Cluster, again_on
 from tocsin.actions.kubernetes.drain import Drainer, DrainProgress, DrainTask, ask_for_checkpoint
-from tocsin.actions.kubernetes.release import own_conditions
+from tocsin.actions.kubernetes.release import REASON, own_conditions
 from tocsin.actions.kubernetes.rights import WorkloadResource, resource_of
 from tocsin.actions.kubernetes.single_gpu import SingleGpu
 from tocsin.actions.model.executor import ExecutionResult, went
@@ -439,7 +439,7 @@ class KubernetesActions:
         kind = self._settings.node_condition
         if not kind:
             return ""
-        reason = "GivenBack" if healthy else f"Tocsin{decision.action.value.title().replace('_', '')}"
+        reason = "GivenBack" if healthy else f"{REASON}{decision.action.value.title().replace('_', '')}"
         at = to_iso(self._clock.now_ms())[:19] + "Z"
         try:
             body = patches.condition(
@@ -465,9 +465,11 @@ class KubernetesActions:
         at = to_iso(self._clock.now_ms())[:19] + "Z"
         try:
             node = self._cluster.node(host)
-            if node.condition(kind) and kind not in own_conditions(node, ""):
+            if node.condition(kind) and kind not in own_conditions(node, shared={kind}):
                 return f" (condition {kind} is kept by others: left as is)"
-            body = patches.condition(node, kind, status="False", reason="TocsinDrain", message=decision.sentence, at=at)
+            body = patches.condition(
+                node, kind, status="False", reason=f"{REASON}Drain", message=decision.sentence, at=at
+            )
             if body is not None:
                 self._cluster.set_condition(host, body)
         except KubeError as error:
@@ -478,5 +480,5 @@ class KubernetesActions:
     def _no_more_repair(self, node: KubeNode) -> None:
         """Take that condition away where it is Tocsin's: first of all, so that what fails after it is tried again."""
         kind = self._settings.repair_condition
-        if kind and kind in own_conditions(node, ""):
+        if kind and kind in own_conditions(node, shared={kind}):
             self._cluster.remove_conditions(node.name, [kind])

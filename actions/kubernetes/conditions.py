@@ -67,7 +67,7 @@ class OthersWord:
 
 def word_of_others(node: KubeNode, own: frozenset[str] = frozenset()) -> OthersWord:
     """What others say of `node`; `own` are types that Tocsin writes, for servers that tell no writers."""
-    ours = {kind for each in ("", *own) for kind in own_conditions(node, each)}
+    ours = own_conditions(node, shared=own)
     bad: dict[About, dict[str, str]] = {about: {} for about in About}
     good = set()
     for condition in node.conditions:

@@ -6,7 +6,7 @@ may have been renamed since, and another tool may use the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.actions.kubernetes import mig_label, patches
@@ -23,9 +23,12 @@ from tocsin.actions.kubernetes.patches import (
     OWNER,
     UNCORDONS_ENDED,
 )
+from tocsin.actions.kubernetes.signs import FAULT_CONDITION
 from tocsin.actions.kubernetes.single_gpu import DeviceVersions, versions_in
 from tocsin.domain.grouping import grouped
 
+REASON = "Tocsin"
+"""What the reason of a condition begins with while Tocsin has its node out of service."""
 _NOTES = (patches.CORDON_REASON, patches.CORDON_KEY, patches.CORDON_AT, patches.AVOID_UNTIL, patches.AVOID_KEY)
 _MEMORY = (CORDONS_ENDED, UNCORDONS_ENDED, KEYS_RUN, GPUS_RUN)
 """Annotations that keep a brain from doing again what has ended."""
@@ -43,12 +46,13 @@ class Released:
     waits: tuple[str, ...] = ()
 
 
-def release_all(cluster: Cluster, *, condition: str = "", forget: bool = False) -> Iterator[Released]:
+def release_all(cluster: Cluster, *, condition: str = "", repair: str = "", forget: bool = False) -> Iterator[Released]:
     """Take back all of it, node by node; nodes without anything of Tocsin's are passed over.
 
-    `condition` is the type that settings name, for servers that tell no writers. With `forget` the ids of ended
-    decisions go too. A node that refuses does not keep the others from it, and neither do rules of devices that may not
-    be read: those are told of at the end. Raises KubeError where the server gives no service at all.
+    `condition` and `repair` are the types that settings name, the second one of others as well, for servers that tell
+    no writers. With `forget` the ids of ended decisions go too. A node that refuses does not keep the others from it,
+    and neither do rules of devices that may not be read: those are told of at the end. Raises KubeError where the
+    server gives no service at all.
     """
     rules: dict[str, tuple[Rule, ...]] = {}
     versions, refusal = DeviceVersions(), ""
@@ -59,7 +63,7 @@ def release_all(cluster: Cluster, *, condition: str = "", forget: bool = False) 
         rules = grouped((one.device.pool, one) for one in found)
     except KubeError as error:
         refusal = str(error)
-    work = _Work(cluster, versions.objects, condition, forget)
+    work = _Work(cluster, versions.objects, {condition, FAULT_CONDITION} - {""}, {repair} - {""}, forget)
     for node in nodes:
         marks = work.release(node)
         taken = _take_rules(cluster, versions.rules, rules.pop(node.name, ()))
@@ -122,7 +126,8 @@ class _Work:
 
     cluster: Cluster
     objects: str
-    condition: str
+    own: Collection[str]
+    shared: Collection[str]
     forget: bool
     _by_claim: frozenset[str] | None = None
 
@@ -141,7 +146,7 @@ class _Work:
             holders += self._holders(listed)
             if change(listed) is not None and self.cluster.change_node(listed.name, change):
                 taken += seen[0].marks
-            kinds = own_conditions(listed, self.condition)
+            kinds = own_conditions(listed, own=self.own, shared=self.shared)
             if kinds:
                 self.cluster.remove_conditions(listed.name, kinds)
                 taken += [f"condition {kind}" for kind in kinds]
@@ -180,11 +185,19 @@ def taking_back(node: KubeNode, mig: MigReturn, *, forget: bool) -> Json | None:
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
 
 
-def own_conditions(node: KubeNode, condition: str) -> list[str]:
-    """Types of the conditions that Tocsin alone has written; `condition` too where the server tells no writer of it."""
-    writers = node.condition_writers
-    present = [str(each.get("type", "")) for each in node.conditions]
-    return [kind for kind in present if writers.get(kind, {OWNER} if kind == condition else set()) == {OWNER}]
+def own_conditions(node: KubeNode, *, own: Collection[str] = (), shared: Collection[str] = ()) -> list[str]:
+    """Types of the conditions that Tocsin alone has written.
+
+    Where the server tells no writer of one, those of `own` too, and of `shared`, which others keep as well, what has a
+    reason of Tocsin's.
+    """
+    writers, found = node.condition_writers, list[str]()
+    for each in node.conditions:
+        kind = str(each.get("type", ""))
+        marked = kind in shared and str(each.get("reason", "")).startswith(REASON)
+        if writers.get(kind, {OWNER} if kind in own or marked else set()) == {OWNER}:
+            found.append(kind)
+    return found
 
 
 def _labels(node: KubeNode) -> list[str]:

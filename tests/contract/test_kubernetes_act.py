@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from pydantic import SecretStr
 
 from tocsin.actions.kubernetes.api import KubeError
+from tocsin.actions.kubernetes.cluster import Cluster
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.cli import act
@@ -28,7 +29,7 @@ from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService
-from tocsin_testing.kube_site import SITES, Site, open_site, write_kubeconfig
+from tocsin_testing.kube_site import SITES, DirectDoor, Site, open_site, write_kubeconfig
 from tocsin_testing.servers import free_port
 
 
@@ -214,6 +215,25 @@ def test_all_that_it_set_in_the_cluster_is_taken_back_on_record(
     begun, ended = [one.payload for one in _own(tmp_path)[began : began + 2]]
     assert (begun["action"], begun["subject"]["kind"], begun["reason"]) == ("release_all", "fleet", "removed")
     assert (ended["status"], ended["detail"]) == ("succeeded", "ok: 2 nodes released")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_conditions_that_settings_name_are_taken_back_also_where_no_writer_is_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    if site.double is None:
+        pytest.skip("a real server tells who writes")
+    monkeypatch.setenv("TOCSIN_KUBERNETES__NODE_CONDITION", "GpuFit")
+    monkeypatch.setenv("TOCSIN_KUBERNETES__REPAIR_CONDITION", "AcceleratedHardwareReady")
+    node, cluster = site.node(), Cluster(DirectDoor(site.double))
+    before = cluster.node(node).conditions
+    for kind in ("GpuFit", "AcceleratedHardwareReady", "TocsinGpuFault"):
+        cluster.set_condition(node, {"type": kind, "status": "False", "reason": "TocsinDrain"})
+    if not told:
+        site.double.forget_writers()
+    taken = "condition TocsinGpuFault, condition AcceleratedHardwareReady, condition GpuFit"
+    assert _release(site, "--all", "--yes") == (0, f"{node}: took back {taken}\nok: 1 nodes released\n")
+    assert cluster.node(node).conditions == before
 
 
 def test_a_layout_that_has_to_stay_is_said_by_the_exit_code(site: Site) -> None:

@@ -180,9 +180,7 @@ def test_each_server_is_asked_in_versions_that_it_serves(
     assert versions_in(Cluster(DirectDoor(double)).device_versions()) == DeviceVersions(objects, rules)
     result = _run(site.executor(clock, device_rules="NoSchedule"), _decision(), clock)
     assert result.detail == "GPU-5 (n1/gpu-5) is out, and no pod holds it"
-    paths = {
-        one.path.split("/")[3] + " " + one.plural for one in double.served if one.path.startswith(GROUP + "/v")
-    }
+    paths = {one.path.split("/")[3] + " " + one.plural for one in double.served if one.path.startswith(GROUP + "/v")}
     wanted = {f"{objects} resourceslices", f"{objects} resourceclaims", f"{rules} devicetaintrules"}
     assert {one for one in paths if not one.endswith(" ")} == wanted
 

@@ -256,6 +256,25 @@ def test_the_provider_is_asked_to_repair_what_a_rule_has_drained(site: Site, clo
     assert _repair(site, nodes["back"]) == "", "a node that a person gave back is not to be replaced"
 
 
+def test_where_no_writer_is_told_the_node_is_given_back_without_a_repair_and_another_s_word_stays(
+    site: Site, clock: ManualClock
+) -> None:
+    if site.double is None:
+        pytest.skip("a real server tells who writes")
+    executor = site.executor(clock, repair_condition="AcceleratedHardwareReady")
+    ours, theirs = site.node("ours"), site.node("theirs")
+    word = {"type": "AcceleratedHardwareReady", "status": "False", "reason": "XIDErrorFound"}
+    path = f"/api/v1/nodes/{theirs}/status"
+    site.door.ask("PATCH", path, body={"status": {"conditions": [word]}}, content_type=STRATEGIC)
+    for node in (ours, theirs):
+        site.double.forget_writers()
+        assert executor.execute(decide(ActionKind.DRAIN, node, key=node)).ok
+        assert _repair(site, node) == "False"
+        site.double.forget_writers()
+        assert executor.execute(decide(ActionKind.UNCORDON, node, key=node)).ok
+    assert (_repair(site, ours), _repair(site, theirs)) == ("", "False")
+
+
 def _repair(site: Site, node: str) -> str:
     conditions = site.find_node(node)["status"]["conditions"]
     return next((each["status"] for each in conditions if each["type"] == "AcceleratedHardwareReady"), "")

@@ -120,7 +120,10 @@ def _kubernetes_site(person: Person, forget: bool) -> _Site:
     from tocsin.actions.kubernetes.release import release_all
 
     client, cluster, _ = person.open()
-    take_back = partial(release_all, cluster, condition=person.settings.node_condition, forget=forget)
+    said = person.settings
+    take_back = partial(
+        release_all, cluster, condition=said.node_condition, repair=said.repair_condition, forget=forget
+    )
     return _Site(client.server, take_back, client.close)
 
 

@@ -96,6 +96,11 @@ class KubeDouble:
         """What was asked to be changed, in order."""
         return [each for each in self.served if each.method != "GET" and each.plural not in _REVIEWS]
 
+    def forget_writers(self) -> None:
+        """As if a server in between told no writers of what is on the nodes by now."""
+        for node in self.state.every("nodes"):
+            node["metadata"].pop("managedFields", None)
+
     def _handle(self, request: Request) -> Response:
         raw = request.get_data(as_text=True)
         try:

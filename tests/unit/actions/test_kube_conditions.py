@@ -66,6 +66,8 @@ def test_what_tocsin_wrote_is_no_evidence_unless_another_writes_it_too() -> None
     assert word_of_others(_node(asked, writer="tocsin")).bad[About.GPU] == {}
     assert word_of_others(_node(asked, writer=""), frozenset({"AcceleratedHardwareReady"})).bad[About.GPU] == {}
     assert word_of_others(_node(asked, writer="eks-node-monitoring-agent")).bad[About.GPU]
+    theirs = _condition("AcceleratedHardwareReady", "False", "XIDErrorFound")
+    assert word_of_others(_node(theirs, writer=""), frozenset({"AcceleratedHardwareReady"})).bad[About.GPU]
     assert word_of_others(_node(asked, writer="")).bad[About.GPU], "nobody is told to have written it"
 
 

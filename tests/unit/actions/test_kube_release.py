@@ -18,6 +18,7 @@ KEY = "00112233aabbccdd"
 FOREIGN = {"key": "example.com/maintenance", "value": "x", "effect": "NoSchedule"}
 NPD = {"type": "KernelDeadlock", "status": "False", "reason": "KernelHasNoDeadlock"}
 OURS = {"type": "TocsinGpuHealthy", "status": "False", "reason": "TocsinCordon"}
+REPAIR = {"type": "AcceleratedHardwareReady", "status": "False", "reason": "TocsinDrain"}
 
 
 @pytest.fixture
@@ -105,6 +106,43 @@ def test_the_cordon_taint_and_condition_of_somebody_else_stay(double: KubeDouble
     after = cluster.node("n1")
     assert (after.schedulable, after.condition(str(OURS["type"]))["status"]) == (False, "False")
     assert cluster.node("n2").taints == lone
+
+
+def _ask_for_repair(double: KubeDouble) -> Cluster:
+    """Tocsin asked the provider for a repair of n1, the provider's own agent says that n2 is broken."""
+    cluster, door = _cluster(double), DirectDoor(double, ADMIN)
+    cluster.set_condition("n1", REPAIR)
+    theirs = {"status": {"conditions": [REPAIR | {"reason": "XIDErrorFound"}]}}
+    query = {"fieldManager": "eks-node-monitoring-agent"}
+    door.ask("PATCH", "/api/v1/nodes/n2/status", query=query, body=theirs, content_type=STRATEGIC)
+    return cluster
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_the_provider_is_asked_to_repair_is_taken_back_and_its_own_word_stays(
+    double: KubeDouble, told: bool
+) -> None:
+    cluster = _ask_for_repair(double)
+    if not told:
+        double.forget_writers()
+    kind = REPAIR["type"]
+    assert list(release_all(cluster, repair=kind)) == [Released("n1", (f"condition {kind}",))]
+    assert not cluster.node("n1").condition(kind)
+    assert cluster.node("n2").condition(kind)["reason"] == "XIDErrorFound"
+    assert list(release_all(cluster, repair=kind)) == []
+
+
+def test_where_no_writer_is_told_the_types_that_settings_name_are_taken_back_and_the_own_one(
+    double: KubeDouble,
+) -> None:
+    cluster = _ask_for_repair(double)
+    cluster.set_condition("n1", OURS)
+    cluster.set_condition("n3", {"type": "TocsinGpuFault", "status": "True", "reason": "XidBus"})
+    double.forget_writers()
+    assert list(release_all(cluster)) == [Released("n3", ("condition TocsinGpuFault",))]
+    found = list(release_all(cluster, condition=OURS["type"], repair=REPAIR["type"]))
+    assert found == [Released("n1", ("condition TocsinGpuHealthy", "condition AcceleratedHardwareReady"))]
+    assert cluster.node("n1").conditions == [NPD]
 
 
 def _partitioned(double: KubeDouble, node: str, before: str = "all-disabled") -> Cluster:
@@ -207,6 +245,8 @@ def test_one_node_that_refuses_keeps_no_other_from_it_and_a_lacking_right_ends_i
 def test_who_wrote_a_condition_is_read_as_a_server_tells_it() -> None:
     node = KubeNode(exchanges()["node_condition_of_tocsin"]["response"]["body"])
     assert node.condition_writers == {"Ready": {"unknown"}, "GpuHealthy": {"tocsin"}}
-    assert own_conditions(node, "") == ["GpuHealthy"]
-    assert own_conditions(KubeNode(node.raw | {"metadata": {"name": "n"}}), "") == []
-    assert own_conditions(KubeNode(node.raw | {"metadata": {"name": "n"}}), "GpuHealthy") == ["GpuHealthy"]
+    assert own_conditions(node) == ["GpuHealthy"]
+    silent = KubeNode(node.raw | {"metadata": {"name": "n"}})
+    assert own_conditions(silent) == []
+    assert own_conditions(silent, own={"GpuHealthy"}) == ["GpuHealthy"]
+    assert own_conditions(silent, shared={"GpuHealthy"}) == [], "its reason is no word of Tocsin's"
