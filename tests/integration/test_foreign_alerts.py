@@ -133,7 +133,7 @@ def test_memory_is_bounded() -> None:
     alerts = ForeignAlerts(lambda: [Reading(Gpu(f"GPU-{host}", host, index=1), T0, {}) for host in hosts])
     good = webhook("firing")["alerts"][0]
 
-    def told(first: int, count: int, status: str = "firing") -> list[dict[str, Any]]:
+    def told(first: int, count: int, status: str) -> list[dict[str, Any]]:
         return [
             {
                 **good,
@@ -144,8 +144,8 @@ def test_memory_is_bounded() -> None:
             for n in range(first, first + count)
         ]
 
-    def take(*numbers: int, status: str = "firing") -> dict[str, int]:
-        return alerts.take(told(*numbers, status=status), lambda _h, _g: "", T0)
+    def take(first: int, count: int, status: str = "firing") -> dict[str, int]:
+        return alerts.take(told(first, count, status), lambda _h, _g: "", T0)
 
     assert take(0, MAX_KEPT + 3) == {"firing": MAX_KEPT, "full": 3}
     assert take(0, 3) == {"firing": 3}, "they are there already"
