@@ -66,7 +66,7 @@ def test_hosts_by_hashing_go_to_the_other_cell_once_theirs_is_gone(tmp_path: Pat
 
     with Client(east.url) as one, Client(west.url) as two:
         until(lambda: one.ready().ready and two.ready().ready)
-        until(lambda: not taken(east) & taken(west))
+        until(lambda: not taken(east) & taken(west), pause=2.0)
         before = taken(east), taken(west)
         assert all(before)
         assert before[0] | before[1] == set(hosts), "each is somewhere"
@@ -74,7 +74,7 @@ def test_hosts_by_hashing_go_to_the_other_cell_once_theirs_is_gone(tmp_path: Pat
         assert taken(east) == before[0], "an outage moves nothing"
         with closing(FleetDatabase(database.url, "gpus")) as fleet, closing(fleet.database.line()) as line:
             line.ask("UPDATE cell SET counted_at = clock_timestamp() - interval '601 seconds' WHERE name = 'west'")
-        until(lambda: taken(east) == set(hosts))
+        until(lambda: taken(east) == set(hosts), pause=2.0)
     east.stop()
 
 

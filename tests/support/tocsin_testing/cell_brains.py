@@ -68,10 +68,11 @@ class Cell(ThreadedBrain):
         return httpx2.post(f"{self.url}/api/v2/write", content=line).status_code
 
 
-def until(done: Callable[[], bool]) -> None:
+def until(done: Callable[[], bool], pause: float = 0.1) -> None:
+    """Look every `pause` seconds; longer where a look is many requests, which an address has so many of in a minute."""
     never = threading.Event()
-    for _ in range(round(PATIENCE / 0.1)):
+    for _ in range(round(PATIENCE / pause)):
         if done():
             return
-        never.wait(0.1)
+        never.wait(pause)
     raise AssertionError("it does not come to that")
