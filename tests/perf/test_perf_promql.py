@@ -77,5 +77,5 @@ def test_a_round_over_a_large_fleet_takes_less_than_ten_seconds(
         f"{GPUS:,} GPUs, 20 metrics each, out of VictoriaMetrics: the first round {wall[0]:.1f} s, the fastest later "
         f"one {min(wall[1:]):.1f} s, of it {min(own[1:]):.1f} s CPU of the brain"
     )
-    assert min(wall[1:]) < LIMIT_SECONDS
+    assert max(wall) < LIMIT_SECONDS
     benchmark.pedantic(lambda: None)
