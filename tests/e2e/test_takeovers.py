@@ -133,7 +133,7 @@ class Site:
         epoch, pid = self.after(0)
         for number in range(takeovers):
             self._let_work(number, epoch)
-            epoch, pid = max(self.active(), (epoch, pid))
+            epoch, pid = self._acting(epoch, pid)
             brain = next(one for one in self.brains if one.process.pid == pid)
             how = self.chance.choice(list(self.took))
             while len(self.harmed) > BRAINS // 2:
@@ -146,6 +146,14 @@ class Site:
             self.took[how].append(time.monotonic() - begun)
             if (number + 1) % 50 == 0:
                 print(f"takeover {number + 1}: {self.said()}", flush=True)
+
+    def _acting(self, epoch: int, pid: int) -> tuple[int, int]:
+        """The brain that is active; where it has been started anew since, the next one."""
+        while True:
+            epoch, pid = max(self.active(), (epoch, pid))
+            if any(one.process.pid == pid for one in self.brains):
+                return epoch, pid
+            epoch, pid = self.after(epoch)
 
     def _let_work(self, number: int, epoch: int) -> None:
         """Two of three are harmed in the middle of executions, the third at any instant, its start among them."""
