@@ -64,7 +64,7 @@ aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those
 walk: setup  ## Trace a reading and an XID through the product, and count the files on their ways
 	PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.walk --files
 
-attack: setup  ## What a stranger, a node's token or who writes the volume may try (8 minutes at most; by hand: kills, lines)
+attack: setup  ## What a stranger, a node's token or who writes the volume may try (5 minutes; longer by hand: kills, lines)
 	timeout 480 $(BIN)/python -m pytest $(ATTACK) --benchmark-disable -p no:xdist
 
 lines: setup  ## LINES lines of anything from one node against a brain with twins (10000: two minutes); prints what started
