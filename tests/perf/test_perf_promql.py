@@ -50,8 +50,6 @@ def scrape(url: str, at_ms: int, value: float) -> None:
 def test_a_round_over_a_large_fleet_takes_less_than_ten_seconds(
     tmp_path: Path, benchmark: BenchmarkFixture, say: Callable[[str], None]
 ) -> None:
-    if benchmark.disabled:
-        pytest.skip("ten thousand GPUs are for where something is measured")
     assert len(names()) == 20
     clock = SystemClock()
     with servers.victoria_metrics(tmp_path) as url, steady(clock):
@@ -77,5 +75,6 @@ def test_a_round_over_a_large_fleet_takes_less_than_ten_seconds(
         f"{GPUS:,} GPUs, 20 metrics each, out of VictoriaMetrics: the first round {wall[0]:.1f} s, the fastest later "
         f"one {min(wall[1:]):.1f} s, of it {min(own[1:]):.1f} s CPU of the brain"
     )
-    assert max(wall) < LIMIT_SECONDS
+    # Beside other tests a round waits for processors: there the brain's own work is bounded, alone the whole of it.
+    assert max(own if benchmark.disabled else wall) < LIMIT_SECONDS
     benchmark.pedantic(lambda: None)
