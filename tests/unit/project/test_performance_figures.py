@@ -56,14 +56,10 @@ def test_the_table_goes_between_its_marks_and_nowhere_else() -> None:
         within("no marks", made)
 
 
-APART = {"test_perf_cells.py"}
-"""Benchmarks with a command of their own, `make scale`, of which no figures are on record yet."""
-
-
 def test_the_page_has_figures_of_every_benchmark_and_of_no_other() -> None:
     measured = PAGE.partition(BEGIN)[2].partition(END)[0]
     listed = set(re.findall(r"^\| `(test_\w+\.py)` \|", measured, re.MULTILINE))
     files = [path for path in (ROOT / "tests" / "perf").glob("test_*.py") if "benchmark" in path.read_text()]
-    assert listed == {path.name for path in files if "pytestmark = pytest.mark.gpu" not in path.read_text()} - APART
+    assert listed == {path.name for path in files if "pytestmark = pytest.mark.gpu" not in path.read_text()}
     named = set(re.findall(r"`(test_\w+\.py)`", PAGE))
     assert named <= {path.name for path in (ROOT / "tests" / "perf").glob("test_*.py")}
