@@ -32,6 +32,8 @@ class Kind(StrEnum):
     """Adds to what a source read: `tocsin.collector.source.Companion`."""
     EXPORTER = "exporter"
     """Names and labels that a Prometheus has scraped: `tocsin.collector.promql.exporter.Exporter`."""
+    FOLLOWER = "follower"
+    """Brings the brain what others wrote to a server: `tocsin.runtime.brain.follower.Follower`."""
     CONDITION = "condition"
     """What a rule may ask: `tocsin.rules.conditions.base.Condition`."""
     FORECASTER = "forecaster"
@@ -51,6 +53,7 @@ class Kind(StrEnum):
 _NOTIFICATIONS = "tocsin.actions.notifications"
 _EXECUTORS = "tocsin.actions.executors"
 _SOURCES = "tocsin.runtime.agent.sources"
+_BRAIN = "tocsin.runtime.brain"
 _COMPANIONS = "tocsin.runtime.agent.companions"
 _HAZARD = "tocsin.forecaster.hazard"
 
@@ -84,6 +87,11 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "dcgm_exporter": "tocsin.collector.promql.exporter:open_dcgm_exporter",
         "nvidia_gpu_exporter": "tocsin.collector.promql.mapping:open_nvidia_gpu_exporter",
         "amd": "tocsin.collector.promql.mapping:open_amd",
+    },
+    Kind.FOLLOWER: {
+        "silences": f"{_BRAIN}.alert_silences:open_alert_silences",
+        "store": f"{_BRAIN}.store_follower:open_store_follower",
+        "promql": f"{_BRAIN}.promql_follower:open_promql",
     },
     Kind.CONDITION: {
         "drift": "tocsin.rules.conditions.drift:Drift",

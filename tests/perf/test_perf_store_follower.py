@@ -52,7 +52,7 @@ def test_a_look_at_a_fleet_costs_less_than_half_the_interval(
             memory.put(batch)
             return batch
 
-        follower = StoreFollower(store, memory.latest, memory.has_event, take, clock, FRESH_MS, OwnMetrics())
+        follower = StoreFollower(store, memory.latest, memory.has_event, take, clock, FRESH_MS, OwnMetrics(), 10.0)
         for _ in range(TRIES):  # series that are new to the server are found after about ten seconds
             before = memory.count
             push(url, 0)

@@ -11,8 +11,8 @@ from tocsin.plugins import Kind, plugins
 @click.command("plugins")
 @json_option
 def list_plugins(as_json: bool) -> None:
-    """List sources, companions, exporters that source promql reads, conditions, forecasters, scorers, guards,
-    executors, channels and stores.
+    """List sources, companions, exporters that follower promql reads, followers, conditions, forecasters, scorers,
+    guards, executors, channels and stores.
 
     Those of other packages are found by their entry points of group tocsin.KIND. Nothing is loaded.
     """

@@ -40,6 +40,7 @@ class Site:
             self.clock,
             FRESH_MS,
             self.metrics,
+            every_seconds=10.0,
         )
 
     def take(self, batch: Batch) -> Batch:
@@ -120,6 +121,7 @@ def test_a_store_that_is_away_is_said_and_followed_again(site: Site, monkeypatch
         patch.setattr(site.store, "latest", away)
         site.follower.look()
     assert site.memory.latest() == ()
+    site.clock.advance(10 * SECOND)
     site.follower.look()
     assert len(site.memory.latest()) == 1
 

@@ -26,20 +26,24 @@ from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.grouping import grouped
 from tocsin.http_client import ClientTls
 from tocsin.runtime.brain.brain import Brain
+from tocsin.runtime.brain.follower import Patience
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
 
 HELD_ROUNDS = 4
 """An answer holds for so many intervals (own choice): a server that restarts must not let go of what is silenced."""
-MAX_REST_SECONDS = 60.0
-"""Longest pause after failures; the first is the usual interval, each further one twice as long."""
 MOST_NAMED = 5
 """Silences that cannot be used of which the log names the reason."""
 
 
 class AlertSilenceFollower:
-    """One question after the other; `tell` gets what stands. For one thread."""
+    """Implements `tocsin.runtime.brain.follower.Follower`: one question after the other; `tell` gets what stands."""
+
+    name = "silences"
+    on_standby = False
+    before_start = True
+    # What was silenced before the start must not go out with it.
 
     def __init__(
         self,
@@ -59,15 +63,13 @@ class AlertSilenceFollower:
         self._metrics = metrics
         self._refresh = refresh
         self._answered = clock.monotonic()
-        self._rests_until = 0.0
-        self._failures = 0
-        self._problem = ""
+        self._patience = Patience(settings.every_seconds, clock)
+        self.every_seconds = settings.every_seconds
         self._unusable: tuple[str, ...] = ()
 
     def look(self) -> None:
         """Ask, unless the server rests. What it cannot give is said once, until that changes."""
-        begun = self._clock.monotonic()
-        if begun >= self._rests_until:
+        if not self._patience.rests():
             outcome, problem = self._ask()
             self._count(outcome)
             self._say(problem)
@@ -113,20 +115,17 @@ class AlertSilenceFollower:
         self._metrics.count("tocsin_alertmanager_looks_total", outcome=outcome)
         self._metrics.set("tocsin_alertmanager_up", float(taken), server=self._settings.url)
         if taken:
-            self._failures, self._rests_until = 0, 0.0
-            return
-        # Just under the interval: the thread's next call must not come too early by a hair.
-        rest = min(self._settings.every_seconds * (2**self._failures - 0.5), MAX_REST_SECONDS)
-        self._failures = min(self._failures + 1, 10)
-        self._rests_until = self._clock.monotonic() + rest
+            self._patience.answered()
+        else:
+            self._patience.failed()
 
     def _say(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            if problem:
-                log.warning("silences of Alertmanager are not known: notifications go out", problem=problem)
-            else:
-                log.info("silences of Alertmanager are respected", server=self._settings.url)
+        if not self._patience.news(problem):
+            return
+        if problem:
+            log.warning("silences of Alertmanager are not known: notifications go out", problem=problem)
+        else:
+            log.info("silences of Alertmanager are respected", server=self._settings.url)
 
 
 def open_alert_silences(brain: Brain, transport: httpx2.BaseTransport | None = None) -> AlertSilenceFollower | None:

@@ -26,7 +26,7 @@ from tocsin.api.server import ApiServer
 from tocsin.api.starting import Starting
 from tocsin.config.address import is_loopback, split_address
 from tocsin.config.settings import Settings, StoreKind
-from tocsin.domain.clock import SECOND, Clock
+from tocsin.domain.clock import Clock
 from tocsin.domain.decision import Decision, Mode
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import InputError
@@ -40,10 +40,10 @@ from tocsin.journal.witness import NO_WITNESS, WitnessKeeper
 from tocsin.queries.service import BrainService
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.brain.alert_silences import AlertSilenceFollower, open_alert_silences
 from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
 from tocsin.runtime.brain.brain import Brain, BrainParts
 from tocsin.runtime.brain.fault_signs import SIGN_SECONDS, open_signs
+from tocsin.runtime.brain.follower import Follower, open_followers
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.runtime.brain.journal_upkeep import ARCHIVE_SECONDS, JournalUpkeep
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS, Lease, looking, open_lease
@@ -54,11 +54,9 @@ from tocsin.runtime.brain.orders import OrderService, open_queue
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.brain.pod_role import POD_ROLE_SECONDS, open_pod_role
-from tocsin.runtime.brain.promql_follower import PromqlFollower, open_promql
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.slurm_signs import open_slurm_signs
-from tocsin.runtime.brain.store_follower import FOLLOWED, StoreFollower
 from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_other_leases
 from tocsin.runtime.brain.ticket_evidence import TicketEvidence
 from tocsin.runtime.brain.token_reviews import open_token_reviews
@@ -84,9 +82,9 @@ log = structlog.get_logger()
 
 RETRAIN_LOOK_SECONDS = 600.0
 """Time between two looks whether a training is due."""
-ON_STANDBY = frozenset({"evaluate", "managers", "store", "usage", "pod_role"})
-"""Threads of a brain that stands by: what it takes to see the fleet, and nothing that changes anything but its own sums
-of usage and the label of its own pod."""
+ON_STANDBY = frozenset({"evaluate", "managers", "usage", "pod_role"})
+"""Threads of a brain that stands by, beside its followers: what it takes to see the fleet, and nothing that changes
+anything but its own sums of usage and the label of its own pod."""
 PRUNE_SECONDS = 300.0
 """Time between two rounds of looking after the store: most find nothing that is due."""
 
@@ -100,14 +98,13 @@ class RunningBrain:
     threads: list[Periodic]
     sender: WebhookSender | None
     annotations: Annotations | None = None
-    promql: PromqlFollower | None = None
-    silences: AlertSilenceFollower | None = None
+    followers: Sequence[Follower] = ()
 
     def start(self, *, evaluate: bool = True) -> None:
         """Start the threads; without `evaluate` somebody else calls the brain's `tick`."""
-        if self.silences is not None:
-            # Before anything is told: what was silenced before the start must not go out with it.
-            self.silences.look()
+        for follower in self.followers:
+            if follower.before_start:
+                follower.look()
         for thread in self.threads:
             if evaluate or thread.name != "evaluate":
                 thread.start()
@@ -127,10 +124,8 @@ class RunningBrain:
             thread.stop()
         if self.annotations is not None:
             self.annotations.close()
-        if self.promql is not None:
-            self.promql.close()
-        if self.silences is not None:
-            self.silences.close()
+        for follower in self.followers:
+            follower.close()
         self.brain.close()
         if self.sender is not None:
             self.sender.close()
@@ -286,12 +281,11 @@ def _running(
     evidence.serve(brain)
     brain.metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     brain.metrics.registry.register(BrainPage(brain))
-    # On standby others show and ask.
-    leads = brain.journal.leads
-    annotations, promql = (open_annotations(brain), open_promql(brain)) if leads else (None, None)
-    silences = open_alert_silences(brain) if leads else None
-    threads = _threads(brain, parts.wake, annotations, promql, silences)
-    return RunningBrain(brain, worker, threads, sender, annotations, promql, silences)
+    # On standby others show.
+    annotations = open_annotations(brain) if brain.journal.leads else None
+    followers = open_followers(brain)
+    threads = _threads(brain, parts.wake, annotations, followers)
+    return RunningBrain(brain, worker, threads, sender, annotations, followers)
 
 
 def open_annotations(brain: Brain) -> Annotations | None:
@@ -317,8 +311,7 @@ def _threads(
     brain: Brain,
     wake: threading.Event,
     annotations: Annotations | None,
-    promql: PromqlFollower | None,
-    silences: AlertSilenceFollower | None,
+    followers: Sequence[Follower],
 ) -> list[Periodic]:
     settings, clock, metrics = brain.settings, brain.clock, brain.metrics
     fresh = settings.actions.fresh_seconds
@@ -337,13 +330,6 @@ def _threads(
         Periodic("prune", brain.prune, PRUNE_SECONDS, clock, failed),
         Periodic("archive", JournalUpkeep(brain).look, ARCHIVE_SECONDS, clock, failed),
     ]
-    if settings.store.kind in FOLLOWED:
-        look = _store_follower(brain).look
-        threads.append(Periodic("store", look, settings.rules.evaluate_seconds, clock, failed))
-    if promql is not None:
-        threads.append(Periodic("promql", promql.look, settings.promql.every_seconds, clock, failed))
-    if silences is not None:
-        threads.append(Periodic("silences", silences.look, settings.alertmanager.every_seconds, clock, failed))
     if settings.notify.report_at:
         reports = ReportWatch(brain, BrainService(brain).morning_report)
         threads.append(Periodic("report", reports.look, REPORT_LOOK_SECONDS, clock, failed))
@@ -352,7 +338,8 @@ def _threads(
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:
         threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
-    return [thread for thread in threads if brain.journal.leads or thread.name in ON_STANDBY]
+    kept = [thread for thread in threads if brain.journal.leads or thread.name in ON_STANDBY]
+    return [*kept, *(Periodic(one.name, one.look, one.every_seconds, clock, failed) for one in followers)]
 
 
 def _at_nodes(brain: Brain, failed: Callable[[str], None]) -> list[Periodic]:
@@ -371,18 +358,6 @@ def _at_nodes(brain: Brain, failed: Callable[[str], None]) -> list[Periodic]:
     if role is not None:
         threads.append(Periodic("pod_role", role.look, POD_ROLE_SECONDS, clock, failed))
     return threads
-
-
-def _store_follower(brain: Brain) -> StoreFollower:
-    return StoreFollower(
-        store=brain.store,
-        newest=brain.memory.latest,
-        seen=brain.memory.has_event,
-        take=brain.take_stored,
-        clock=brain.clock,
-        fresh_ms=round(brain.settings.actions.fresh_seconds * SECOND),
-        metrics=brain.metrics,
-    )
 
 
 def run_brain(settings: Settings, clock: Clock, stop: threading.Event, announce: Callable[[str], None]) -> None:

@@ -29,13 +29,12 @@ from tocsin.domain.event import Event
 from tocsin.domain.reading import Reading
 from tocsin.http_client import ClientTls
 from tocsin.runtime.brain.brain import Brain
+from tocsin.runtime.brain.follower import Patience
 from tocsin.store.port import StoreRejected, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
 log = structlog.get_logger()
 
-MAX_REST_SECONDS = 60.0
-"""Longest pause after failures; the first is the usual interval, each further one twice as long."""
 BATCH_READINGS = 2_000
 """Most readings of one write."""
 MAX_WAITING_EVENTS = 10_000
@@ -43,11 +42,15 @@ _WORDING = Wording("promql.url", "set promql.token_file or promql.headers", "che
 
 
 class PromqlFollower:
-    """One round after the other.
+    """Implements `tocsin.runtime.brain.follower.Follower`: one round after the other.
 
     `newest` gives the readings that the brain has, `recalled` says whether one of them is from before its start, and
     `accept` takes what is new.
     """
+
+    name = "promql"
+    on_standby = False
+    before_start = False
 
     def __init__(
         self,
@@ -75,13 +78,12 @@ class PromqlFollower:
         self._refresh = refresh
         self._mine: dict[str, int] = {}
         self._waiting: list[Event] = []
-        self._rests_until = 0.0
-        self._failures = 0
-        self._problem = ""
+        self._patience = Patience(settings.every_seconds, clock)
+        self.every_seconds = settings.every_seconds
 
     def look(self) -> None:
         """One round, unless the server rests. What it cannot give is said once, until that changes."""
-        if self._clock.monotonic() < self._rests_until:
+        if self._patience.rests():
             return
         begun, now = self._clock.monotonic(), self._clock.now_ms()
         outcome, problem = "taken", ""
@@ -160,21 +162,18 @@ class PromqlFollower:
         if taken:
             metrics.set("tocsin_promql_gpus", self._fleet.gpus, server=server)
             metrics.observe("tocsin_promql_round_seconds", self._clock.monotonic() - begun)
-            self._failures, self._rests_until = 0, 0.0
+            self._patience.answered()
             return
-        metrics.count("tocsin_source_failures_total", source="promql")
-        # Just under the interval: the thread's next call must not come too early by a hair.
-        rest = min(self._settings.every_seconds * (2**self._failures - 0.5), MAX_REST_SECONDS)
-        self._failures = min(self._failures + 1, 10)
-        self._rests_until = self._clock.monotonic() + rest
+        metrics.count("tocsin_source_failures_total", source=self.name)
+        self._patience.failed()
 
     def _say(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            if problem:
-                log.warning("promql: nothing can be read (said once per problem)", problem=problem)
-            else:
-                log.info("promql: GPUs are read", server=self._settings.url, gpus=self._fleet.gpus)
+        if not self._patience.news(problem):
+            return
+        if problem:
+            log.warning("promql: nothing can be read (said once per problem)", problem=problem)
+        else:
+            log.info("promql: GPUs are read", server=self._settings.url, gpus=self._fleet.gpus)
 
 
 def _outcome_of(error: InputError) -> str:

@@ -16,6 +16,8 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, Clock
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import MAX_FUTURE_MS, Reading
+from tocsin.runtime.brain.brain import Brain
+from tocsin.runtime.brain.follower import Patience
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -30,11 +32,15 @@ FRUITLESS, REST_SECONDS = 30, 60.0
 
 
 class StoreFollower:
-    """Looks for what is newer than what the brain has.
+    """Implements `tocsin.runtime.brain.follower.Follower`: looks for what is newer than what the brain has.
 
     `newest` gives the readings that the brain has, `seen` says whether it knows an event, and `take` takes over what it
     lacks and returns what of that may be kept. Readings older than `fresh_ms` are of no use to it.
     """
+
+    name = "store"
+    on_standby = True
+    before_start = False
 
     def __init__(
         self,
@@ -45,7 +51,9 @@ class StoreFollower:
         clock: Clock,
         fresh_ms: int,
         metrics: OwnMetrics,
+        every_seconds: float,
     ) -> None:
+        self.every_seconds = every_seconds
         self._store = store
         self._newest = newest
         self._seen = seen
@@ -55,29 +63,35 @@ class StoreFollower:
         self._metrics = metrics
         self._fruitless = 0
         self._rests_until = 0.0
-        self._away = False
+        self._patience = Patience(every_seconds, clock)
         self._passed: set[str] = set()
         self._refused: set[str] = set()
 
     def look(self) -> None:
         """Take over what is new. A store that does not answer is said once, until it does."""
-        if self._fruitless >= FRUITLESS and self._clock.monotonic() < self._rests_until:
+        if self._patience.rests() or (self._fruitless >= FRUITLESS and self._clock.monotonic() < self._rests_until):
             return
         now = self._clock.now_ms()
         try:
             readings, events = self._readings(now), self._events(now)
         except StoreUnavailable as error:
-            if not self._away:
+            if self._patience.news("away"):
                 log.warning("the store cannot be followed, what agents write there is not seen", error=str(error))
-            self._away = True
+            self._patience.failed()
+            self._metrics.count("tocsin_source_failures_total", source=self.name)
             return
-        self._away = False
+        self._patience.answered()
+        if self._patience.news(""):
+            log.info("the store is followed again")
         kept = self._take(Batch(readings=readings, events=events)) if readings or events else Batch()
         self._passed = {event.id for event in events}
         self._fruitless = 0 if kept.readings or kept.events else self._fruitless + 1
         self._rests_until = self._clock.monotonic() + REST_SECONDS
         self._metrics.count("tocsin_store_followed_total", len(kept.readings), what="reading")
         self._metrics.count("tocsin_store_followed_total", len(kept.events), what="event")
+
+    def close(self) -> None:
+        """Nothing is held: the store is the brain's."""
 
     def _readings(self, now_ms: int) -> list[Reading]:
         found = self._store.latest(now_ms - self._fresh_ms)
@@ -96,6 +110,22 @@ class StoreFollower:
             and event.id not in self._refused
             and not self._seen(event.id)
         ]
+
+
+def open_store_follower(brain: Brain) -> StoreFollower | None:
+    """What looks into the brain's own store; None where nobody but the brain writes to it."""
+    if brain.settings.store.kind not in FOLLOWED:
+        return None
+    return StoreFollower(
+        store=brain.store,
+        newest=brain.memory.latest,
+        seen=brain.memory.has_event,
+        take=brain.take_stored,
+        clock=brain.clock,
+        fresh_ms=round(brain.settings.actions.fresh_seconds * SECOND),
+        metrics=brain.metrics,
+        every_seconds=brain.settings.rules.evaluate_seconds,
+    )
 
 
 def _extent(reading: Reading) -> tuple[int, int]:
