@@ -1,4 +1,4 @@
-"""What each guard's runbook says of the guard, from docs/guards.md: what it asks, and an example of its verdict;
+"""What each guard's runbook says of the guard: what it asks, from docs/guards.md, and an example of its verdict;
 in each action's, the product's sentence.
 
 `python -m tocsin_testing.runbook_pages` writes those parts into the runbooks, and the table of guards into their index.
@@ -10,37 +10,40 @@ import re
 from pathlib import Path
 
 from tocsin.domain.finding import ActionKind
-from tocsin_testing.runbooks import ACTION_SENTENCES
+from tocsin_testing.runbooks import ACTION_SENTENCES, GUARD_VERDICTS
 
 DOCS = Path(__file__).parents[3] / "docs"
 BOOKS = DOCS / "operations" / "runbooks"
 BEGIN, END = "<!-- made from docs/guards.md -->", "<!-- end of what is made -->"
 BEGIN_ACTION = "<!-- made from the product's sentence -->"
+ASKED_FOR = "every action but notify."
+"""What a guard is asked for whose section says nothing else."""
 _SECTION = re.compile(r"(?ms)^## `(\w+)`\n(.*?)(?=^## |\Z)")
 
 
-def guards() -> dict[str, tuple[str, str, str]]:
-    """By name what a guard asks, of which actions, and an example of its verdict."""
+def guards() -> dict[str, tuple[str, str]]:
+    """By name what a guard asks, and of which actions."""
     found = {}
     for name, text in _SECTION.findall((DOCS / "guards.md").read_text(encoding="utf-8")):
-        asks, asked_for, example = (_point(text, word) for word in ("Asks", "Asked for", "Example"))
-        found[name] = (asks[0].upper() + asks[1:], asked_for, example.strip("`"))
+        asks = point(text, "Asks")
+        assert asks is not None, name
+        found[name] = (asks[0].upper() + asks[1:], point(text, "Asked for") or ASKED_FOR)
     return found
 
 
-def _point(text: str, word: str) -> str:
+def point(text: str, word: str) -> str | None:
+    """What the section `text` of a guard has under `word`, in one line."""
     found = re.search(rf"(?ms)^- {word}: (.*?)(?=^- |\Z)", text)
-    assert found is not None, word
-    return " ".join(found[1].split())
+    return " ".join(found[1].split()) if found else None
 
 
 def runbook(text: str, name: str) -> str:
     """The runbook `text` of guard `name`, with what is made renewed."""
-    asks, asked_for, example = guards()[name]
+    asks, asked_for = guards()[name]
     asks = re.sub(r"\]\(([\w/.]+)", r"](../../../\1", asks).replace("](#", "](../../../guards.md#")
     part = (
         f"{BEGIN}\n\n## What it asks\n\n{asks} Asked for: {asked_for}\n\n## What you see\n\n"
-        f"Beside the decision, on the dashboard and in the journal:\n\n```text\n{example}\n```\n\n{END}"
+        f"Beside the decision, on the dashboard and in the journal:\n\n```text\n{GUARD_VERDICTS[name]}\n```\n\n{END}"
     )
     return f"# `{name}`\n\n{part}\n\n## How to undo{text.split('## How to undo', 1)[1]}"
 
@@ -58,7 +61,7 @@ def action(text: str, name: str) -> str:
 
 def index(text: str) -> str:
     """The index of the runbooks, `text`, with the table of guards renewed."""
-    rows = [f"| [`{name}`](guards/{name}.md) | {_first(asks)} |" for name, (asks, _, _) in guards().items()]
+    rows = [f"| [`{name}`](guards/{name}.md) | {_first(asks)} |" for name, (asks, _) in guards().items()]
     table = "\n".join(["| guard | what it asks |", "|---|---|", *rows])
     return f"{text.split(BEGIN, 1)[0]}{BEGIN}\n\n{table}\n\n{END}{text.split(END, 1)[1]}"
 

@@ -1,4 +1,4 @@
-"""The sentence that each action's runbook shows, as the product writes it."""
+"""What runbooks show as the product writes it: the sentence of each action, and a verdict of each guard."""
 
 from __future__ import annotations
 
@@ -50,3 +50,42 @@ def _sentence(kind: ActionKind) -> str:
 
 
 ACTION_SENTENCES: dict[str, str] = {kind.value: _sentence(kind) for kind in ActionKind}
+
+
+GUARD_VERDICTS: dict[str, str] = {
+    "mode": "the mode is observe: this is what would have been done",
+    "active": "another brain holds the lease, or nobody could be asked: this one only watches",
+    "pause": "paused by ann at 2026-11-18T11:06:40.000Z: power works",
+    "fresh_data": "1 of 1 GPUs have no reading of the last 120 s",
+    "still_live": "the cause was last seen 2026-11-21 03:54 UTC: this may be history",
+    "not_done": "throttle runs on the subject",
+    "silence": "snoozed for host node-0 by ann until 2026-11-18T12:06:40.000Z: new fans",
+    "proof": "GPU-0-1 has no fresh reading: nothing proves that it is well",
+    "evidence": "seen 1 of 3 consecutive times",
+    "boot_grace": "started at 2026-11-18T11:06:40.000Z, only watching as yet",
+    "cooldown": "the last throttle here was too recent",
+    "maintenance": "outside the maintenance windows",
+    "planned_maintenance": "maintenance planned for host node-0 by ann until 2026-11-18T12:06:40.000Z: new fans",
+    "known_node": "the manager does not list node-0",
+    "managed": (
+        "2 of 2 GPUs touched are not managed, GPU-0-0 among them: list their pool in "
+        "actions.managed_pools or label them tocsin.io/managed=true"
+    ),
+    "opt_out": "GPU-0-0 is labelled tocsin.io/opt-out=true",
+    "hold_off": "gpu:GPU-0-0 is left alone after ann stepped in",
+    "place": "4711 has no place now",
+    "max_concurrent": "5 under action already, at most 5 at once",
+    "max_share": "16 of 64 managed GPUs would be out of service, at most 6 (10%)",
+    "max_per_host": "host node-0 has 1 under action already, at most 1",
+    "max_per_rack": "rack rack-0 has 2 under action already, at most 2",
+    "capacity": "pool default would keep 6 of 8 GPUs in service, at least 7 (80%)",
+    "attempts": "tried 3 times in 24 h, at most 3",
+    "breaker": (
+        "the breaker tripped at 2026-11-18T11:06:40.000Z on 3 root causes; a person closes it with tocsin breaker reset"
+    ),
+    "approval": "waits for a person: tocsin approve 275eb1a7c0f22cc4",
+    "time_box": "its time box ended at 2026-11-18T11:06:40.000Z",
+    "selection": "the state asks for something else on this subject now",
+    "executor": "no executor carries out cordon",
+}
+"""By guard a verdict that holds a decision, which tests compare with what the guard says, numbers and ids apart."""
