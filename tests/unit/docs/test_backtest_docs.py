@@ -22,7 +22,7 @@ def test_the_refusal_is_the_one_that_is_printed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(ROOT)
     told = CliRunner().invoke(cli, ["backtest", "tests/data/gwdg/excerpt_tidy.csv.bz2"])
     assert isinstance(told.exception, InputError)
-    assert f"    tocsin: {told.exception}\n" in TEXT
+    assert f"\ntocsin: {told.exception}\n" in TEXT
 
 
 def test_every_figure_and_option_it_names_exists() -> None:
