@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tocsin.actions.guards.limits import needs_person, shortfall
 from tocsin.actions.guards.place import obstacle
-from tocsin.actions.model.catalogue import CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, is_disruptive
 from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
 from tocsin.actions.model.goals import goal_of
 from tocsin.actions.model.ladder import climbed, evidence_of
@@ -36,7 +37,7 @@ from tocsin.domain.grouping import grouped
 from tocsin.domain.notice import deadline_in
 from tocsin.domain.phrase import Phrase, say
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.rules.symptoms import is_standing
+from tocsin.rules.symptoms import Symptom, is_standing, symptom_of
 
 _CONSEQUENCE = {
     Mode.OBSERVE: "observe mode: it is only recorded",
@@ -79,19 +80,22 @@ def decide(
     one: however many members it has; where that is a throttle, each GPU that is hot gets its own, and of what stands
     each finding that holds. Once its root cause has cleared it gives neither another notification nor another action
     for what is left of it, but where a GPU itself says that it owes a repair. A subject gets one disruptive decision at
-    most, that of the gravest incident. The same state gives the same keys, also after a restart.
+    most, that of the gravest incident, and none that a GPU which is lost to its host would have to answer. The same
+    state gives the same keys, also after a restart.
     """
     expected = grouped(
         (base_key(prediction.subject), prediction)
         for prediction in predictions
         if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None and not prediction.muted
     )
+    lost = _lost(incidents)
+    pick = partial(choose, view=view, can=can, lost=lost)
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):
         if is_standing(incident.root):
-            wanted += _about_standing(incident, expected, view, policy, can)
+            wanted += _about_standing(incident, expected, view, policy, pick)
             continue
-        choice = choose(incident, view, can)
+        choice = pick(incident)
         prediction = _matching(incident.root, expected)
         meant = None
         # Nothing more is done about a cause that has cleared, nor about its effects that go on.
@@ -102,9 +106,9 @@ def decide(
         if meant is not None:
             wanted += [*_replacements(incident, meant, view, policy), meant]
         if choice.action is ActionKind.THROTTLE:
-            wanted += _other_throttles(incident, choice, view, policy)
+            wanted += _other_throttles(incident, choice, lost, view, policy)
         if incident.cause_cleared:
-            wanted += _owed_repairs(incident, view, policy, can)
+            wanted += _owed_repairs(incident, view, policy, pick)
     return _one_disruptive_each(wanted, view.controls.finished)
 
 
@@ -115,7 +119,7 @@ def _about(incident: Incident, root: Finding, members: tuple[Finding, ...]) -> I
 
 
 def _about_standing(
-    incident: Incident, expected: Mapping[str, Sequence[Prediction]], view: FleetView, policy: Policy, can: Can
+    incident: Incident, expected: Mapping[str, Sequence[Prediction]], view: FleetView, policy: Policy, pick: Pick
 ) -> list[Decision]:
     """An action for each finding of an incident that stands, as if it were alone, and one notification for all.
 
@@ -125,7 +129,7 @@ def _about_standing(
     of_root, prediction = None, _matching(incident.root, expected)
     for found in _holding(incident):
         own = _about(incident, found, (found,))
-        choice, coming = choose(own, view, can), _matching(found, expected)
+        choice, coming = pick(own), _matching(found, expected)
         if choice.action is not ActionKind.NOTIFY:
             meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
             made += [*_replacements(own, meant, view, policy), meant]
@@ -135,12 +139,15 @@ def _about_standing(
     return made
 
 
-def _other_throttles(incident: Incident, choice: Choice, view: FleetView, policy: Policy) -> list[Decision]:
+def _other_throttles(
+    incident: Incident, choice: Choice, lost: AbstractSet[str], view: FleetView, policy: Policy
+) -> list[Decision]:
     """Throttles of the other GPUs of an incident: a shared cause of heat is no reason to let all but one run hot."""
+    left_out = {base_key(incident.root.subject), *lost}
     by_gpu = grouped(
         (base_key(member.subject), member)
         for member in _holding(incident)
-        if member.action is ActionKind.THROTTLE and base_key(member.subject) != base_key(incident.root.subject)
+        if member.action is ActionKind.THROTTLE and base_key(member.subject) not in left_out
     )
     made = []
     for found in by_gpu.values():
@@ -151,7 +158,7 @@ def _other_throttles(incident: Incident, choice: Choice, view: FleetView, policy
     return made
 
 
-def _owed_repairs(incident: Incident, view: FleetView, policy: Policy, can: Can) -> list[Decision]:
+def _owed_repairs(incident: Incident, view: FleetView, policy: Policy, pick: Pick) -> list[Decision]:
     """What GPUs say they need as long as they need it, such as the driver's verdict: no cause's end takes it back."""
     by_gpu = grouped((base_key(one.subject), one) for one in _holding(incident))
     made = []
@@ -161,7 +168,7 @@ def _owed_repairs(incident: Incident, view: FleetView, policy: Policy, can: Can)
             continue
         root = min(owed, key=lambda one: (-one.severity.rank, one.started_ms, one.rule))
         own = _about(incident, root, tuple(found))
-        choice = choose(own, view, can)
+        choice = pick(own)
         if choice.action is not ActionKind.NOTIFY:
             made.append(replace(_action(own, choice, None, view, policy), incident=incident.id))
     return made
@@ -172,15 +179,25 @@ def _holding(incident: Incident) -> list[Finding]:
     return [one for one in incident.members if not incident.cleared or one.id not in incident.cleared]
 
 
+def _lost(incidents: Iterable[Incident]) -> frozenset[str]:
+    """The keys of the GPUs that are lost to their hosts."""
+    members = (member for incident in incidents for member in _holding(incident))
+    return frozenset(base_key(member.subject) for member in members if symptom_of(member) is Symptom.BUS)
+
+
 def chosen_action(incident: Incident) -> ActionKind:
     """What to do about the root cause: the driver's own verdict on the subject before any table.
 
-    A program's own fault condemns no GPU: such an action becomes a notification.
+    What the driver said of a GPU before it lost it takes nothing from what the loss asks for. A program's own fault
+    condemns no GPU: such an action becomes a notification.
     """
-    verdict = _driver_verdict(incident)
+    verdict, root = _driver_verdict(incident), incident.root
+    if verdict is not None and base_key(root.subject) in _lost([incident]):
+        return max(
+            (one for one in (root.action, verdict) if not ACTIONS[one].asks_gpu), key=_KINDS.index, default=root.action
+        )
     if verdict is not None:
         return verdict
-    root = incident.root
     if root.category is Category.APPLICATION and root.action in CONDEMNING:
         return ActionKind.NOTIFY
     return root.action
@@ -204,14 +221,22 @@ class Choice:
     priced: Mapping[ActionKind, float] = field(default_factory=dict)
 
 
-def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
+Pick = Callable[[Incident], Choice]
+"""`choose`, of one state."""
+
+
+def choose(incident: Incident, view: FleetView, can: Can = _anything, lost: AbstractSet[str] = frozenset()) -> Choice:
     """The driver's verdict or the rule's action, or the rung that these have come to; for a fault to come the cheapest.
 
     The action of a rule about a fault that is only expected is the furthest that may be done: less is done where less
-    is expected to be lost by it.
+    is expected to be lost by it. Of GPUs that are `lost` to their hosts, by key, nothing is asked that they would have
+    to answer, and nothing more is expected.
     """
     action = chosen_action(incident)
     root = incident.root
+    gone = base_key(root.subject) in lost
+    if gone and (root.expected or ACTIONS[action].asks_gpu):
+        return Choice(ActionKind.NOTIFY)
     stake = stake_of(root, view)
     if stake is not None and action is not ActionKind.NOTIFY and _driver_verdict(incident) is None:
         priced = prices(stake, view.policy.settings.cost, view.controls.experience)
@@ -221,7 +246,7 @@ def choose(incident: Incident, view: FleetView, can: Can = _anything) -> Choice:
 
     def possible(one: ActionKind) -> bool:
         stuck = obstacle(one, root.rule, root.subject, deadline_in(root.evidence), view)
-        return can(one, pool) and not stuck
+        return can(one, pool) and not stuck and not (gone and ACTIONS[one].asks_gpu)
 
     rung = climbed(root, action, view, possible)
     return Choice(

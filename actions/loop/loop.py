@@ -27,7 +27,7 @@ from tocsin.actions.model.controls import Breaker, Controls
 from tocsin.actions.model.decision_log import DecisionLog, JournalPort, draft_of_end, draft_of_verdicts
 from tocsin.actions.model.earning import RecordKey
 from tocsin.actions.model.executor import Executor
-from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry, StepReport
+from tocsin.actions.model.ledger_entry import SELECTION, DecisionStatus, LedgerEntry, StepReport
 from tocsin.actions.model.past import with_past
 from tocsin.actions.model.policy import Policy, milliseconds
 from tocsin.actions.model.recovery import due_recoveries, is_asked
@@ -64,8 +64,6 @@ WITHHELD = "withheld_"
 """How the names of counts begin of notifications that silences hold back; by what follows."""
 SPENT = "budget_spent"
 """Name of the count of starts that the other cells of the fleet left no room for."""
-SELECTION = "selection"
-"""Name of the loop's own verdict: is this what the subject needs most."""
 
 
 class GuardEvaluation:

@@ -25,7 +25,8 @@ class ActionSpec:
     `verb` starts the sentence. `recovery` gives back what an earlier action took. `cures` means that the cause should
     be gone after the settle time, so that the post-check can tell.
     `lasting` means that its effect stays until the inverse ran or a person released the subject. `inverse` is None
-    where there is none.
+    where there is none. `asks_gpu` means that the GPU, or the work on it, has to answer: it cannot work on one that is
+    lost to its host.
     """
 
     verb: str
@@ -34,6 +35,7 @@ class ActionSpec:
     cures: bool = False
     lasting: bool = False
     inverse: ActionKind | None = None
+    asks_gpu: bool = False
 
     @property
     def disruptive(self) -> bool:
@@ -43,14 +45,14 @@ class ActionSpec:
 
 ACTIONS: dict[ActionKind, ActionSpec] = {
     ActionKind.NOTIFY: ActionSpec("Tell people about"),
-    ActionKind.THROTTLE: ActionSpec("Throttle", cures=True, lasting=True, inverse=ActionKind.RESTORE),
+    ActionKind.THROTTLE: ActionSpec("Throttle", cures=True, lasting=True, inverse=ActionKind.RESTORE, asks_gpu=True),
     ActionKind.RESTORE: ActionSpec("Restore the limits of", recovery=True),
     ActionKind.PLACE_ELSEWHERE: ActionSpec("Place new work elsewhere than on"),
     ActionKind.DEFRAGMENT: ActionSpec("Defragment", scope=Scope.SUBJECT, cures=True),
     ActionKind.SCALE_OUT: ActionSpec("Scale out", cures=True),
     ActionKind.SCALE_IN: ActionSpec("Scale in", scope=Scope.SUBJECT, cures=True),
-    ActionKind.CHECKPOINT: ActionSpec("Checkpoint the work on"),
-    ActionKind.MIGRATE: ActionSpec("Migrate the work off", scope=Scope.SUBJECT),
+    ActionKind.CHECKPOINT: ActionSpec("Checkpoint the work on", asks_gpu=True),
+    ActionKind.MIGRATE: ActionSpec("Migrate the work off", scope=Scope.SUBJECT, asks_gpu=True),
     ActionKind.CORDON_GPU: ActionSpec(
         "Keep new work off", scope=Scope.SUBJECT, lasting=True, inverse=ActionKind.UNCORDON_GPU
     ),
@@ -58,7 +60,7 @@ ACTIONS: dict[ActionKind, ActionSpec] = {
     ActionKind.CORDON: ActionSpec("Cordon", scope=Scope.HOST, lasting=True, inverse=ActionKind.UNCORDON),
     ActionKind.UNCORDON: ActionSpec("Uncordon", recovery=True),
     ActionKind.DRAIN: ActionSpec("Drain", scope=Scope.HOST, lasting=True, inverse=ActionKind.UNCORDON),
-    ActionKind.RESET_GPU: ActionSpec("Reset", scope=Scope.SUBJECT, cures=True),
+    ActionKind.RESET_GPU: ActionSpec("Reset", scope=Scope.SUBJECT, cures=True, asks_gpu=True),
     ActionKind.REBOOT_NODE: ActionSpec("Reboot", scope=Scope.HOST, cures=True),
     ActionKind.RMA_TICKET: ActionSpec("Open a return ticket for"),
 }

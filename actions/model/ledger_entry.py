@@ -25,6 +25,9 @@ APPROVAL = "approval"
 SILENCE = "silence"
 """Name of the guard that withholds a notification."""
 
+SELECTION = "selection"
+"""Name of the loop's own verdict: is this what the subject needs most."""
+
 WAITING = frozenset({DecisionState.HELD, DecisionState.APPROVED})
 """States in which guards are asked."""
 

@@ -20,8 +20,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tocsin.actions.guards.base import guards
-from tocsin.actions.loop.loop import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
+from tocsin.actions.model.ledger_entry import SELECTION
 from tocsin.runtime.demo_terminal import WIDTH
 from tocsin_testing.browsing import idle, opened
 

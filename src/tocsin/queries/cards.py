@@ -11,7 +11,7 @@ from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.goals import in_words
-from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.actions.model.ledger_entry import SELECTION, DecisionStatus
 from tocsin.actions.model.silences import Cause, cause_of
 from tocsin.client.models import GpuState
 from tocsin.client.models_cards import Card, CardAction, CardEvidence, CardState, CardTouches
@@ -55,8 +55,9 @@ NAMES_SHOWN = 3
 FINDINGS_SHOWN = 12
 """Findings among the evidence of a card; the rest is counted."""
 _RUNS = (DecisionState.EXECUTING, DecisionState.VERIFYING)
-_BLOCKED = 3
-"""Standing of a decision that is wanted and that something else than a person's yes holds."""
+_BLOCKED, _ENDED, _PASSED_OVER = 3, 4, 5
+"""Standing of a decision that is wanted and that something else than a person's yes holds; of one that has ended; of
+one that the state does not ask for any more."""
 _EVERYWHERE = Subject(SubjectKind.FLEET, "fleet")
 """Subject of a card about what is in many places."""
 _WAITING_STATES = (DecisionState.HELD, DecisionState.APPROVED)
@@ -131,14 +132,17 @@ def _rank(card: Card) -> tuple[bool, bool, bool, int, float, float, str, str]:
 
 
 def _standing(status: DecisionStatus) -> int:
-    """How near a decision is to doing something: 0 runs, 1 waits for a yes alone, 2 starts, 3 is held, 4 has ended."""
+    """How near a decision is to doing something: 0 runs, 1 waits for a yes alone, 2 starts, then `_BLOCKED` and on."""
     if status.state in _RUNS:
         return 0
     if status.waits_for_person:
         return 1
     if status.state not in _WAITING_STATES:
-        return _BLOCKED + 1
-    return _BLOCKED if against(status.verdicts) else 2
+        return _ENDED
+    stopped = against(status.verdicts)
+    if any(verdict.guard == SELECTION for verdict in stopped):
+        return _PASSED_OVER
+    return _BLOCKED if stopped else 2
 
 
 @dataclass
@@ -240,7 +244,7 @@ class _Maker:
         found = (worst, *others)
         told = [status for one in found for status in own[one.id]]
         decisions = list({one.decision.id: one for one in (*told, *self._running(earlier))}.values())
-        lead = self._lead(decisions, root.subject)
+        lead = self._lead(decisions, root.subject, root.id)
         warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
         health, reopened = self._ranking.state(root), self.inputs.life.came_again.get(worst.id)
         (words, words_zh), chance = _confidence(worst)
@@ -279,12 +283,14 @@ class _Maker:
         """What runs, or is looked at, of what was decided about causes that are over."""
         return [each for one in causes for each in self._by_incident.get(one.id, ()) if each.state in _RUNS]
 
-    def _lead(self, decisions: Sequence[DecisionStatus], subject: Subject) -> DecisionStatus | None:
-        """The decision that the card is about: what runs before what waits for a yes, before what is held."""
+    def _lead(self, decisions: Sequence[DecisionStatus], subject: Subject, root: str = "") -> DecisionStatus | None:
+        """The decision that the card is about: what runs before what waits for a yes, before what is held; of several
+        that stand alike the one about the finding `root`, then one on `subject`."""
         self._claimed |= {one.decision.id for one in decisions}
 
-        def order(one: DecisionStatus) -> tuple[int, bool, int, str]:
-            return _standing(one), one.decision.subject.name != subject.name, -one.updated_ms, one.decision.id
+        def order(one: DecisionStatus) -> tuple[int, bool, bool, int, str]:
+            of_root, made = root in one.decision.findings[:1], one.decision
+            return _standing(one), not of_root, made.subject.name != subject.name, -one.updated_ms, made.id
 
         return min(decisions, key=order, default=None)
 

@@ -137,13 +137,23 @@ def _leads_to() -> frozenset[tuple[int | None, int]]:
     return frozenset((code, then) for code, then in pairs if (then, code) not in pairs)
 
 
+_ORDER = list(ActionKind)
+_MILDER = {action: {ActionKind.RESET_GPU, *_ORDER[: _ORDER.index(action)]} for action in ActionKind}
+"""What is no repair of a lost GPU for which the table asks for an action."""
+
+
 def _with_verdict(root: Finding, members: Sequence[Finding]) -> Finding:
-    """`root` with the action that the driver asks for on its GPU, which outranks any table."""
+    """`root` with the action that the driver asks for on its GPU, which outranks any table.
+
+    A GPU that is lost to its host answers no reset, and what was asked for before takes nothing from the table's word.
+    """
     verdicts = [
         finding
         for finding in members
         if is_verdict(finding) and finding.subject.name == root.subject.name and finding.action is not ActionKind.NOTIFY
     ]
+    if symptom_of(root) is Symptom.BUS:
+        verdicts = [one for one in verdicts if one.action not in _MILDER[root.action]]
     if not verdicts or root.category is Category.APPLICATION:
         return root
     return replace(root, action=max(verdicts, key=lambda finding: (finding.last_ms, finding.id)).action)

@@ -15,7 +15,16 @@ from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.decision import Decision, Mode, NotifyParameters
-from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.finding import (
+    PREDICTION_EVIDENCE,
+    ActionKind,
+    Category,
+    Evidence,
+    Finding,
+    Severity,
+    Subject,
+    SubjectKind,
+)
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin_testing.action_world import finding, fleet, incident, settings, subject_of
 from tocsin_testing.builders import T0
@@ -270,3 +279,47 @@ def test_people_are_told_where_a_yes_is_wanted_though_the_mode_is_act() -> None:
     assert "it waits for a person's approval" in told.sentence
     assert isinstance(told.parameters, NotifyParameters)
     assert told.parameters.proposes == meant.id
+
+
+SIGN = (Evidence(f"{PREDICTION_EVIDENCE}hazard 3", "a fault is likely", T0, 0.9),)
+
+
+def _lost(**more: object) -> Finding:
+    """GPU fell off its bus."""
+    fields: dict[str, object] = {"rule": "xid_bus", "category": Category.HARDWARE, "action": ActionKind.DRAIN}
+    return finding(GPU, metric="gpu_xid_last_code", value=79.0, **(fields | more))
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        finding(GPU, rule="hot", action=ActionKind.THROTTLE),
+        finding(GPU, rule="full", category=Category.MEMORY, action=ActionKind.MIGRATE),
+        finding(GPU, rule="ecc", category=Category.HARDWARE, action=ActionKind.RESET_GPU),
+        finding(GPU, rule="signs", severity=Severity.WARNING, category=Category.HARDWARE, action=ActionKind.CHECKPOINT),
+        finding(GPU, rule="coming", category=Category.HARDWARE, action=ActionKind.PLACE_ELSEWHERE, evidence=SIGN),
+    ],
+)
+def test_nothing_is_asked_of_a_lost_gpu_that_it_would_have_to_answer(beside: Finding) -> None:
+    """A checkpoint of work on a GPU that fell off its bus helps nobody: the loss alone has an action."""
+
+    def acting(*roots: Finding) -> list[tuple[str, ActionKind]]:
+        return [(one.rule, one.action) for one in _decide(*roots) if one.action is not ActionKind.NOTIFY]
+
+    assert acting(beside) == [(beside.rule, beside.action)]
+    assert acting(beside, _lost()) == [("xid_bus", ActionKind.DRAIN)]
+    elsewhere = replace(beside, subject=Subject(SubjectKind.GPU, "GPU-b", "node-1", "train"))
+    assert (beside.rule, beside.action) in acting(elsewhere, _lost())
+
+
+@pytest.mark.parametrize(("code", "action"), [(1, "drain"), (2, "reboot_node"), (4, "drain"), (7, "reboot_node")])
+def test_no_reset_is_a_verdict_on_a_lost_gpu(code: int, action: str) -> None:
+    verdict = finding(GPU, rule="driver", metric="gpu_recovery_action", value=float(code), action=ActionKind.NOTIFY)
+    assert chosen_action(incident(_lost(), verdict)) == action
+
+
+def test_a_lost_gpu_among_hot_ones_is_not_throttled() -> None:
+    hot = [finding(Subject(SubjectKind.GPU, f"GPU-{n}"), action=ActionKind.THROTTLE) for n in "cab"]
+    made = decide([incident(*hot), incident(_lost())], [], VIEW, Policy(settings()))
+    throttled = {one.subject.name for one in made if one.action is ActionKind.THROTTLE}
+    assert throttled == {"GPU-b", "GPU-c"}

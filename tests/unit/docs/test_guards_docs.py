@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tocsin.actions.guards.base import Guard, evaluate, guards
-from tocsin.actions.loop.loop import SELECTION, ActionLoop
+from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.catalogue import is_disruptive, is_recovery
 from tocsin.actions.model.executor import PRE_CHECK
+from tocsin.actions.model.ledger_entry import SELECTION
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Foresight
 from tocsin.config.settings import ActionSettings

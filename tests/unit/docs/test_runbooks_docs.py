@@ -12,8 +12,8 @@ import click
 import pytest
 
 from tocsin.actions.guards.base import guards
-from tocsin.actions.loop.loop import SELECTION
 from tocsin.actions.model.executor import PRE_CHECK
+from tocsin.actions.model.ledger_entry import SELECTION
 from tocsin.cli.main import cli
 from tocsin.config.load import describe
 from tocsin.config.settings import Settings

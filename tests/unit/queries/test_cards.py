@@ -316,3 +316,25 @@ def test_entries_of_older_versions_leave_nothing() -> None:
     life.apply(entry(2, OPENED, T0, id="x", card={"rule": 3}))
     life.apply(entry(3, CLOSED, T0, id=one.id))
     assert (dict(life.ended), dict(life.came_again)) == ({}, {})
+
+
+def test_a_card_offers_what_mends_its_own_cause_and_what_is_asked_for_now() -> None:
+    """The GPU fell off its bus: what its signs asked for stands no more in front of the repair."""
+    one = node(0)
+    sign = finding(one, "sign", severity=Severity.WARNING)
+    bus = finding(one, "xid_bus", category=Category.HARDWARE, metric="gpu_xid_last_code", value=79.0)
+    fell = incident(bus, sign)
+    reboot = decided(fell, ActionKind.REBOOT_NODE, FULL, APPROVAL)
+    passed = Verdict("selection", Ruling.HOLD, "the state asks for something else on this subject now")
+    older = decided(incident(sign), ActionKind.MIGRATE, APPROVAL, passed)
+    newer = replace(older, updated_ms=T0)
+    for before in (older, newer):
+        card = cards([one], [fell], [before, reboot])[0]
+        assert card.obstacle.startswith("reboot node cannot start now: 3 under action"), card.obstacle
+    waits = decided(fell, ActionKind.REBOOT_NODE, APPROVAL)
+    also = replace(decided(incident(sign), ActionKind.CHECKPOINT, APPROVAL), updated_ms=T0)
+    card = cards([one], [fell], [also, waits])[0]
+    assert card.action is not None
+    assert card.action.kind is ActionKind.REBOOT_NODE
+    failed = decided(fell, ActionKind.REBOOT_NODE, state=DecisionState.FAILED)
+    assert cards([one], [fell], [newer, failed])[0].obstacle.startswith("reboot node failed")

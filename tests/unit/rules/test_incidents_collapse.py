@@ -246,6 +246,15 @@ def test_the_drivers_verdict_becomes_the_action_of_the_root() -> None:
     assert incident.id == next(f.id for f in run.last.active if f.rule == "xid_bus")
 
 
+def test_a_verdict_takes_nothing_from_what_a_lost_gpu_needs() -> None:
+    """A GPU that fell off its bus answers no reset, whatever the driver asked for before it lost it."""
+    one = gpu(0)
+    for asked, action in ((1, ActionKind.DRAIN), (2, ActionKind.REBOOT_NODE)):
+        verdict = Event(EventKind.RECOVERY_ACTION, one.uuid, one.host, T0 + SECOND, asked, "asked")
+        (incident,) = collapse(found(at(79, one), verdict))
+        assert (incident.root.value, incident.root.action) == (79, action)
+
+
 def test_a_verdict_on_another_gpu_does_not_decide() -> None:
     run = Run()
     run.step(0, {gpu(0): {"power_watts": 1.0}, gpu(1): {"recovery_action": 2.0}}, events=[at(79, gpu(0))])
