@@ -42,7 +42,7 @@ from tocsin.dashboard.text import (
     short_clock,
 )
 from tocsin.domain.clock import SECOND, from_iso, to_iso
-from tocsin.domain.decision import DecisionState, Mode, Ruling, Verdict
+from tocsin.domain.decision import DecisionState, Mode, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.entry import Entry
 from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.phrase import in_chinese
@@ -118,8 +118,10 @@ def standing(story: DecisionStory, now: str, text: Text) -> str:
     head = text(f"stand.{state.value}")
     if item.outcome is None:
         return head
-    ended = text.name("outcome", item.outcome.status.value)
-    return _with(_with(head, ended), text.said(item.outcome.detail, item.outcome.detail_zh))
+    # The state says how it ended, and the detail whether its goal was reached.
+    if item.outcome.status is OutcomeStatus.UNVERIFIED:
+        head = _with(head, text.name("outcome", item.outcome.status.value))
+    return _with(head, text.said(item.outcome.detail, item.outcome.detail_zh))
 
 
 def _standing_held(item: TimelineItem, text: Text) -> str:

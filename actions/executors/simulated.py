@@ -76,7 +76,7 @@ class Simulated(ExecutorBase):
                 say("the simulated {kind} does not answer, or has no room", kind=decision.subject.kind),
                 lasting=False,
             )
-        return went(True, say("done in the simulated fleet"))
+        return went(True, say("{action} in the simulated fleet", action=decision.action.replace("_", " ")))
 
     def _moved(self, decision: Decision) -> list[bool]:
         """Whether each named piece of work moved to the hosts named for it; empty where none is named. Defragmenting a

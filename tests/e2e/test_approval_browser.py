@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -122,7 +123,7 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
         assert ended.outcome is not None
         assert ended.outcome.executor == "simulated"
         assert limit_of(demo, uuid) < before
-        says(story, "done in the simulated fleet")
+        says(story, f"Done: {item.action.replace('_', ' ')} in the simulated fleet; ")
         shown(page.get_by_text("Measured effect"))
         shown(page.get_by_text("Temperature, change"))
         shown(page.get_by_text("approved by loopback").first)
@@ -137,7 +138,7 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
         shown(table.get_by_text("loopback approved: Throttle").first)
         shown(table.get_by_text("Started by simulated: Throttle").first)
         shown(table.get_by_text("Ended, ").first)
-        shown(table.get_by_text("Effect ").first)
+        shown(table.get_by_text(re.compile("^Effect ")).first)
         shown(page.locator(".tc-sim").first)
 
     kinds = [entry.kind for entry in demo.service.story(item.id).entries]
@@ -173,7 +174,7 @@ def test_an_undo_in_the_browser_gives_back_what_was_taken(browser: Browser, show
             demo.step()
             if demo.service.story(undoing).decision.outcome is not None:
                 break
-        says(page.locator(".tc-stand"), "Done: restored")
+        says(page.locator(".tc-stand"), "Done: restore in the simulated fleet; ")
     assert limit_of(demo, done.subject.name) > before
     asked = [entry for entry in demo.service.story(undoing).entries if entry.actor == "loopback"]
     assert [entry.kind for entry in asked] == ["decision", "approval"]

@@ -375,7 +375,7 @@ def decisions() -> list[DecisionOut]:
                 status=OutcomeStatus.SUCCEEDED,
                 executor="simulated",
                 at_ms=NOW_MS - 88 * MINUTE,
-                detail="done in the simulated fleet; its effect is seen",
+                detail="throttle in the simulated fleet; its effect is seen",
                 effect={
                     "gpu_temperature_celsius_change": -6.2,
                     "gpu_power_watts_change": -96.0,

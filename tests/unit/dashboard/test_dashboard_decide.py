@@ -185,7 +185,7 @@ def test_a_decision_that_is_gone_is_said_to_be(url: str) -> None:
 
 def test_what_was_done_shows_what_came_of_it(url: str, service: FakeService) -> None:
     shown = said(opened("decisions", decision=one(service, ActionKind.THROTTLE)))
-    assert "Done: succeeded: done in the simulated fleet; its effect is seen" in shown
+    assert "Done: throttle in the simulated fleet; its effect is seen" in shown
     assert "0.0646" in shown
     assert "°C / W" in shown
     assert "−6.2" in shown

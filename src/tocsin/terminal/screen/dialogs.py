@@ -193,8 +193,8 @@ def decision_text(decision: DecisionOut) -> Text:
         made.append(f"{name} = {value}\n")
     made.append("\n" + "".join(f"{line}\n" for line in guards(decision)))
     if decision.outcome is not None:
-        ended = decision.outcome
-        made.append(f"{ended.status} by {ended.executor}: {ended.detail}\n", "bold")
+        # How it ended is said above.
+        made.append(f"by {decision.outcome.executor}: {decision.outcome.detail}\n", "bold")
     return made
 
 
