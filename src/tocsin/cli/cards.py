@@ -25,11 +25,9 @@ def summary_lines(cards: Sequence[Card], total: int, cells: Sequence[str] = ()) 
     lines = []
     for n, card in enumerate(cards):
         state = f"{card.state}{_taken(card)}"
-        said = _short(card)
-        stop = "." if said[:1].isupper() else ";"
         lines += [
             f"  {card.level} {card.id}  {card.headline}{f' (cell {cells[n]})' if cells else ''}",
-            f"    {state}{stop} {said}",
+            f"    {state}. {_short(card)}",
         ]
     return [*lines, *([f"  and {total - len(cards)} more (tocsin cards)"] if total > len(cards) else [])]
 
@@ -39,8 +37,9 @@ def _short(card: Card) -> str:
         return card.proof
     if card.action is None:
         return card.obstacle or card.next
-    how = f": tocsin approve {card.action.decision}" if card.action.can_approve else ""
-    return f"{card.action.kind.value.replace('_', ' ')} {card.next}{how}" if how else card.next
+    if not card.action.can_approve:
+        return card.next
+    return f"{card.next}: {card.action.kind.value.replace('_', ' ')}, tocsin approve {card.action.decision}"
 
 
 @click.command()

@@ -298,10 +298,21 @@ def named(action: ActionKind) -> str:
     return str(action).replace("_", " ")
 
 
+def as_line(words: Words) -> Words:
+    """`words` as they begin a line."""
+    english, chinese = words
+    return english[:1].upper() + english[1:], chinese
+
+
+_NOTHING: Words = ("nothing: watch only", "无动作，仅观察")
+
+
 def next_of(status: DecisionStatus | None, now_ms: int, expires_ms: int | None) -> Words:
     """What happens next, and when: by the decision that the card is about, None where it has none."""
-    if status is None:
-        return "nothing: watch only", "无动作，仅观察"
+    return as_line(_NOTHING if status is None else _next_of(status, now_ms, expires_ms))
+
+
+def _next_of(status: DecisionStatus, now_ms: int, expires_ms: int | None) -> Words:
     action = action_words(status.decision.action)
     if status.waits_for_person and expires_ms is not None:
         until = clock(expires_ms, now_ms)
@@ -317,7 +328,7 @@ def _next_of_held(status: DecisionStatus, action: Words, now_ms: int) -> Words:
     english, chinese = action
     holds = [verdict for verdict in status.verdicts if verdict.ruling is Ruling.HOLD]
     if status.state is not DecisionState.HELD:
-        return "nothing: watch only", "无动作，仅观察"
+        return _NOTHING
     if not holds:
         return f"{english} starts within a minute", f"{chinese} 将在一分钟内开始"
     ends = [verdict.until_ms for verdict in holds]
@@ -351,7 +362,8 @@ def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     if stopped and status.state in (DecisionState.HELD, DecisionState.APPROVED):
         reason, reason_zh = names.plain(stopped[0].reason or stopped[0].guard), names.plain(in_chinese(stopped[0].said))
         because = f"：{reason_zh}。" if reason_zh else ""
-        return (f"{action} cannot start now: {reason}.", f"{action_zh} 目前不能开始{because}"), stopped[0].guard
+        said = f"{action} cannot start now: {reason}.", f"{action_zh} 目前不能开始{because}"
+        return as_line(said), stopped[0].guard
     ended = _ENDED.get(status.state)
     if ended is None:
         return ("", ""), ""
@@ -361,7 +373,7 @@ def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     words = "; ".join(names.plain(part).rstrip(".") for part in (why, then) if part)
     words_zh = "；".join(names.plain(part) for part in (why_zh, then_zh) if part)
     english = f"{action} {ended[0]}{f': {words}' if words else ''}."
-    return (english, f"{action_zh} {ended[1]}{f'：{words_zh}' if words_zh else ''}。"), ""
+    return as_line((english, f"{action_zh} {ended[1]}{f'：{words_zh}' if words_zh else ''}。")), ""
 
 
 def left_over(incident: Incident, names: Names, now_ms: int) -> Words:

@@ -35,6 +35,7 @@ from tocsin.queries.card_words import (
     Words,
     action_words,
     against,
+    as_line,
     clock,
     expected_cause,
     headline,
@@ -568,8 +569,8 @@ class _Maker:
             "simulated": worst.simulated,
         }
         if lead is None:
-            then, then_zh = self._after({one.id for one in found})
-            proof, proof_zh = self._proof(decisions, ended_ms)
+            then, then_zh = as_line(self._after({one.id for one in found}))
+            proof, proof_zh = as_line(self._proof(decisions, ended_ms))
             update |= {"resolved": to_iso(ended_ms), "proof": proof, "proof_zh": proof_zh}
             update |= {"next": then, "next_zh": then_zh}
             update["state"] = CardState.RESOLVED

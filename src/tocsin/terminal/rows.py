@@ -79,7 +79,7 @@ def _of_card(card: Card) -> AttentionLine:
     name, colon, what = card.headline.partition(": ")
     urgent = "PAGE " if card.level is AlertLevel.PAGE else ""
     then = card.next if card.action is not None else card.obstacle or card.next
-    sentence = f"{urgent}{what if colon else card.headline}; {card.state.value}: {then}"
+    sentence = f"{urgent}{what if colon else card.headline}; {card.state.value}. {then}"
     chance = card.probability or 0.0
     return AttentionLine(card.id, card.health, name if colon else "", LATEST, chance, sentence, uuid)
 

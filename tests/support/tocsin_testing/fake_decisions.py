@@ -181,7 +181,8 @@ def _told_of(item: TimelineItem) -> list[Entry]:
     if item.outcome or item.state is DecisionState.VERIFYING:
         before = {"gpu_temperature_celsius": 88.0, "gpu_power_watts": 402.0}
         rows.append((75, EntryKind.EXECUTION_STARTED, "tocsin", {"executor": "simulated", "before": before}))
-        rows.append((76, EntryKind.VERIFICATION, "tocsin", {"phase": "due", "detail": "throttle in the simulated fleet"}))
+        due = {"phase": "due", "detail": "throttle in the simulated fleet"}
+        rows.append((76, EntryKind.VERIFICATION, "tocsin", due))
     if item.outcome:
         checked = {"phase": "checked", "seen": True, "effect": dict(item.outcome.effect)}
         rows.append((376, EntryKind.VERIFICATION, "tocsin", checked))

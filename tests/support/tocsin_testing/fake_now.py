@@ -160,7 +160,7 @@ def cards_of(incidents: Sequence[IncidentOut], decisions: Sequence[DecisionOut])
                 touches=CardTouches(gpus=1, hosts=1, gpu_names=[where]),
                 confidence="measured",
                 waiting_gpu_hours=_LOSS if one.root.severity is Severity.CRITICAL else None,
-                next="waits for your approval until 05:00 UTC" if mine else "nothing: watch only",
+                next="Waits for your approval until 05:00 UTC" if mine else "Nothing: watch only",
                 next_zh="等待批准，截止 05:00 UTC" if mine else "无动作，仅观察",
                 action=CardAction(kind=mine[0].action, sentence=mine[0].sentence, decision=mine[0].id, can_approve=True)
                 if mine

@@ -30,7 +30,7 @@ def test_cards_say_what_is_wrong_and_how_to_say_yes() -> None:
     assert f"{found.total} cards; {found.waiting} of their decisions wait for you" in told
     for card in found.items:
         assert f"  {card.level} {card.id}  {card.headline}" in told
-        yes = f": tocsin approve {card.action.decision}" if card.action else card.obstacle
+        yes = f", tocsin approve {card.action.decision}" if card.action else card.obstacle
         assert yes in told
     assert [one["id"] for one in document["items"]] == [card.id for card in found.items]
     assert document["brain"] == url
@@ -52,11 +52,11 @@ def test_a_card_is_told_with_its_evidence() -> None:
 def test_a_resolved_card_says_what_proved_it() -> None:
     over = Card(
         id="c1", headline="n1 GPU 3: too hot", state=CardState.RESOLVED, health=GpuState.OK, level=AlertLevel.PAGE,
-        since=to_iso(T0), resolved=to_iso(T0), proof="reset gpu worked: new 0 errors, goal at most 0 errors",
+        since=to_iso(T0), resolved=to_iso(T0), proof="Reset gpu worked: new 0 errors, goal at most 0 errors",
         subject=Subject(SubjectKind.GPU, "GPU-1", "n1"), touches=CardTouches(gpus=1, hosts=1, gpu_names=["n1 GPU 3"]),
         evidence=[CardEvidence(kind="decision", text="done: Reset n1 GPU 3.", name="reset_gpu")], simulated=True,
     )  # fmt: skip
-    assert summary_lines([over], 3)[1:] == [f"    resolved; {over.proof}", "  and 2 more (tocsin cards)"]
+    assert summary_lines([over], 3)[1:] == [f"    resolved. {over.proof}", "  and 2 more (tocsin cards)"]
     lines = card_lines(over)
     assert lines[0] == "n1 GPU 3: too hot (simulated)"
     assert f"  proof:         {over.proof}" in lines

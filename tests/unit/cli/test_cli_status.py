@@ -23,7 +23,7 @@ def test_it_says_how_things_are_what_is_worst_and_what_waits() -> None:
         waiting = [decision for decision in client.decisions() if decision.approvable]
     assert f"{summary.gpus} GPUs on {summary.hosts} hosts (simulated): " in told
     assert f"mode {summary.mode}" in told
-    assert f"  page {cards[0].id}  {cards[0].headline}\n    open; drain {cards[0].next}: tocsin approve " in told
+    assert f"  page {cards[0].id}  {cards[0].headline}\n    open. {cards[0].next}: drain, tocsin approve " in told
     asked = [card.action.decision for card in cards if card.action is not None and card.action.can_approve]
     rest = [decision for decision in waiting if decision.id not in asked]
     assert asked

@@ -27,7 +27,7 @@ def test_once_says_the_worst_first_and_how_much_is_left_out() -> None:
         lines = top("--once", "--rows", "3", "--api-url", url).output.splitlines()
     assert lines[0].startswith(f"brain {url}: mode propose, running, BREAKER TRIPPED")
     assert lines[1].startswith("64 GPUs on 8 hosts (simulated): 58 ok")
-    assert lines[3].startswith("◆ gpu-node-06 GPU 2: PAGE xid fatal; open: ")
+    assert lines[3].startswith("◆ gpu-node-06 GPU 2: PAGE xid fatal; open. ")
     table = lines[lines.index("", 3) + 2 :]
     assert table[0].startswith("✕ gpu-node-06 GPU 2")
     assert "lost: XID 79" in table[0]

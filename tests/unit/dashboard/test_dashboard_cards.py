@@ -21,7 +21,7 @@ def card(**more: object) -> Card:
     made: dict[str, object] = {
         "id": "c1", "headline": "n1 GPU 3: too hot", "headline_zh": "n1 GPU 3: 温度过高", "state": CardState.OPEN,
         "health": GpuState.CRITICAL, "level": AlertLevel.PAGE, "since": to_iso(T0 - HOUR),
-        "next": "nothing: watch only", "next_zh": "无动作，仅观察",
+        "next": "Nothing: watch only", "next_zh": "无动作，仅观察",
         "subject": Subject(SubjectKind.GPU, "GPU-12345678", "n1"),
     }  # fmt: skip
     return Card.model_validate({**made, **more})
@@ -29,21 +29,21 @@ def card(**more: object) -> Card:
 
 def test_a_card_says_what_where_it_stands_and_what_is_next() -> None:
     english, chinese = cards.head(card(), NOW, EN), cards.head(card(), NOW, ZH)
-    for words in ("n1 GPU 3: too hot", "<b>Open</b>", f"since {to_iso(T0 - HOUR)[11:16]} UTC", "nothing: watch only"):
+    for words in ("n1 GPU 3: too hot", "<b>Open</b>", f"since {to_iso(T0 - HOUR)[11:16]} UTC", "Nothing: watch only"):
         assert words in english
     for words in ("温度过高", "<b>未处理</b>", "无动作，仅观察"):
         assert words in chinese
 
 
 def test_why_nothing_can_be_done_stands_in_the_place_of_what_is_next() -> None:
-    shown = cards.head(card(obstacle="drain cannot start now: paused by ann."), NOW, EN)
+    shown = cards.head(card(obstacle="Drain cannot start now: paused by ann."), NOW, EN)
     assert "paused by ann" in shown
     assert "watch only" not in shown
 
 
 def test_in_chinese_the_guard_is_named_and_its_english_is_left_out() -> None:
     held = card(
-        obstacle="drain cannot start now: 3 under action already.", obstacle_zh="排空 目前不能开始",
+        obstacle="Drain cannot start now: 3 under action already.", obstacle_zh="排空 目前不能开始",
         obstacle_guard="max_concurrent", confidence="measured", confidence_zh="已测得",
     )  # fmt: skip
     shown = cards.head(held, NOW, ZH) + cards.details(held, ZH)

@@ -90,7 +90,7 @@ def test_now_ranks_what_needs_attention(url: str) -> None:
         shown.index(words) for words in ("gpu-node-06 GPU 2: xid fatal", "GPU 5: temperature high", "GPU 6: memory")
     ]
     assert order == sorted(order)
-    assert "waits for your approval until 05:00 UTC" in shown
+    assert "Waits for your approval until 05:00 UTC" in shown
     assert "waiting costs <b>36 GPU-hours</b>" in shown
     assert "XID 79: the GPU" in shown, "what a card rests on is behind its fold"
     assert "Decisions waiting for a person: 2" in shown

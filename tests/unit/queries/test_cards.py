@@ -101,7 +101,7 @@ def test_a_card_says_what_where_and_what_a_yes_starts() -> None:
     assert (card.id, card.state, card.since) == (one.id, CardState.OPEN, to_iso(T0 - HOUR))
     assert card.action is not None
     assert (card.action.decision, card.action.can_approve) == (asking.decision.id, True)
-    assert card.next == f"waits for your approval until {to_iso(T0 + HOUR)[11:16]} UTC"
+    assert card.next == f"Waits for your approval until {to_iso(T0 + HOUR)[11:16]} UTC"
     assert card.obstacle == ""
     assert (card.touches.gpus, card.touches.job_names, card.touches.owner_names) == (1, ["slurm 4711"], ["ann"])
     assert hot.gpu.uuid not in card.action.sentence
@@ -112,7 +112,7 @@ def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
     one = incident(finding(hot))
     card = cards([hot], [one], [decided(one, ActionKind.DRAIN, FULL, APPROVAL)])[0]
     assert card.action is None
-    assert card.obstacle == "drain cannot start now: 3 under action already, at most 3 at once."
+    assert card.obstacle == "Drain cannot start now: 3 under action already, at most 3 at once."
     assert (card.obstacle_zh, card.obstacle_guard) == ("排空 目前不能开始", "max_concurrent")
     told = replace(FULL, said=say("{n} under action already, at most {most} at once", n=3, most=3))
     chinese = cards([hot], [one], [decided(one, ActionKind.DRAIN, told, APPROVAL)])[0]
@@ -123,7 +123,7 @@ def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
     ]
     assert [item.name for item in card.evidence if item.kind == "guard"] == ["max_concurrent", "approval"]
     nothing = cards([hot], [one])[0]
-    assert (nothing.action, nothing.next) == (None, "nothing: watch only")
+    assert (nothing.action, nothing.next) == (None, "Nothing: watch only")
     assert "look at its cooling" in nothing.obstacle
     assert (nothing.obstacle_zh, nothing.obstacle_guard) == ("无法从这里处理：请检查其散热。", "")
 
@@ -288,7 +288,7 @@ def test_what_is_over_stays_readable_for_a_day() -> None:
     life = lived((OPENED, T0 - HOUR, one, {}), (CLOSED, T0, one, {}))
     card = cards([hot], life=life, now_ms=T0 + HOUR)[0]
     assert (card.id, card.state, card.resolved) == (one.id, CardState.RESOLVED, to_iso(T0))
-    assert card.proof.startswith("what was found had cleared")
+    assert card.proof.startswith("What was found had cleared")
     assert cards([], life=life, now_ms=T0 + DAY + 1) == []
 
 
@@ -330,11 +330,11 @@ def test_a_card_offers_what_mends_its_own_cause_and_what_is_asked_for_now() -> N
     newer = replace(older, updated_ms=T0)
     for before in (older, newer):
         card = cards([one], [fell], [before, reboot])[0]
-        assert card.obstacle.startswith("reboot node cannot start now: 3 under action"), card.obstacle
+        assert card.obstacle.startswith("Reboot node cannot start now: 3 under action"), card.obstacle
     waits = decided(fell, ActionKind.REBOOT_NODE, APPROVAL)
     also = replace(decided(incident(sign), ActionKind.CHECKPOINT, APPROVAL), updated_ms=T0)
     card = cards([one], [fell], [also, waits])[0]
     assert card.action is not None
     assert card.action.kind is ActionKind.REBOOT_NODE
     failed = decided(fell, ActionKind.REBOOT_NODE, state=DecisionState.FAILED)
-    assert cards([one], [fell], [newer, failed])[0].obstacle.startswith("reboot node failed")
+    assert cards([one], [fell], [newer, failed])[0].obstacle.startswith("Reboot node failed")

@@ -87,7 +87,7 @@ def test_attention_is_the_cards_of_a_brain_in_its_order() -> None:
     assert [one.name for one in found if not one.uuid] == ["pool inference"]
     asking = next(card for card in look.cards if card.action is not None)
     line = next(one for one in found if one.key == asking.id)
-    assert line.sentence.endswith(f"open: {asking.next}")
+    assert line.sentence.endswith(f"open. {asking.next}")
 
 
 def test_attention_without_a_brain_begins_with_the_worst_and_knows_wide_incidents() -> None:
