@@ -57,6 +57,13 @@ def test_an_approved_action_happens_in_the_simulated_fleet_and_is_verified(demo:
     demo.running.stop()
 
 
+def test_a_fault_that_is_begun_is_told_with_the_name_that_its_card_will_have(demo: Demo) -> None:
+    told = demo.service.inject("fan_failure", "9", "ann")
+    assert told.sentence == "fan_failure starts in sim-node-0001 GPU 1"
+    assert told.gpu == demo.fleet.gpus[9].uuid
+    demo.running.stop()
+
+
 def test_each_decision_that_waits_starts_once_it_is_approved(demo: Demo) -> None:
     """The demo's own faults, in a fleet as full as it comes: approving one after the other, each begins."""
     plans = PlanWatch(demo.brain)

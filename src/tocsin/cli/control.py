@@ -137,8 +137,7 @@ def inject(context: CliContext, kind: str, gpu: str, api_url: str | None, token:
     """Inject a fault of KIND into the simulated GPU (UUID or number) of a running demo, for rehearsal."""
     with connect(context, api_url, token) as client:
         started = client.inject(kind, gpu)
-    said = f"{kind} in simulated GPU {started.gpu}"
-    done(as_json, said, client.base_url, **started.model_dump(mode="json"))
+    done(as_json, started.sentence, client.base_url, **started.model_dump(mode="json"))
 
 
 COMMANDS: list[click.Command] = [pause, resume, approve, reject, breaker, inject]

@@ -75,7 +75,8 @@ class FaultInjector:
     def inject(self, kind: str, gpu: str) -> tuple[str, int, str]:
         with self.lock:
             fault = self.fleet.inject(kind, gpu)
-        return fault.gpu, fault.started_ms, f"{kind} starts in {fault.gpu}"
+        struck = next(one for one in self.fleet.gpus if one.uuid == fault.gpu)
+        return fault.gpu, fault.started_ms, f"{kind} starts in {struck.host} GPU {struck.index}"
 
 
 def demo_settings(settings: Settings, folder: Path) -> Settings:

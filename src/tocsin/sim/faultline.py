@@ -123,13 +123,12 @@ class FaultLine:
         Raises InputError where the kind cannot befall the GPU, Conflict where it already does.
         """
         who = self._world.inventory.gpus[gpu]
+        name = f"{who.host} GPU {who.index}"
         if objection := kind.objection(self._world.inventory, gpu):
             remedy = f"for example GPU {self._suited(kind)}"
-            raise InputError("gpu", who.uuid, f"{kind.kind} cannot befall it: {objection}", remedy)
+            raise InputError("gpu", name, f"{kind.kind} cannot befall it: {objection}", remedy)
         if self._present(kind.kind, gpu) or self._world.state.lost[gpu]:
-            raise Conflict(
-                f"{who.uuid} already has {kind.kind} or is lost; choose another GPU or wait until it is over"
-            )
+            raise Conflict(f"{name} already has {kind.kind} or is lost; choose another GPU or wait until it is over")
         lead = kind.rehearsal_lead if kind.precursor else 0.0
         run = self._begin(kind, gpu, now_ms, abrupt=not kind.precursor, benign=False, lead=lead, injected=True)
         return run.truth(who.uuid)

@@ -19,12 +19,15 @@ from tocsin.cli import main as cli_main
 from tocsin.cli.common import brain_of
 from tocsin.cli.main import MODULES, TASKS, cli
 from tocsin.client import demo_file
+from tocsin.client.control import InjectionOut
 from tocsin.client.demo_file import announced, here, process_start, running_demo
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.config.load import WrongSettings, load_settings, overridden
 from tocsin.config.settings import Settings
+from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.runtime.dashboard_process import prepare_dashboard
+from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService, serving
 
 SECRET = "an-operators-secret-0123"
@@ -55,6 +58,14 @@ def left(folder: Path, name: str, **changed: object) -> Path:
     path.write_text(json.dumps(about | where | changed))
     path.chmod(0o600)
     return path
+
+
+def test_a_fault_that_is_begun_is_told_in_the_words_of_the_brain(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = InjectionOut(kind="hang", gpu="GPU-1f", at=to_iso(T0), sentence="hang starts in node-1 GPU 3")
+    monkeypatch.setattr(FakeService, "inject", lambda *_: told)
+    said = CliRunner().invoke(cli, ["inject", "hang", "11", "--api-url", url], catch_exceptions=False).output
+    assert said.startswith("ok: hang starts in node-1 GPU 3 (")
+    assert "GPU-1f" not in said
 
 
 def test_commands_of_another_shell_find_the_running_demo(url: str, folder: Path) -> None:

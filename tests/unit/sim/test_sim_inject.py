@@ -31,6 +31,7 @@ def test_a_gpu_that_the_kind_cannot_befall_is_refused_with_one_that_it_can(kind:
     with pytest.raises(InputError) as caught:
         simulated.inject(kind, unfit.uuid)
     assert caught.value.remedy.endswith(f"GPU {first_suited(kind)}")
+    assert caught.value.value == f"{unfit.host} GPU {unfit.index}"
 
 
 def test_a_fleet_without_a_suited_gpu_says_so() -> None:
@@ -47,7 +48,7 @@ def test_uuid_and_number_are_the_same_gpu() -> None:
 def test_the_same_fault_twice_is_a_conflict() -> None:
     simulated = fleet()
     simulated.inject("hang", "5")
-    with pytest.raises(Conflict, match="already has hang"):
+    with pytest.raises(Conflict, match="sim-node-0000 GPU 5 already has hang"):
         simulated.inject("hang", "5")
 
 
