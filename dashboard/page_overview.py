@@ -43,7 +43,7 @@ def _states(summary: FleetSummary, text: Text) -> list[str]:
 
 def _figures(summary: FleetSummary, text: Text) -> str:
     predictions, waiting = summary.predictions, summary.decisions_approvable
-    held = text("kpi.decisions.note", held=summary.decisions_held)
+    held = text("kpi.decisions.note", held=summary.decisions_held - waiting)
     size = text("kpi.gpus.note", hosts=f"{summary.hosts:,}", pools=summary.pools)
     load = text("kpi.load.note", memory=percent(summary.memory_used_ratio), power=watts(summary.power_watts))
     ahead, mine = "forecast" if predictions else "grid", "line" if waiting else "grid"

@@ -276,7 +276,7 @@ def _decisions(site: Site, client: Client, summary: FleetSummary) -> dict[str, P
         "decisions held": {
             "API": summary.decisions_held, "list": sum(one.state is DecisionState.HELD for one in decisions),
             "metrics": site.metric("tocsin_decisions_listed", state="held"),
-            "page": found(r"decisions held: (\d+)", now),
+            "page": found(r"held by guards: (\d+)", now) + summary.decisions_approvable,
             "scoreboard": scores.held,
         },
         "waiting for a yes": {

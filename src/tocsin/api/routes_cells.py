@@ -102,7 +102,7 @@ def cells_decisions(
     state: Annotated[DecisionState | None, Query(description="Only decisions in this state.")] = None,
     cell: Chosen = None,
 ) -> cells.WholeDecisions:
-    """The decisions of each cell, newest first."""
+    """The decisions of each cell, those that wait for a person first, then newest first."""
     params = {"limit": str(limit)} | ({"state": state.value} if state else {})
     asked = Asked("/v1/decisions", credential, params, cell or ())
     found = service.cells.gather(asked, list[DecisionOut], lambda: service.decisions(limit, state))

@@ -149,7 +149,7 @@ def decisions(
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     state: Annotated[DecisionState | None, Query(description="Only decisions in this state.")] = None,
 ) -> list[Wired[models.DecisionOut]]:
-    """Decisions, newest first, each with what every guard said."""
+    """Decisions, those that wait for a person first, then newest first, each with what every guard said."""
     return service.decisions(limit, state)
 
 

@@ -68,8 +68,17 @@ def cards(
 def _list_lines(found: Cards) -> list[str]:
     if not found.items:
         return ["no cards", *hidden_line(found)]
-    waiting = f"; {found.waiting} of their decisions wait for you" if found.waiting else ""
-    return [f"{found.total} cards{waiting}", *summary_lines(found.items, found.total), *hidden_line(found)]
+    title = f"{counted(found.total, 'card')}{_waiting(found)}"
+    return [title, *summary_lines(found.items, found.total), *hidden_line(found)]
+
+
+def _waiting(found: Cards) -> str:
+    """How many decisions wait, and where the others are: one card may stand for several, and one may be hidden."""
+    asked = sum(card.action is not None and card.action.can_approve for card in found.items)
+    rest = found.waiting - asked
+    wait = f"{counted(found.waiting, 'decision')} {'waits' if found.waiting == 1 else 'wait'} for you"
+    elsewhere = f", {rest} of them not named here (tocsin status)" if rest > 0 else ""
+    return f"; {wait}{elsewhere}" if found.waiting else ""
 
 
 @click.command()

@@ -208,7 +208,7 @@ class Client:
     def cells_decisions(
         self, limit: int = 100, cells: Sequence[str] = (), state: DecisionState | None = None
     ) -> WholeDecisions:
-        """The newest `limit` decisions of each cell."""
+        """At most `limit` decisions of each cell, in the order of `decisions`."""
         chosen: Params = {"state": state.value} if state else {}
         return self._get(WholeDecisions, "/v1/cells/decisions", {**chosen, "limit": limit, "cell": list(cells)})
 
@@ -314,6 +314,7 @@ class Client:
         return self._get(list[Prediction], "/v1/predictions")
 
     def decisions(self, limit: int = 100, state: DecisionState | None = None) -> list[models.DecisionOut]:
+        """At most `limit`: those that wait for a person first, then newest first."""
         params: dict[str, str | int] = {"limit": limit} | ({"state": state.value} if state else {})
         return self._get(list[models.DecisionOut], "/v1/decisions", params)
 

@@ -139,7 +139,7 @@ class Tools:
         limit: Limit = 20,
         state: Annotated[DecisionState | None, Field(description="Only decisions in this state.")] = None,
     ) -> answers.DecisionList:
-        """What Tocsin intends or did, newest first, and which guards hold it."""
+        """What Tocsin intends or did, what waits for a person first, then newest first, and which guards hold it."""
         if not self._cells.several():
             return answers.DecisionList(
                 items=answers.few(self._client.decisions(limit, state), answers.decision_line, limit)

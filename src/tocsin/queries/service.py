@@ -358,9 +358,7 @@ class BrainService:
         )
 
     def decisions(self, limit: int, state: DecisionState | None = None) -> list[models.DecisionOut]:
-        found = [status for status in self._brain.statuses() if state is None or status.state is state]
-        found.sort(key=lambda status: (-status.decision.at_ms, status.decision.id))
-        return [views.decision_out(status) for status in found[:limit]]
+        return views.decisions_out((one for one in self._brain.statuses() if state in (None, one.state)), limit)
 
     def decision(self, decision_id: str) -> models.DecisionOut:
         return views.decision_out(self._status(decision_id))

@@ -135,6 +135,13 @@ def waiting(statuses: Iterable[DecisionStatus]) -> int:
     return sum(status.waits_for_person for status in statuses)
 
 
+def decisions_out(statuses: Iterable[DecisionStatus], limit: int) -> list[DecisionOut]:
+    """At most `limit`, newest first; those that wait for a person before all: what `waiting` counts is listed too,
+    however much came after it."""
+    order = sorted(statuses, key=lambda one: (not one.waits_for_person, -one.decision.at_ms, one.decision.id))
+    return [decision_out(one) for one in order[:limit]]
+
+
 def decision_out(status: DecisionStatus) -> DecisionOut:
     """A decision as it stands."""
     return extended(

@@ -47,6 +47,8 @@ class Look:
     @property
     def waiting(self) -> int:
         """Decisions that wait for a person."""
+        if self.summary is not None:
+            return self.summary.decisions_approvable
         return sum(decision.approvable for decision in self.decisions)
 
     def states(self) -> dict[GpuState, int]:

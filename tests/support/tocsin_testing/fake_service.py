@@ -305,7 +305,7 @@ class FakeService(FakeDecisions):
 
     def decisions(self, limit: int, state: DecisionState | None = None) -> list[DecisionOut]:
         found = [d for d in self._decisions.values() if state is None or d.state is state]
-        return found[:limit]
+        return sorted(found, key=lambda one: not one.approvable)[:limit]
 
     def decision(self, decision_id: str) -> DecisionOut:
         found = self._decisions.get(decision_id)

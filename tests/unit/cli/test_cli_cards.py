@@ -6,7 +6,7 @@ import json
 
 from click.testing import CliRunner
 
-from tocsin.cli.cards import card_lines, summary_lines
+from tocsin.cli.cards import _list_lines, card_lines, summary_lines
 from tocsin.cli.main import cli
 from tocsin.client.client import Client
 from tocsin.client.models import GpuState
@@ -27,7 +27,10 @@ def test_cards_say_what_is_wrong_and_how_to_say_yes() -> None:
         found, told = client.cards(), said("cards", "--api-url", url)
         document = json.loads(said("cards", "--json", "--api-url", url))
         none = said("cards", "--state", "resolved", "--api-url", url)
-    assert f"{found.total} cards; {found.waiting} of their decisions wait for you" in told
+    assert f"{found.total} cards; {found.waiting} decisions wait for you\n" in told
+    assert told.count("tocsin approve") == found.waiting
+    several = _list_lines(found.model_copy(update={"waiting": found.waiting + 3}))[0]
+    assert several.endswith("; 5 decisions wait for you, 3 of them not named here (tocsin status)")
     for card in found.items:
         assert f"  {card.level} {card.id}  {card.headline}" in told
         yes = f", tocsin approve {card.action.decision}" if card.action else card.obstacle

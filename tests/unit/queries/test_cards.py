@@ -22,6 +22,7 @@ from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.domain.usage import Prices
+from tocsin.queries import views
 from tocsin.queries.card_life import CardLife, record_payload
 from tocsin.queries.card_words import CardCause, no_action
 from tocsin.queries.cards import CardInputs, make_cards
@@ -316,6 +317,19 @@ def test_entries_of_older_versions_leave_nothing() -> None:
     life.apply(entry(2, OPENED, T0, id="x", card={"rule": 3}))
     life.apply(entry(3, CLOSED, T0, id=one.id))
     assert (dict(life.ended), dict(life.came_again)) == ({}, {})
+
+
+def test_what_is_counted_as_waiting_is_listed_however_much_came_after_it() -> None:
+    hot = node(0)
+    old = decided(incident(finding(hot)), ActionKind.DRAIN, APPROVAL)
+    later = [
+        replace(made, decision=replace(made.decision, at_ms=T0 + n, key=str(n)))
+        for n in range(150)
+        for made in [decided(incident(finding(hot)), ActionKind.NOTIFY, state=DecisionState.DONE)]
+    ]
+    listed = views.decisions_out([old, *later], 100)
+    assert views.waiting([old, *later]) == sum(one.approvable for one in listed) == 1
+    assert [one.at_ms for one in listed[1:4]] == [T0 + 149, T0 + 148, T0 + 147]
 
 
 def test_a_card_offers_what_mends_its_own_cause_and_what_is_asked_for_now() -> None:
