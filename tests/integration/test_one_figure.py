@@ -29,7 +29,7 @@ from tocsin.config.access import ApiSettings
 from tocsin.config.settings import Settings
 from tocsin.dashboard.access import URL_VARIABLE
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import MINUTE, from_iso
+from tocsin.domain.clock import DAY, MINUTE, from_iso, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Severity
@@ -125,6 +125,19 @@ def found(pattern: str, text: str) -> int:
     told = set(re.findall(pattern, text))
     assert len(told) <= 1, f"{pattern}: {told}"
     return int(str(next(iter(told), "0")).replace(",", ""))
+
+
+def test_cost_and_usage_tell_one_energy(site: Site) -> None:
+    """Also of the time before the brain was: both have what the store has."""
+    keeper, now_ms = site.demo.brain.usage, site.demo.clock.now_ms()
+    keeper.look()
+    day = to_iso(now_ms)[:10]
+    usage = site.client.usage(day, to_iso(now_ms + DAY)[:10], ["pool"], 10).total
+    cost = site.client.cost(from_iso(f"{day}T00:00:00Z"), now_ms).usage
+    assert usage.gpu_hours > GPUS * STEPS / 60 * 5, "the past of the demo is hours"
+    # The page of cost counts whole quarters of an hour, usage from one reading to the next: the first and last differ.
+    assert usage.gpu_hours == pytest.approx(cost.gpu_hours, abs=GPUS / 2)
+    assert usage.kwh == pytest.approx(cost.kwh, abs=cost.kwh / cost.gpu_hours * GPUS / 2)
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,22 @@ def test_a_store_that_does_not_answer_leaves_late_days_on_the_list(monkeypatch: 
     assert (site.used(), site.table.late()) == (600, [])
 
 
+def test_a_new_file_has_the_open_days_that_the_store_had_before_it() -> None:
+    """The page of cost reads the store: a brain that counted from its own start alone would tell another energy."""
+    site = Site(open_days=1)
+    before = [START - 3 * DAY, START - 3 * DAY + MINUTE, START - MINUTE, START, START + HOUR, START + HOUR + MINUTE]
+    site.store.write(Batch(readings=[site.read(one) for one in before]))
+    site.clock.set(START + 2 * HOUR)
+    site.keeper.recover(site.clock.now_ms())
+    # The first look comes before the first reading.
+    site.keeper.look()
+    assert (site.used(), site.table.late()) == (120, [])
+    assert site.table.first_day() == START // DAY - 1
+    site.accept(START + 2 * HOUR, START + 2 * HOUR + MINUTE)
+    site.keeper.look()
+    assert (site.used(), site.table.late()) == (180, [])
+
+
 def _silent(*_: object) -> None:
     raise StoreUnavailable("no answer")
 

@@ -1,8 +1,9 @@
 """Keeps the sums of who used which GPU: of readings as they come, and of the store where they came late.
 
 What the file has is always what the store has up to the instant that the file names for each GPU. After a start it goes
-on from there. A reading that comes too late to be counted in its place puts its host and day on a list, on file too;
-those days are counted anew from the store.
+on from there; a file that is new has the days counted that are open and that the store has already. A reading that
+comes too late to be counted in its place puts its host and day on a list, on file too; those days are counted anew from
+the store.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ RECOVER_MS = HOUR
 """How much past a start counts before the service answers; what others wrote after that is counted later."""
 SKEW_MS = 3 * MAX_FUTURE_MS
 """So far apart the newest readings of two hosts that both report may be."""
+PROBED = 50
+"""Hosts that are asked whether the store has a day (own choice: a day that none of them has is of no weight)."""
 LATE_AT_ONCE = 20
 """Days of hosts that one look counts anew (own choice: some seconds of one core)."""
 
@@ -112,6 +115,7 @@ class UsageKeeper:
         """Count what the store has and the file has not. Raises StoreUnavailable."""
         cursors = self.table.cursors()
         if not cursors:
+            self._begin(now_ms)
             return
         newest = max(cursors.values())
         # Clocks of hosts differ: one that is behind is not silent.
@@ -126,6 +130,20 @@ class UsageKeeper:
         # Up to here days are counted anew: what comes goes on from the newest readings.
         newer = [one for one in self._store.latest(end_ms + 1) if one.at_ms <= now_ms]
         self.take(sorted(newer, key=lambda one: one.at_ms))
+
+    def _begin(self, now_ms: int) -> None:
+        """Have the open days counted that the store had before the file was, up to the newest reading of each GPU.
+
+        GPUs of some hosts tell whether there is anything of a day.
+        """
+        hosts, today = {gpu.host: gpu.uuid for gpu in self._store.gpus()}, now_ms // DAY
+        asked, first = list(hosts.values())[:PROBED], today - self._settings.open_days
+        days = range(first, today + 1) if hosts else ()
+        kept = [day for day in days if self._store.columns((), day * DAY, (day + 1) * DAY, asked).gpus]
+        self._late |= {(host, day) for host in hosts for day in kept}
+        if kept:
+            newest = [one for one in self._store.latest(first * DAY) if one.at_ms <= now_ms]
+            self.take(sorted(newest, key=lambda one: one.at_ms))
 
     def _silent(self, cursors: Mapping[tuple[str, str], int]) -> list[Reading]:
         """The last instants of GPUs that were silent, with their energy counters."""
