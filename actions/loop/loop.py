@@ -270,7 +270,7 @@ class ActionLoop:
             view = replace(view, rest=self._budget.publish(share_of(self._own(view))))
             self._elsewhere = view.rest.past, view.findings
         wanted = self._wanted(self._current(view), incidents, predictions)
-        created = self._register(wanted)
+        created = self._register(wanted, view)
         ended = self._guards.close_ended(self._current(view), now_ms)
         self._guards.evaluate_all(self._current(view), now_ms, wanted)
         self._guards.trip_breaker(now_ms, view.rest)
@@ -300,7 +300,7 @@ class ActionLoop:
         current = self._current(view)
         decided = decide(incidents, predictions, current, self.policy, self._routing.supports)
         wanted = {decision.key: decision for decision in decided}
-        created = self._register(wanted)
+        created = self._register(wanted, view)
         self._guards.evaluate_all(self._current(view), now_ms, wanted, wanted)
         self._guards.trip_breaker(now_ms, view.rest)
         executed = self._execute(view, wanted)
@@ -407,8 +407,9 @@ class ActionLoop:
         decided = decide(incidents, predictions, view, self.policy, self._routing.supports)
         return {decision.key: decision for decision in (*due, *decided)}
 
-    def _register(self, wanted: dict[str, Decision]) -> tuple[str, ...]:
-        """Enter new decisions, and what is new of waiting ones: their mode, and a place that their work has found."""
+    def _register(self, wanted: dict[str, Decision], view: FleetView) -> tuple[str, ...]:
+        """Enter new decisions, and what is new of waiting ones: their mode, and a place that their work has found, or
+        finds in place of a host that takes none any more."""
         created, entered = list[str](), list[Decision]()
         ledger = self._decision_log.ledger
         for key, decision in wanted.items():
@@ -418,7 +419,8 @@ class ActionLoop:
                 created.append(decision.id)
             elif record is not None and record.waiting:
                 before = record.decision
-                now = _with_moves(before, decision) if _places_all(decision) and not _places_all(before) else before
+                found = _places_all(decision) and not (_places_all(before) and _may_come(before, view))
+                now = _with_moves(before, decision) if found else before
                 if now is not before or before.mode is not decision.mode:
                     entered.append(replace(now, mode=decision.mode))
         self._decision_log.decided(*entered)
@@ -433,7 +435,7 @@ class ActionLoop:
             handed, self._handed = self._handed, {}
         notices |= handed if view.active else {}
         new = {key: notice for key, notice in notices.items() if key not in self._decision_log.ledger.known}
-        if self._register(new):
+        if self._register(new, view):
             self._guards.evaluate_all(self._current(view), self._clock.now_ms(), (), new)
 
     def _execute(self, view: FleetView, wanted: dict[str, Decision]) -> tuple[str, ...]:
@@ -493,6 +495,15 @@ class ActionLoop:
 def _places_all(decision: Decision) -> bool:
     moved = decision.parameters
     return isinstance(moved, MigrateParameters) and bool(moved.to_host) and all(moved.to_host)
+
+
+def _may_come(decision: Decision, view: FleetView) -> bool:
+    """Whether the hosts that work is to go to take any, as the planners saw them last."""
+    moved, state = decision.parameters, view.foresight.state
+    if not isinstance(moved, MigrateParameters) or state is None:
+        return True
+    named = [state.nodes[host] for hosts in moved.to_host for host in hosts if host in state.nodes]
+    return all(node.schedulable and not node.leaving for node in named)
 
 
 def _work_of(decision: Decision) -> frozenset[str]:

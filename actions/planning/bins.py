@@ -174,7 +174,7 @@ class FleetBins:
         whole = sum(state.free(slot.uuid) >= 1.0 - SHARE_EPSILON for slot in exclusive)
         shares = tuple(round(state.free(slot.uuid), 9) for slot in slots if slot.mode is GpuMode.TIME_SLICE)
         cpus = state.cpus_left(node.host) if self._counts_cpus else math.inf
-        kind = HostKind(node.pool, slots[0].model if slots else "", node.risk <= limits.most_risk)
+        kind = HostKind(node.pool, slots[0].model if slots else "", not node.leaving and node.risk <= limits.most_risk)
         return PackingBin(
             node.host, node.host, kind, HostState(whole, shares, None if math.isinf(cpus) else round(cpus, 6))
         )
@@ -319,7 +319,7 @@ class MigBins:
 
     def _bin(self, state: FleetState, slot: Slot, limits: PlanLimits) -> PackingBin:
         node = state.nodes[slot.host]
-        kind = MigKind(node.pool, slot.model, slot.template, node.risk <= limits.most_risk)
+        kind = MigKind(node.pool, slot.model, slot.template, not node.leaving and node.risk <= limits.most_risk)
         return PackingBin(slot.uuid, slot.host, kind, state.layout(slot.uuid))
 
     def measure(self, kind: Hashable, state: Hashable) -> float:

@@ -64,7 +64,8 @@ def candidates(
     weights = weights or Weights()
     found = []
     for host, node in state.nodes.items():
-        if not node.schedulable or node.risk > limits.most_risk or (work.pool and work.pool != node.pool):
+        risky = node.leaving or node.risk > limits.most_risk
+        if not node.schedulable or risky or (work.pool and work.pool != node.pool):
             continue
         # Room on the GPUs is asked first: most hosts of a busy fleet have none.
         roomy = state.by_host[host] if work.profile else _roomy(state, work, host)

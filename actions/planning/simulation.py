@@ -301,6 +301,8 @@ def misfit(work: Workload, node: FleetNode, slots: Iterable[Slot], most_risk: fl
     """Why `work` may not come to these GPUs of `node`, room apart; empty where it may."""
     if not node.schedulable:
         return f"{node.host} takes no work"
+    if node.leaving:
+        return f"{node.host} is to be drained or rebooted"
     if node.risk > most_risk:
         return f"{node.host} is likely to fail ({node.risk:.0%})"
     if work.pool and work.pool != node.pool:

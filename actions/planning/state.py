@@ -63,7 +63,7 @@ class FleetNode:
     """A host. `cpus` and `memory_bytes` are all that GPU work may have of it, None where unknown, taken as enough.
 
     `island` names the fast fabric that it belongs to, the host itself where empty. `risk` is the probability that it
-    fails within the horizon, 0 to 1.
+    fails within the horizon, 0 to 1. `leaving` is True where it is to be drained or rebooted: nothing is moved to it.
     """
 
     host: str
@@ -74,6 +74,7 @@ class FleetNode:
     memory_bytes: float | None = None
     schedulable: bool = True
     risk: float = 0.0
+    leaving: bool = False
 
     @property
     def fabric(self) -> str:

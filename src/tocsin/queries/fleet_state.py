@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tocsin.actions.model.catalogue import ACTIONS, Scope
+from tocsin.actions.model.ledger_entry import FINAL, DecisionStatus
 from tocsin.actions.model.ranks import JobOnGpu, named_job, work_on
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.facts import NodeState
@@ -21,7 +23,7 @@ from tocsin.actions.planning.statefile import state_json
 from tocsin.actions.planning.units import PlanLimits
 from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import TaskShare
-from tocsin.domain.finding import healthy_gpus
+from tocsin.domain.finding import SubjectKind, healthy_gpus
 from tocsin.domain.fragmentation import TaskClass, mix_of_sizes
 from tocsin.domain.reading import Owner, Reading
 from tocsin.queries.live import LiveBrain, LiveManagers
@@ -158,6 +160,23 @@ def live_state(brain: LiveBrain, now_ms: int, readings: Sequence[Reading] | None
     return fleet_state_from(readings, brain.pools(), brain.forecasts.current(now_ms), now_ms, known)
 
 
+def planned_state(brain: LiveBrain, now_ms: int) -> FleetState:
+    """`live_state` for planners: nothing is moved to a host that is to be drained or rebooted, whoever has yet to say
+    yes to that."""
+    state, leaving = live_state(brain, now_ms), _leaving(brain.statuses())
+    return state.with_nodes(replace(state.nodes[host], leaving=True) for host in leaving & state.nodes.keys())
+
+
+def _leaving(statuses: Iterable[DecisionStatus]) -> set[str]:
+    """The hosts that decisions take out of service, as long as these wait or run."""
+    subjects = [
+        one.decision.subject
+        for one in statuses
+        if one.state not in FINAL and ACTIONS[one.decision.action].scope is Scope.HOST
+    ]
+    return {one.name if one.kind is SubjectKind.HOST else one.host for one in subjects}
+
+
 def _pool(name: str, readings: Sequence[Reading], planning: PlanningSettings) -> Pool:
     """What may be done to a pool's size; a node that is added is like the commonest of those it has."""
     mine = [one.gpu for one in readings if one.gpu.pool == name and not one.gpu.is_mig]
@@ -174,8 +193,8 @@ def _pool(name: str, readings: Sequence[Reading], planning: PlanningSettings) ->
 
 
 def state_document(brain: LiveBrain, now_ms: int) -> dict[str, Any]:
-    """`live_state` in the form of a state file (docs/planning.md)."""
-    document: dict[str, Any] = json.loads(state_json(live_state(brain, now_ms)))
+    """`planned_state` in the form of a state file (docs/planning.md)."""
+    document: dict[str, Any] = json.loads(state_json(planned_state(brain, now_ms)))
     return document
 
 

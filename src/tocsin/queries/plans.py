@@ -17,7 +17,7 @@ from tocsin.client.models_capacity import HostChange, MigChange, Planner, PlanOu
 from tocsin.domain.clock import to_iso
 from tocsin.domain.grouping import grouped
 from tocsin.queries.background import BackgroundTasks
-from tocsin.queries.fleet_state import limits_of, live_state, policy_of
+from tocsin.queries.fleet_state import limits_of, planned_state, policy_of
 from tocsin.queries.live import LiveBrain
 
 STEPS, REASONS, CHANGES = 100, 20, 40
@@ -67,7 +67,7 @@ def plans_now(brain: LiveBrain, tasks: BackgroundTasks, planner: Planner) -> Pla
 def _ask(brain: LiveBrain, planner: Planner) -> PlanRequest:
     settings = brain.settings.planning
     budget = PowerBudget(settings.facility_watts or float("inf"), settings.rack_watts)
-    state = live_state(brain, brain.clock.now_ms())
+    state = planned_state(brain, brain.clock.now_ms())
     return PlanRequest(planner, state, limits_of(settings), policy_of(settings), budget)
 
 

@@ -94,6 +94,22 @@ def test_once_there_is_a_place_it_waits_for_a_person_and_names_it() -> None:
     assert "a to n1" in made.decision.sentence
 
 
+@pytest.mark.parametrize("closed", [{"leaving": True}, {"schedulable": False}])
+def test_a_place_on_a_host_that_takes_no_work_any_more_is_given_up(closed: dict[str, bool]) -> None:
+    """It waits for a person, who reads where the work would go: not to a node that is to be rebooted."""
+    state = fleet(3, [work("a", on("n0", *range(8)))])
+    world, view = loop_over(state)
+    world.loop.step(view, view.incidents, [])
+    assert encode(world.only(ActionKind.MIGRATE).decision.parameters)["to_host"] == "n1"
+    without = state.with_nodes([replace(state.nodes["n1"], **closed)])
+    later = replace(view, foresight=Foresight(state=without))
+    world.loop.step(later, later.incidents, [])
+    made = world.only(ActionKind.MIGRATE)
+    assert made.waits_for_person
+    assert encode(made.decision.parameters)["to_host"] == "n2"
+    assert "a to n2" in made.decision.sentence
+
+
 def approved(elsewhere: FleetState) -> tuple[World, DecisionStatus]:
     """A migration of work `a` that a person approved, and a step in the state `elsewhere`."""
     world, view = loop_over(fleet(2, [work("a", on("n0", *range(8)))]))

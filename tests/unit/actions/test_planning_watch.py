@@ -9,8 +9,8 @@ import pytest
 
 from tocsin.actions.planning.foresight import PLANNED
 from tocsin.config.settings import Settings
-from tocsin.domain.decision import Mode
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.decision import MigrateParameters, Mode
+from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.demo import Demo, demo_settings
 from tocsin_testing.builders import T0
@@ -80,6 +80,37 @@ def test_a_power_budget_is_kept_on_the_simulated_fleet(tmp_path: Path, closing: 
     found = [one for one in made.brain.active if one.rule == "plan_power"]
     assert {one.subject.key for one in found} >= {one.decision.subject.key for one in done}
     assert len({one.decision.key for one in own}) == len(own)
+
+
+def test_a_host_that_waits_for_its_reboot_takes_no_work(tmp_path: Path, closing: Any) -> None:
+    wanted = Settings.model_validate(
+        {"simulation": {"gpus": 64}, "forecast": {"worker": False, "models": tmp_path / "models"}}
+    )
+    made = Demo(demo_settings(wanted, tmp_path), T0)
+    closing(made)
+    watch = PlanWatch(made.brain)
+    watch.look()
+    open_before = made.brain.proposals.foresight.state
+    made.service.inject("fallen_off_bus", "26", "ann")
+    reboots = []
+    for _ in range(30):
+        made.step()
+        watch.look()
+        reboots = [s for s in made.brain.statuses() if s.decision.action is ActionKind.REBOOT_NODE and not s.outcome]
+        if reboots:
+            break
+    assert [s.decision.subject.host for s in reboots] == ["sim-node-0003"]
+    watch.look()
+    state = made.brain.proposals.foresight.state
+    assert open_before is not None
+    assert state is not None
+    assert not any(node.leaving for node in open_before.nodes.values())
+    assert [host for host, node in state.nodes.items() if node.leaving] == ["sim-node-0003"]
+    subjects = [Subject(SubjectKind.GPU, slot.uuid, slot.host) for slot in state.gpus.values()]
+    places = [made.brain.proposals.foresight.leaving(one).parameters for one in subjects]
+    targets = {host for one in places if isinstance(one, MigrateParameters) for hosts in one.to_host for host in hosts}
+    assert targets
+    assert "sim-node-0003" not in targets
 
 
 def test_a_step_that_is_only_proposed_changes_nothing(tmp_path: Path, closing: Any) -> None:

@@ -19,7 +19,7 @@ from tocsin.config.planning import PlanningSettings
 from tocsin.domain.decision import Decision, ThrottleParameters, ranks_in
 from tocsin.domain.finding import ActionKind, Finding, SubjectKind
 from tocsin.domain.reading import Owner
-from tocsin.queries.fleet_state import limits_of, live_state, policy_of
+from tocsin.queries.fleet_state import limits_of, planned_state, policy_of
 from tocsin.runtime.brain.brain import Brain
 
 _REPACKING = frozenset({"defragment", "mig"})
@@ -76,7 +76,7 @@ class PlanWatch:
         brain = self._brain
         brain.managers.look_at_work()
         now_ms = brain.clock.now_ms()
-        state = live_state(brain, now_ms)
+        state = planned_state(brain, now_ms)
         demands = tuple(demand_of(brain.forecasts.current(now_ms), state))
         inputs = PlanInputs(demands, brain.actions.controls(), tuple(brain.active), _owners(brain))
         brain.proposals.findings, brain.proposals.foresight = self._planner.look(state, inputs, now_ms)
