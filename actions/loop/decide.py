@@ -83,12 +83,7 @@ def decide(
     most, that of the gravest incident, and none that a GPU which is lost to its host would have to answer. The same
     state gives the same keys, also after a restart.
     """
-    expected = grouped(
-        (base_key(prediction.subject), prediction)
-        for prediction in predictions
-        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None and not prediction.muted
-    )
-    lost = _lost(incidents)
+    expected, lost = _expected(predictions), _lost(incidents)
     pick = partial(choose, view=view, can=can, lost=lost)
     wanted: list[Decision] = []
     for incident in sorted(incidents, key=_urgency):
@@ -110,6 +105,15 @@ def decide(
         if incident.cause_cleared:
             wanted += _owed_repairs(incident, view, policy, pick)
     return _one_disruptive_each(wanted, view.controls.finished)
+
+
+def _expected(predictions: Sequence[Prediction]) -> Mapping[str, Sequence[Prediction]]:
+    """The crossings to come that people are told of, by the key of their subject."""
+    return grouped(
+        (base_key(prediction.subject), prediction)
+        for prediction in predictions
+        if prediction.status is PredictionStatus.CROSSING and prediction.eta_ms is not None and not prediction.muted
+    )
 
 
 def _about(incident: Incident, root: Finding, members: tuple[Finding, ...]) -> Incident:

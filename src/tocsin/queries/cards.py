@@ -11,7 +11,7 @@ from tocsin.actions.model.alert_silences import AlertSilences
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.goals import in_words
-from tocsin.actions.model.ledger_entry import SELECTION, DecisionStatus
+from tocsin.actions.model.ledger_entry import WAITING, DecisionStatus
 from tocsin.actions.model.silences import Cause, cause_of
 from tocsin.client.models import GpuState
 from tocsin.client.models_cards import Card, CardAction, CardEvidence, CardState, CardTouches
@@ -29,12 +29,12 @@ from tocsin.domain.usage import Prices
 from tocsin.queries.attention import Ranking, most_urgent
 from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
 from tocsin.queries.card_silences import marker, sayer
+from tocsin.queries.card_standing import BLOCKED, RUNS, standing
 from tocsin.queries.card_words import (
     CardCause,
     Names,
     Words,
     action_words,
-    against,
     as_line,
     clock,
     expected_cause,
@@ -55,13 +55,8 @@ NAMES_SHOWN = 3
 """Names of each kind of what a card touches."""
 FINDINGS_SHOWN = 12
 """Findings among the evidence of a card; the rest is counted."""
-_RUNS = (DecisionState.EXECUTING, DecisionState.VERIFYING)
-_BLOCKED, _ENDED, _PASSED_OVER = 3, 4, 5
-"""Standing of a decision that is wanted and that something else than a person's yes holds; of one that has ended; of
-one that the state does not ask for any more."""
 _EVERYWHERE = Subject(SubjectKind.FLEET, "fleet")
 """Subject of a card about what is in many places."""
-_WAITING_STATES = (DecisionState.HELD, DecisionState.APPROVED)
 
 
 @dataclass(frozen=True)
@@ -130,20 +125,6 @@ def _rank(card: Card) -> tuple[bool, bool, bool, int, float, float, str, str]:
     resolved, taken = card.state is CardState.RESOLVED, card.state is CardState.ACKNOWLEDGED
     cost, chance = -(card.waiting_gpu_hours or 0.0), -(card.probability or 0.0)
     return resolved, card.hidden is not None, taken, group, cost, chance, card.place, card.id
-
-
-def _standing(status: DecisionStatus) -> int:
-    """How near a decision is to doing something: 0 runs, 1 waits for a yes alone, 2 starts, then `_BLOCKED` and on."""
-    if status.state in _RUNS:
-        return 0
-    if status.waits_for_person:
-        return 1
-    if status.state not in _WAITING_STATES:
-        return _ENDED
-    stopped = against(status.verdicts)
-    if any(verdict.guard == SELECTION for verdict in stopped):
-        return _PASSED_OVER
-    return _BLOCKED if stopped else 2
 
 
 @dataclass
@@ -274,7 +255,7 @@ class _Maker:
 
     def _eased(self, card: Card, incident: Incident, lead: DecisionStatus | None) -> Card:
         """Where its cause has ended and nothing is done about what is left, a card says that and wakes nobody."""
-        if not incident.cause_cleared or (lead is not None and _standing(lead) <= _BLOCKED):
+        if not incident.cause_cleared or (lead is not None and standing(lead) <= BLOCKED):
             return card
         left, left_zh = left_over(incident, self._names, self._now)
         level = min(card.level, AlertLevel.WARNING, key=lambda one: one.rank)
@@ -282,7 +263,7 @@ class _Maker:
 
     def _running(self, causes: Iterable[CauseRecord]) -> list[DecisionStatus]:
         """What runs, or is looked at, of what was decided about causes that are over."""
-        return [each for one in causes for each in self._by_incident.get(one.id, ()) if each.state in _RUNS]
+        return [each for one in causes for each in self._by_incident.get(one.id, ()) if each.state in RUNS]
 
     def _lead(self, decisions: Sequence[DecisionStatus], subject: Subject, root: str = "") -> DecisionStatus | None:
         """The decision that the card is about: what runs before what waits for a yes, before what is held; of several
@@ -291,7 +272,7 @@ class _Maker:
 
         def order(one: DecisionStatus) -> tuple[int, bool, bool, int, str]:
             of_root, made = root in one.decision.findings[:1], one.decision
-            return _standing(one), not of_root, made.subject.name != subject.name, -one.updated_ms, made.id
+            return standing(one), not of_root, made.subject.name != subject.name, -one.updated_ms, made.id
 
         return min(decisions, key=order, default=None)
 
@@ -309,7 +290,7 @@ class _Maker:
         expires_ms = None if lead is None else self.inputs.controls.expiry_ms(lead.decision)
         english, chinese = head or headline(trouble, self._names)
         then, then_zh = next_of(lead, self._now, expires_ms)
-        runs = lead is not None and _standing(lead) < _BLOCKED
+        runs = lead is not None and standing(lead) < BLOCKED
         why, guard = (no_action(trouble), "") if lead is None else obstacle_of(lead, self._names)
         (obstacle, obstacle_zh), guard = (("", ""), "") if runs else (why, guard)
         subject = trouble.subject
@@ -402,7 +383,7 @@ class _Maker:
     def _said(self, lead: DecisionStatus | None, decisions: Sequence[DecisionStatus]) -> list[CardEvidence]:
         """What guards answered about the decision that leads, and what other decisions there are."""
         told = []
-        for verdict in lead.verdicts if lead is not None and lead.state in _WAITING_STATES else ():
+        for verdict in lead.verdicts if lead is not None and lead.state in WAITING else ():
             if lead is not None and verdict.ruling is not Ruling.ALLOW:
                 text = self._names.plain(verdict.reason or str(verdict.ruling))
                 chinese = self._names.plain(in_chinese(verdict.said))
@@ -417,7 +398,7 @@ class _Maker:
                 name=one.decision.action,
                 decision=one.decision.id,
             )
-            for one in sorted(decisions, key=lambda one: (_standing(one), -one.updated_ms))[: FINDINGS_SHOWN + 1]
+            for one in sorted(decisions, key=lambda one: (standing(one), -one.updated_ms))[: FINDINGS_SHOWN + 1]
             if one is not lead
         ]
 
