@@ -155,7 +155,7 @@ def _fleet(site: Site, client: Client, summary: FleetSummary) -> dict[str, Place
     gpus, drawn = client.gpus(), client.fleet_map()[0]
     assert drawn is not None
     status, top, now, printed = (
-        site.told("status"),
+        site.told("status", "--all"),
         site.told("top", "--once"),
         site.page("overview"),
         site.printed("status"),
@@ -217,7 +217,7 @@ def _states(site: Site, client: Client, summary: FleetSummary) -> dict[str, Plac
     gpus, drawn = client.gpus(), client.fleet_map()[0]
     assert drawn is not None
     status, top, printed, now = (
-        site.told("status"),
+        site.told("status", "--all"),
         site.told("top", "--once"),
         site.printed("status"),
         site.page("overview"),
@@ -242,7 +242,7 @@ def _states(site: Site, client: Client, summary: FleetSummary) -> dict[str, Plac
 
 def _findings(site: Site, client: Client, summary: FleetSummary) -> dict[str, Places]:
     findings, incidents = client.findings(), client.incidents()
-    status, printed, entries = site.told("status"), site.printed("status"), site.entries()
+    status, printed, entries = site.told("status", "--all"), site.printed("status"), site.entries()
     line = next(line for line in status.splitlines() if line.startswith("findings:"))
     made: dict[str, Places] = {}
     for severity in Severity:
@@ -303,7 +303,12 @@ def _decisions(site: Site, client: Client, summary: FleetSummary) -> dict[str, P
 
 def _cards(site: Site, client: Client, summary: FleetSummary) -> dict[str, Places]:
     cards, report = client.cards(1_000), client.morning_report()
-    status, printed, now, words = site.told("status"), site.printed("cards"), site.page("overview"), site.told("report")
+    status, printed, now, words = (
+        site.told("status", "--all"),
+        site.printed("cards"),
+        site.page("overview"),
+        site.told("report"),
+    )
     changed = client.changes(1)
     return {
         "open cards": {
@@ -329,7 +334,7 @@ def _cards(site: Site, client: Client, summary: FleetSummary) -> dict[str, Place
 
 
 def _control(site: Site, client: Client, summary: FleetSummary) -> dict[str, Places]:
-    status, top, now = site.told("status"), site.told("top", "--once"), site.page("overview")
+    status, top, now = site.told("status", "--all"), site.told("top", "--once"), site.page("overview")
     return {
         "mode": {
             "API": str(summary.mode), "status": re.findall(r"mode (\w+),", status)[0],
@@ -379,7 +384,7 @@ def _ahead(site: Site, client: Client, summary: FleetSummary) -> dict[str, Place
     own = next(one for one in gpu.predictions if one.target == first.target)
     series = {"gpu_uuid": first.subject.name, "target": first.target}
     now_ms = from_iso(summary.now)
-    forecast, status, words = site.page("forecast"), site.told("status"), site.told("report")
+    forecast, status, words = site.page("forecast"), site.told("status", "--all"), site.told("report")
     minutes = round((first.eta_ms - now_ms) / MINUTE)
     line = rf"{re.escape(gpu.summary.host)} GPU {gpu.summary.index}: memory grows"
     row = rf"{re.escape(gpu.summary.host)} · GPU {gpu.summary.index}"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tocsin.cli.status import health_lines, needs_a_look, own_metrics
+from tocsin.cli.status import own_metrics
+from tocsin.cli.status_lines import health_lines, needs_a_look
 from tocsin.client.control import Readiness
 from tocsin.collector.promql.series import SeriesReader
 from tocsin.config.promql import PromqlSettings
