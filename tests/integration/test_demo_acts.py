@@ -8,6 +8,7 @@ import pytest
 
 from tocsin.config.settings import Settings
 from tocsin.domain.decision import DecisionState, OutcomeStatus, Ruling
+from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.demo import Demo, demo_settings
@@ -61,6 +62,20 @@ def test_a_fault_that_is_begun_is_told_with_the_name_that_its_card_will_have(dem
     told = demo.service.inject("fan_failure", "9", "ann")
     assert told.sentence == "fan_failure starts in sim-node-0001 GPU 1"
     assert told.gpu == demo.fleet.gpus[9].uuid
+    demo.running.stop()
+
+
+def test_all_that_a_simulated_fleet_has_on_record_is_marked_so(demo: Demo) -> None:
+    demo.service.inject("fallen_off_bus", "2", "ann")
+    for number in range(45):
+        demo.step()
+        if number > 30:
+            for one in [s for s in demo.brain.statuses() if s.waits_for_person]:
+                demo.brain.actions.operator.approve(one.decision.id, "ann")
+    kinds = {EntryKind.FINDING_OPENED, EntryKind.FINDING_CLEARED, EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_CLOSED}
+    found = list(demo.brain.journal.entries(kinds=kinds))
+    assert {entry.kind for entry in found} == kinds
+    assert all(entry.simulated for entry in found), [entry.kind for entry in found if not entry.simulated]
     demo.running.stop()
 
 

@@ -258,7 +258,7 @@ class Recorder:
         batch: list[Draft] = [(EntryKind.FINDING_OPENED, finding_payload(f), f.simulated) for f in opened]
         now = {finding.id for finding in active}
         gone = set() if keep_gone else self._findings - now
-        batch += [(EntryKind.FINDING_CLEARED, {"id": name}, False) for name in sorted(gone)]
+        batch += [(EntryKind.FINDING_CLEARED, {"id": name}, self._is_simulated(name)) for name in sorted(gone)]
         entries, new_incidents = self._incident_entries(incidents, keep_gone, resting)
         added = self._journal.append_many([*batch, *entries])
         # Only now: what could not be journalled is tried again with the next evaluation.
@@ -308,8 +308,13 @@ class Recorder:
         by_member = {member.id: incident.id for incident in incidents for member in incident.members}
         for name in sorted(gone):
             closed = {"id": name, "rests": True} if name in resting else self._closed_payload(name, by_member)
-            entries.append((EntryKind.INCIDENT_CLOSED, closed, False))
+            entries.append((EntryKind.INCIDENT_CLOSED, closed, self._is_simulated(name)))
         return entries, opened
+
+    def _is_simulated(self, name: str) -> bool:
+        """Whether the finding of that id is simulated; an incident has the id of its root."""
+        finding = self._record.findings.get(name)
+        return finding is not None and finding.simulated
 
     def _closed_payload(self, name: str, by_member: Mapping[str, str]) -> dict[str, object]:
         """That an incident is over, or which open one its findings belong to now."""
