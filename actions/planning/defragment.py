@@ -466,8 +466,11 @@ def _plan(kind: str, state: FleetState, packing: Bins, refused: tuple[Refusal, .
     # Of what no move changes nothing is asked; below that everything is.
     inside = replace(limits, pack_to=max(0.0, limits.pack_to - outside(before, packing)) if limits.pack_to > 0 else 0.0)
     steps, stuck = _steps(state, packing, inside)
-    gain = sum(step.gain_gpu_hours for step in steps)
-    cost = sum(step.cost_gpu_hours for step in steps)
+    gain, cost = _worth(steps)
+    if steps and gain <= cost and inside.pack_to > 0:
+        # What is asked for is out of reach within the limits: then only what pays.
+        steps, stuck = _steps(state, packing, replace(inside, pack_to=0.0))
+        gain, cost = _worth(steps)
     after = figures(kind, Simulation(state, limits.most_risk).run(steps))
     return Plan(
         kind,
@@ -481,6 +484,11 @@ def _plan(kind: str, state: FleetState, packing: Bins, refused: tuple[Refusal, .
         limits.horizon_h,
         state.simulated,
     )
+
+
+def _worth(steps: Sequence[Step]) -> tuple[float, float]:
+    """What the steps gain and cost together, in GPU-hours."""
+    return sum(step.gain_gpu_hours for step in steps), sum(step.cost_gpu_hours for step in steps)
 
 
 def _steps(state: FleetState, packing: Bins, limits: PlanLimits) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
