@@ -141,4 +141,6 @@ class WindowFigure:
 
     @property
     def v(self) -> Floats:
-        return np.where(np.isnan(self._column.v), np.nan, self._figure.v)
+        values = self._column.v
+        figure = self._figure.v if self._figure.taken else np.nan
+        return np.where(np.isnan(values), np.nan, figure)

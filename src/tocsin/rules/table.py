@@ -21,30 +21,49 @@ class Vector(Generic[ScalarT]):
     """One value a row, or `depth` of them; grows with its table.
 
     `v` is the present view, shape (rows,) or (depth, rows). It is replaced when rows are added, so read it anew in each
-    step. A new row, and a row that is given back, holds `fill`.
+    step. A new row, and a row that is given back, holds `fill`. Memory is taken when `v` is first read: of a hundred
+    rules few ever hold, and what remembers since when would be most of a fleet's state.
     """
 
-    __slots__ = ("_data", "_fill", "timeline", "v")
+    __slots__ = ("_capacity", "_data", "_depth", "_dtype", "_fill", "_rows", "_view", "timeline")
 
     def __init__(
         self, dtype: type[ScalarT], fill: Any, depth: int | None, capacity: int, rows: int, *, timeline: bool
     ) -> None:
-        shape = (capacity,) if depth is None else (depth, capacity)
-        self._fill = fill
-        self._data: NDArray[ScalarT] = np.full(shape, fill, dtype=dtype)
+        self._dtype, self._fill, self._depth = dtype, fill, depth
+        self._capacity, self._rows = capacity, rows
+        self._data: NDArray[ScalarT] | None = None
+        self._view: NDArray[ScalarT] | None = None
         self.timeline = timeline
-        self.v: NDArray[ScalarT] = self._data[..., :rows]
+
+    @property
+    def v(self) -> NDArray[ScalarT]:
+        view = self._view
+        if view is None:
+            if self._data is None:
+                self._data = self._filled()
+            self._view = view = self._data[..., : self._rows]
+        return view
+
+    @property
+    def taken(self) -> bool:
+        """Whether `v` was read before: where it was not, all of it is `fill`."""
+        return self._data is not None
+
+    def _filled(self) -> NDArray[ScalarT]:
+        shape = (self._capacity,) if self._depth is None else (self._depth, self._capacity)
+        return np.full(shape, self._fill, dtype=self._dtype)
 
     def resize(self, capacity: int, rows: int) -> None:
         """Make room for `capacity` rows, of which `rows` are in use."""
-        if capacity != self._data.shape[-1]:
-            data = np.full((*self._data.shape[:-1], capacity), self._fill, dtype=self._data.dtype)
-            data[..., : self._data.shape[-1]] = self._data
-            self._data = data
-        self.v = self._data[..., :rows]
+        before, self._capacity, self._rows, self._view = self._data, capacity, rows, None
+        if before is not None and capacity != before.shape[-1]:
+            self._data = self._filled()
+            self._data[..., : before.shape[-1]] = before
 
     def reset(self, rows: Ints) -> None:
-        self._data[..., rows] = self._fill
+        if self._data is not None:
+            self._data[..., rows] = self._fill
 
 
 class SubjectTable:
