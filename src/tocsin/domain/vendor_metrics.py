@@ -111,7 +111,8 @@ def in_our_unit(unit: str, raw: object) -> float | Missing:
         return Missing.BLANK
     if not math.isfinite(number) or (unit in _SIXTEEN_BITS and number == 0xFFFF):
         return Missing.BLANK
-    return UNITS[unit](number)
+    ours = UNITS[unit](number)
+    return ours if math.isfinite(ours) else Missing.BLANK
 
 
 def _row(row: dict[str, str]) -> VendorMetric:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tocsin.domain.device_fault import BROKEN, OVER, DeviceFault
@@ -122,6 +122,7 @@ def test_a_vendor_s_unit_is_ours(unit: str, raw: object, ours: float | Missing) 
     assert type(in_our_unit(unit, raw)) is type(ours)
 
 
+@example("MiB", 1.7e302)
 @given(
     st.sampled_from(sorted(UNITS)),
     st.one_of(st.integers(), st.floats(), st.text(max_size=20), st.none(), st.booleans()),
