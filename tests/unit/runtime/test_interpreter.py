@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
+import subprocess
 import sys
 import weakref
+from pathlib import Path
+
+import pytest
 
 from tocsin.domain.clock import MINUTE, ManualClock, SystemClock
-from tocsin.runtime.interpreter import FULL_SECONDS, steady
+from tocsin.runtime.interpreter import ARENAS, FULL_SECONDS, steady
 from tocsin_testing.chaos import until
 
 
@@ -41,3 +47,45 @@ def test_cycles_that_grew_old_go_at_the_next_full_collection() -> None:
         assert gone() is not None
         clock.advance(int(FULL_SECONDS * 1000) + MINUTE)
         until(lambda: gone() is None, "the full collection")
+
+
+THREADS_THAT_TAKE_MEMORY = """
+import ctypes, sys, threading
+from tocsin.domain.clock import SystemClock
+from tocsin.runtime.interpreter import steady
+
+def take(all_hold):
+    held = bytes(100_000)
+    all_hold.wait()
+
+def heaps(path):
+    all_hold = threading.Barrier(9)
+    threads = [threading.Thread(target=take, args=(all_hold,)) for _ in range(8)]
+    for one in threads:
+        one.start()
+    all_hold.wait()
+    for one in threads:
+        one.join()
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(libc.fopen(path.encode(), b"w"))
+    libc.malloc_info(0, file)
+    libc.fclose(file)
+
+if sys.argv[2] == "steady":
+    with steady(SystemClock()):
+        heaps(sys.argv[1])
+else:
+    heaps(sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
+def test_the_threads_of_a_brain_share_few_heaps(tmp_path: Path) -> None:
+    def heaps(how: str) -> int:
+        path, plain = tmp_path / how, {name: text for name, text in os.environ.items() if "MALLOC" not in name}
+        subprocess.run([sys.executable, "-c", THREADS_THAT_TAKE_MEMORY, str(path), how], env=plain, check=True)
+        return path.read_text().count("<heap nr=")
+
+    assert heaps("plain") > ARENAS
+    assert heaps("steady") <= ARENAS
