@@ -12,7 +12,7 @@ import difflib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import lru_cache
 from importlib import resources
 
 _VARIANT = re.compile(r'^([a-z][a-z0-9_]*)\{([a-z_]+)="((?:[^"\\]|\\.)*)"\}$')
@@ -86,7 +86,7 @@ BY_FIELD: dict[str, MetricSpec] = {spec.field: spec for spec in METRICS.values()
 """Line-protocol field name to row."""
 
 
-@cache
+@lru_cache(maxsize=16_384)
 def split_variant(key: str) -> tuple[str, str, str]:
     """`key` as (canonical name, label, label value); label and value are empty for a plain name."""
     match = _VARIANT.match(key)

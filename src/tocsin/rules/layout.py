@@ -18,6 +18,9 @@ FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(spec.family for spec in METRICS.
 _MOST_KEYS = 200_000
 """Keys whose meaning is kept at most; process ids come and go, and each makes new ones."""
 
+_MOST_PARTS = 1_000
+"""Parts that layouts may have in common; a rack has some."""
+
 Getter = Callable[[Mapping[str, float]], Sequence[float]]
 
 
@@ -81,6 +84,7 @@ class Layouts:
         self._static = {name for name in columns if (spec := spec_of(name)) is not None and spec.static}
         self._variants = {label: {name: i for i, name in enumerate(names)} for label, names in variant_columns.items()}
         self._plain: dict[tuple[tuple[str, ...], tuple[str, ...]], PlainPart] = {}
+        self._parts: dict[tuple[str, ...], VariantPart] = {}
         self._keys: dict[str, _Key] = {}
         self._last: dict[str, tuple[tuple[str, ...], tuple[str, ...], Layout]] = {}
 
@@ -115,7 +119,7 @@ class Layouts:
         carried = [name for name in not_due if name in self._columns]
         for name in not_due:
             families |= (self._keys.get(name) or self._learn(name)).family
-        parts = tuple(_variant_part(label, variants[label]) for label in sorted(variants))
+        parts = tuple(self._variant_part(label, variants[label]) for label in sorted(variants))
         return Layout(self._plain_part(tuple(sorted(plain)), tuple(sorted(carried))), parts, families)
 
     def _learn(self, name: str) -> _Key:
@@ -141,14 +145,16 @@ class Layouts:
             self._plain[names, carried] = part
         return part
 
-
-def _variant_part(label: str, found: Sequence[tuple[str, _Key]]) -> VariantPart:
-    return VariantPart(
-        label,
-        tuple(key.column for _, key in found),
-        tuple(key.value for _, key in found),
-        _getter([name for name, _ in found]),
-    )
+    def _variant_part(self, label: str, found: Sequence[tuple[str, _Key]]) -> VariantPart:
+        """The links of one GPU are called as those of all others; of processes each GPU has its own."""
+        names = tuple(name for name, _ in found)
+        part = self._parts.get(names)
+        if part is None:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
+            columns, values = tuple(key.column for _, key in found), tuple(key.value for _, key in found)
+            part = self._parts[names] = VariantPart(label, columns, values, _getter(names))
+        return part
 
 
 def _column(indices: Sequence[int]) -> Ints:

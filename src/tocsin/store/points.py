@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -457,7 +458,9 @@ def gpu_of_tags(tags: Mapping[str, str]) -> Gpu:
     for name in ("gpu_uuid", "mig_uuid", "host"):
         if len(tags.get(name, "")) > MAX_NAME:
             raise PointError(f"tag {name} is longer than {MAX_NAME} characters")
-    return Gpu(uuid=mig or uuid, host=tags.get("host", ""), parent=uuid if mig else "")
+    # Lines of five kinds name a GPU, and what is made of each is remembered: it has one name in memory.
+    host, parent = sys.intern(tags.get("host", "")), sys.intern(uuid) if mig else ""
+    return Gpu(uuid=sys.intern(mig or uuid), host=host, parent=parent)
 
 
 def info_point(gpu: Gpu, at_ms: int) -> Point:

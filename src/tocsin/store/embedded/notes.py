@@ -95,9 +95,9 @@ def reasons_of(text: str) -> tuple[tuple[str, Missing], ...]:
     return tuple((name, Missing(code)) for name, code in json.loads(text).items())
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16_384)
 def owners_text(owners: tuple[Owner, ...]) -> str:
-    """Owners as text; the same processes are written again with every reading."""
+    """Owners as text; the same processes are written again with every reading, of 10,000 GPUs others on each."""
     return _dump([owner.as_json() for owner in owners])
 
 

@@ -56,8 +56,10 @@ from tocsin.store.embedded.upkeep import EmbeddedUpkeep, remove_before
 from tocsin.store.port import Columns, Series, StoreUnavailable
 from tocsin.store.upkeep import Retention, Upkeep
 
-_MAX_LAYOUTS = 100_000
-"""Sets of names that are remembered; processes come and go, and each makes a new one."""
+_MAX_LAYOUTS = 16_384
+"""Sets of names of one generation: 10,000 GPUs with a process each have one of their own, and jobs come and go."""
+_MAX_NAMES = 100_000
+"""Names of variants that are numbered, and sets of reasons that are remembered."""
 
 Places = npt.NDArray[np.intp]
 _T = TypeVar("_T")
@@ -74,10 +76,15 @@ class _ColumnLayout:
 
 
 class Gatherer:
-    """Turns readings into a `Block`; remembers how each set of names that came is laid out. Not for several threads."""
+    """Turns readings into a `Block`; remembers how each set of names that came is laid out. Not for several threads.
+
+    Two generations of them: what is not met while one fills is forgotten.
+    """
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[str, ...], _ColumnLayout] = {}
+        self._older: dict[tuple[str, ...], _ColumnLayout] = {}
+        self._places: dict[bytes, Places] = {}
         self._columns = {name: number for number, name in enumerate(METRICS)}
         self._variants: dict[str, int] = {}
         self._names: list[str] = []
@@ -98,12 +105,19 @@ class Gatherer:
         return Block(gpu, at_ms, names, values, self._reasons(readings), _owners(readings), extra)
 
     def _forget(self) -> None:
-        if max(len(self._layouts), len(self._variants), len(self._texts)) > _MAX_LAYOUTS:
-            self._layouts, self._variants, self._names, self._texts = {}, {}, [], {}
+        if max(len(self._variants), len(self._texts)) > _MAX_NAMES:
+            self._layouts, self._older, self._places = {}, {}, {}
+            self._variants, self._names, self._texts = {}, [], {}
 
     def _layout(self, values: Mapping[str, float]) -> _ColumnLayout:
         key = tuple(values)
-        return self._layouts.get(key) or self._new_layout(key)
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._older.pop(key, None) or self._new_layout(key)
+            if len(self._layouts) >= _MAX_LAYOUTS:
+                self._layouts, self._older, self._places = {}, self._layouts, {}
+            self._layouts[key] = layout
+        return layout
 
     def _new_layout(self, names: tuple[str, ...]) -> _ColumnLayout:
         known, variants = self._columns, self._variants
@@ -113,14 +127,17 @@ class Gatherer:
             if names[place] not in variants:
                 variants[names[place]] = len(variants)
                 self._names.append(names[place])
-        layout = _ColumnLayout(
-            np.array(plain, dtype=np.intp),
-            np.array([known[names[place]] for place in plain], dtype=np.intp),
-            np.array(special, dtype=np.intp),
+        return _ColumnLayout(
+            self._shared(plain),
+            self._shared([known[names[place]] for place in plain]),
+            self._shared(special),
             np.array([variants[names[place]] for place in special], dtype=np.intp),
         )
-        self._layouts[names] = layout
-        return layout
+
+    def _shared(self, numbers: Sequence[int]) -> Places:
+        """`numbers` as the one array of them: sets of names that differ in a process have their places in common."""
+        places = np.array(numbers, dtype=np.intp)
+        return self._places.setdefault(places.tobytes(), places)
 
     def _plain(self, flat: Floats, layouts: Sequence[_ColumnLayout]) -> tuple[tuple[str, ...], Floats]:
         table = tuple(self._columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,9 +90,9 @@ def gpu_head(head: str) -> GpuHead:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A known sequence of fields of one label value: their keys, their bounds, and the text around their numbers."""
+    """A known sequence of fields: their metrics, their bounds, and the text around their numbers."""
 
-    keys: tuple[str, ...]
+    metrics: tuple[str, ...]
     lows: tuple[float, ...]
     highs: tuple[float, ...]
     form: str
@@ -103,18 +104,24 @@ class Fields:
 
 
 @lru_cache(maxsize=4_096)
-def fields_of(names: tuple[str, ...], label: str, value: str) -> Fields | None:
+def fields_of(names: tuple[str, ...], label: str) -> Fields | None:
     """The fields `names`, in that order; None where one is not in the metric table, or not with this label."""
     rows = [BOUNDS.get(name) for name in names]
-    keys, lows, highs = [], [], []
+    metrics, lows, highs = [], [], []
     for row in rows:
-        if row is None or (label and row[1] != label):
+        if row is None or row[1] != label:
             return None
-        keys.append(variant(row[0], label, value) if label else row[0])
+        metrics.append(row[0])
         lows.append(row[2])
         highs.append(row[3])
     form = ",".join(f"{name}=%s" for name in names)
-    return Fields(tuple(keys), tuple(lows), tuple(highs), form, form.count("_"))
+    return Fields(tuple(metrics), tuple(lows), tuple(highs), form, form.count("_"))
+
+
+def _key_of(metric: str, label: str, value: str) -> str:
+    """A variant's key, the same object for as long as anything has it: a process is a key of its own to all that count
+    by it, tick after tick."""
+    return sys.intern(variant(metric, label, value))
 
 
 @lru_cache(maxsize=4_096)
@@ -127,7 +134,7 @@ def reasons_of(text: str, label: str, value: str) -> Mapping[str, Missing] | Non
         reason = _CODES.get(raw)
         if row is None or reason is None or (label and row[1] != label):
             return None
-        found[variant(row[0], label, value) if label else row[0]] = reason
+        found[_key_of(row[0], label, value) if label else row[0]] = reason
     return found
 
 
@@ -293,9 +300,9 @@ def _known_values(head: GpuHead, text: str) -> dict[str, float] | None:
     if not head.label:
         return _ITEMS.values(text)
     items = text.replace("=", ",").split(",")
-    known = fields_of(tuple(items[::2]), head.label, head.value)
+    known = fields_of(tuple(items[::2]), head.label)
     raws = tuple(items[1::2])
-    if known is None or len(raws) != len(known.keys) or known.form % raws != text:
+    if known is None or len(raws) != len(known.metrics) or known.form % raws != text:
         return None
     try:
         values = [*map(float, raws)]
@@ -304,7 +311,8 @@ def _known_values(head: GpuHead, text: str) -> dict[str, float] | None:
     # A NaN is in no bounds, and float() takes digit separators, which the format does not have.
     if not known.holds(values) or text.count("_") != known.underscores:
         return None
-    return dict(zip(known.keys, values, strict=True))
+    keys = (_key_of(metric, head.label, head.value) for metric in known.metrics)
+    return dict(zip(keys, values, strict=True))
 
 
 class _Decoder:
@@ -530,7 +538,7 @@ class _Decoder:
         if head.label != spec[1]:
             self._drop(f"field {name[:100]!r} has no label {head.label!r}, dropped")
             return None
-        return variant(spec[0], head.label, head.value)
+        return _key_of(spec[0], head.label, head.value)
 
     def _suggestion(self, name: str) -> str:
         if name not in self._suggested and len(self._suggested) < _MAX_SUGGESTIONS:

@@ -101,7 +101,7 @@ def remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
     return wrap
 
 
-@remembered(16_384)
+@remembered(2_048)
 def parse_head(head: str) -> tuple[str, Mapping[str, str]]:
     """Measurement and tags; not to be changed by the caller. Raises LineError."""
     measurement, *rest = _COMMA.split(head) if "\\" in head else head.split(",")
