@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -116,6 +117,35 @@ def test_energy_is_what_the_counter_rose_by_whoever_holds_the_gpu(gaps: list[int
     rows, _ = meter.drain()
     assert sum(row.joules for row in rows.values()) == pytest.approx(joules - 1e6)
     assert sum(row.unmetered_s for row in rows.values()) == 0
+
+
+class Thorough(Meter):
+    """Looks at all GPUs of a host with every reading."""
+
+    def _as_before(self, host: str, at_ms: int, fresh: object) -> bool:
+        return False
+
+
+@given(histories(), st.lists(st.sampled_from([0, 1_000, 10_000, 130_000]), min_size=1, max_size=4), st.booleans())
+def test_readings_that_say_what_those_before_them_said_count_as_if_all_were_looked_at(
+    history: list[list[Reading]], steps_ms: list[int], one_by_one: bool
+) -> None:
+    quick, thorough, later_ms = Meter(GAP_MS), Thorough(GAP_MS), 0
+    for members in history:
+        for step_ms in steps_ms:
+            later_ms += step_ms
+            again = [replace(one, at_ms=one.at_ms + later_ms) for one in members]
+            for part in [[one] for one in again] if one_by_one else [again]:
+                assert quick.take(part) == thorough.take(part)
+    told = [meter.drain() for meter in (quick, thorough)]
+    assert told[0][1] == told[1][1]
+    assert told[0][0].keys() == told[1][0].keys()
+    for key, row in told[0][0].items():
+        other = told[1][0][key]
+        assert (row.seconds, row.joules, row.unmetered_s) == (other.seconds, other.joules, other.unmetered_s)
+        assert (row.profile is None) is (other.profile is None)
+        if row.profile is not None and other.profile is not None:
+            assert row.profile.to_bytes() == other.profile.to_bytes()
 
 
 class Site:

@@ -107,6 +107,15 @@ class _Sample:
     watts: float | None
 
 
+@dataclass(slots=True)
+class _Together:
+    """What the GPUs of a host came to at `at_ms`: the oldest instant of those that counted, and what free ones are."""
+
+    at_ms: int
+    oldest_ms: int
+    use: Use
+
+
 class Meter:
     """Takes readings of each GPU in the order of time. For one thread.
 
@@ -116,6 +125,7 @@ class Meter:
     def __init__(self, gap_ms: int) -> None:
         self._gap_ms = gap_ms
         self._last: dict[str, dict[str, _Sample]] = {}
+        self._together: dict[str, _Together] = {}
         self._floor: dict[tuple[str, str], int] = {}
         self._rows: dict[RowKey, Row] = {}
         self._holders: dict[str, Holder] = {}
@@ -164,6 +174,7 @@ class Meter:
         gone = [key for key, at_ms in {**self._floor, **self.cursors()}.items() if at_ms < before_ms]
         for host, uuid in gone:
             self._last.get(host, {}).pop(uuid, None)
+            self._together.pop(host, None)
             self._floor.pop((host, uuid), None)
         return gone
 
@@ -172,9 +183,9 @@ class Meter:
         members: dict[str, list[Reading]] = defaultdict(list)
         for reading in readings:
             members[reading.gpu.parent or reading.gpu.uuid].append(reading)
-        in_time = True
+        in_time, fresh = True, list[tuple[_Sample | None, _Sample]]()
         for uuid, found in members.items():
-            last = known.get(uuid)
+            before = last = known.get(uuid)
             floor = self._floor.get((host, uuid))
             if last is None and floor is not None and floor < at_ms:
                 last = _Sample(floor, [_unseen(uuid)], None, None)
@@ -185,10 +196,30 @@ class Meter:
             if last is not None and last.at_ms < at_ms:
                 self._count(host, uuid, last, sample)
             known[uuid] = sample
-        present = [one for one in known.values() if at_ms - one.at_ms <= self._gap_ms]
-        self._strand(present, at_ms)
-        self._gang(present)
+            fresh.append((before, sample))
+        if not self._as_before(host, at_ms, fresh):
+            present = [one for one in known.values() if at_ms - one.at_ms <= self._gap_ms]
+            use = self._strand(present, at_ms)
+            self._gang(present)
+            self._together[host] = _Together(at_ms, min((one.at_ms for one in present), default=at_ms), use)
         return in_time
+
+    def _as_before(self, host: str, at_ms: int, fresh: Sequence[tuple[_Sample | None, _Sample]]) -> bool:
+        """Tell samples that say what those before them said, with the same GPUs beside them, what those were told;
+        False where they do not. A host may have hundreds of GPUs, and send a reading of one at a time."""
+        together = self._together.get(host)
+        if together is None or not together.at_ms <= at_ms <= together.oldest_ms + self._gap_ms:
+            return False
+        if not all(old is not None and at_ms - old.at_ms <= self._gap_ms and _alike(old, new) for old, new in fresh):
+            return False
+        for old, new in fresh:
+            free = _is_free(new)
+            for was, part in zip(old.parts if old is not None else (), new.parts, strict=True):
+                part.gpus = was.gpus
+                if free:
+                    part.use = together.use
+        together.at_ms = at_ms
+        return True
 
     def _gang(self, present: Sequence[_Sample]) -> None:
         """How many GPUs of the host each holder has."""
@@ -197,14 +228,16 @@ class Meter:
             for part in one.parts:
                 part.gpus = max((held[holder.key] for holder in part.holders), default=1)
 
-    def _strand(self, present: Sequence[_Sample], at_ms: int) -> None:
-        """Free GPUs of a node that is held in part are stranded: too few of them for a job of a whole node."""
-        free = [one for one in present if all(part.use in (Use.FREE, Use.STRANDED) for part in one.parts)]
+    def _strand(self, present: Sequence[_Sample], at_ms: int) -> Use:
+        """Free GPUs of a node that is held in part are stranded: too few of them for a job of a whole node. Returns
+        what they are."""
+        free = [one for one in present if _is_free(one)]
         use = Use.STRANDED if len(free) < min(WHOLE_NODE, len(present)) else Use.FREE
         for one in free:
             if one.at_ms == at_ms:
                 for part in one.parts:
                     part.use = use
+        return use
 
     def _count(self, host: str, uuid: str, last: _Sample, now: _Sample) -> None:
         span_ms = now.at_ms - last.at_ms
@@ -244,6 +277,16 @@ class Meter:
 
 _NOBODY = Holder(NOBODY)
 _UNKNOWN = (Holder(UNKNOWN),)
+
+
+def _is_free(sample: _Sample) -> bool:
+    return all(part.use in (Use.FREE, Use.STRANDED) for part in sample.parts)
+
+
+def _alike(one: _Sample, other: _Sample) -> bool:
+    """Whether two samples of a GPU have the same holders on the same parts, and are both free or both not."""
+    holders = [part.holders for part in one.parts] == [part.holders for part in other.parts]
+    return holders and _is_free(one) is _is_free(other)
 
 
 def _unseen(uuid: str) -> _Part:

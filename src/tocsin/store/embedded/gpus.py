@@ -21,13 +21,15 @@ Row = Sequence[Value]
 _ATTRIBUTES = ROWS["gpu"]
 GPU_COLUMNS = f"{_ATTRIBUTES}, sum"
 
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
+
 LOST = -1
 """In column ``simulated``: which GPU has this number is not known any more, and no other may get it."""
 
 
 def gpu_row(gpu: Gpu) -> Row:
     """A row of `GPU_COLUMNS`."""
-    labels = json.dumps(dict(gpu.labels), sort_keys=True)
+    labels = _sorted_json(dict(gpu.labels))
     attributes = (gpu.model, gpu.serial, gpu.pci_bus_id, gpu.parent, gpu.mig_profile, gpu.pool, gpu.rack)
     row = (gpu.uuid, gpu.host, gpu.index, *attributes, labels, int(gpu.simulated))
     return (*row, row_sum(row))
@@ -57,7 +59,7 @@ def read_gpu(row: Sequence[object]) -> Gpu:
 _COLUMNS = GPU_COLUMNS.replace(" ", "").split(",")
 _UPSERT = (
     f"INSERT INTO gpu ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (uuid) "
-    f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])} RETURNING id"
+    f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])}"
 )
 
 
@@ -78,22 +80,25 @@ class Numbers:
 
     def of(self, db: sqlite3.Connection, readings: Sequence[Reading]) -> Index:
         """The number of each reading's GPU, int32[n]; new GPUs and changed attributes are written."""
-        return np.fromiter((self._one(db, reading) for reading in readings), np.int32, len(readings))
-
-    def _one(self, db: sqlite3.Connection, reading: Reading) -> int:
-        gpu = reading.gpu
-        found = self._known.get(gpu.uuid)
-        if found is not None:
-            number, known = found
+        new, changed = dict[str, KnownGpu](), dict[str, Gpu]()
+        for reading in readings:
+            gpu = reading.gpu
+            found = self._known.get(gpu.uuid)
+            known = new.get(gpu.uuid) if found is None else found[1]
+            if known is None:
+                known = new[gpu.uuid] = KnownGpu(gpu)
+                known.learn(gpu, reading.at_ms)
+                changed[gpu.uuid] = gpu
+                continue
             before = known.gpu
-            if not known.learn(gpu, reading.at_ms) or before is gpu or _alike(before, gpu):
-                return number
-        number = int(db.execute(_UPSERT, tuple(gpu_row(gpu))).fetchone()[0])
-        if found is None:
-            known = KnownGpu(gpu)
-            known.learn(gpu, reading.at_ms)
-            self._known[gpu.uuid] = (number, known)
-        return number
+            if known.learn(gpu, reading.at_ms) and before is not gpu and not _alike(before, gpu):
+                changed[gpu.uuid] = gpu
+        if changed:
+            db.executemany(_UPSERT, [tuple(gpu_row(gpu)) for gpu in changed.values()])
+        for uuid, known in new.items():
+            (number,) = db.execute("SELECT id FROM gpu WHERE uuid = ?", (uuid,)).fetchone()
+            self._known[uuid] = int(number), known
+        return np.fromiter((self._known[reading.gpu.uuid][0] for reading in readings), np.int32, len(readings))
 
 
 def _alike(one: Gpu, other: Gpu) -> bool:
