@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import pytest
+
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Reading
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.memory import MemoryStore
@@ -111,3 +113,18 @@ def test_cases_wait_while_the_store_is_unavailable() -> None:
     store.down = False
     (muted,) = running.settle(T0 + 66 * MINUTE)
     assert muted.settled == len(GPUS)
+
+
+def test_gpus_of_a_host_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, fleet = MemoryStore(), [Gpu(f"GPU-{n * 7919 % 64:02d}", f"node-{n // 8}") for n in range(64)]
+    asked: list[set[str]] = []
+    real = store.columns
+
+    def columns(metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Columns:
+        asked.append({one.host for one in fleet if one.uuid in (gpus or ())})
+        return real(metrics, start_ms, end_ms, gpus)
+
+    monkeypatch.setattr(store, "columns", columns)
+    monkeypatch.setattr("tocsin.runtime.brain.forecasts.CHUNK", 16)
+    forecasts(store).run(sorted(fleet, key=lambda one: one.uuid), T0)
+    assert [len(hosts) for hosts in asked] == [2] * 4
