@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tocsin.domain.clock import MINUTE, ManualClock, SystemClock
-from tocsin.runtime.interpreter import ARENAS, FULL_SECONDS, steady
+from tocsin.domain.heap import ARENAS
+from tocsin.runtime.interpreter import FULL_SECONDS, HEAP_SECONDS, steady
 from tocsin_testing.chaos import until
 
 
@@ -89,3 +90,12 @@ def test_the_threads_of_a_brain_share_few_heaps(tmp_path: Path) -> None:
 
     assert heaps("plain") > ARENAS
     assert heaps("steady") <= ARENAS
+
+
+def test_what_is_free_in_the_heap_goes_back_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, given = ManualClock(0), list[int]()
+    monkeypatch.setattr("tocsin.runtime.interpreter.give_back", lambda: given.append(clock.now_ms()))
+    with steady(clock):
+        until(lambda: len(given) == 1, "the first time")
+        clock.advance(int(HEAP_SECONDS * 1000))
+        until(lambda: len(given) == 2, "the second time")

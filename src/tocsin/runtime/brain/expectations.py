@@ -93,7 +93,11 @@ class ModelWatch:
         }
 
     def _calibration(self, now_ms: int) -> None:
-        said = [one for one in self._store.predictions(now_ms - BACK_MS, now_ms + 1) if one.target == TARGET]
+        said: list[Prediction] = []
+        for start in range(now_ms - BACK_MS, now_ms + 1, DAY):
+            # Day by day: of all that was said in a month the risks are some.
+            found = self._store.predictions(start, min(start + DAY, now_ms + 1))
+            said += [one for one in found if one.target == TARGET]
         onsets = onsets_of(self._store.events(now_ms - BACK_MS, now_ms + 1), self._store.gpus())
         matured = calibration(said, onsets, now_ms)
         self._metrics.set("tocsin_model_matured_predictions", matured.predictions)
