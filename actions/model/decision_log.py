@@ -150,6 +150,7 @@ class Ledger:
         self._cancelled: set[str] = set()
         self._finished: set[str] = set()
         self._repaired: dict[str, int] = {}
+        self._shown_renewals: Mapping[str, int] | None = None
         self._controls: Controls | None = None
 
     def apply(self, entry: Entry) -> None:
@@ -163,6 +164,8 @@ class Ledger:
 
     def controls(self) -> Controls:
         """A snapshot for guards; the same object until an entry changes it."""
+        if self._shown_renewals is None:
+            self._shown_renewals = dict(self._renewals)
         if self._controls is None:
             self._controls = Controls(
                 self._paused,
@@ -174,7 +177,7 @@ class Ledger:
                 dict(self._attempts),
                 dict(self._effects),
                 {base_key(decision.subject): str(decision.action) for decision in self._running()},
-                dict(self._renewals),
+                self._shown_renewals,
                 Known(self._cancelled),
                 Known(self._finished),
                 frozenset(self._doubtful),
@@ -248,6 +251,7 @@ class Ledger:
         cause = record.decision.parameters.cause
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
+            self._shown_renewals = None
         rejected = record.decision.id in self._rejections
         if not (rejected and payload.get("statement") == RIGHT):
             self.rules.settle(record, rejected=rejected)
