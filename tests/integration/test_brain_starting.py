@@ -13,6 +13,7 @@ from tocsin.api.starting import REASON
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import SystemClock
 from tocsin.journal.files import JournalBroken
+from tocsin.journal.witness import NO_WITNESS
 from tocsin.runtime.brain import assembly
 from tocsin.runtime.brain.assembly import run_brain
 
@@ -90,3 +91,19 @@ def test_a_brain_that_cannot_open_its_files_leaves_no_port_open(
         run_brain(site(tmp_path), SystemClock(), threading.Event(), lambda _line: None)
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"{urls[0]}/healthz")
+
+
+@pytest.mark.parametrize(("mode", "witness", "told"), [("act", False, 1), ("propose", False, 1), ("act", True, 0)])
+def test_a_site_whose_journal_has_no_witness_is_told_at_the_start(
+    tmp_path: Path, mode: str, witness: bool, told: int
+) -> None:
+    wanted = site(tmp_path).model_dump() | {"actions": {"mode": mode}}
+    if witness:
+        (tmp_path / "elsewhere").mkdir()
+        wanted["journal"]["witness"] = tmp_path / "elsewhere" / "witness.json"
+    said: list[str] = []
+    stop = threading.Event()
+    # What is said comes before the threads start; the end is asked for with the first line.
+    run_brain(Settings.model_validate(wanted), SystemClock(), stop, lambda line: (said.append(line), stop.set())[0])
+    assert said[0].startswith("api: ")
+    assert said.count(NO_WITNESS) == told

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tocsin.config.settings import JournalSettings
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.entry import EntryKind
+from tocsin.journal import witness as witness_module
 from tocsin.journal.journal import Journal
 from tocsin.journal.witness import (
     MOST_BYTES,
@@ -75,6 +76,28 @@ def test_one_that_is_away_stops_no_start_and_is_compared_when_it_answers(journal
     assert "another journal is known, up to entry 300 of epoch 7" in said[0]
     assert said[0] == in_words([keeper])
     assert not witness.written.is_set(), "what it has seen stays until a person resumes"
+
+
+def test_one_that_was_away_is_asked_again_until_it_answers(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness_module, "RETRY_SECONDS", 0.01)
+    witness = Slow({"f" * 64: Seen(7, 300, "a" * 64)})
+    witness.answers.set()
+    read, asked = witness.read, list[int]()
+
+    def away() -> Mapping[str, Seen]:
+        asked.append(1)
+        if len(asked) < 3:
+            raise WitnessAway("no route to host")
+        return read()
+
+    witness.read = away  # type: ignore[method-assign]
+    keeper = WitnessKeeper(journal, witness)
+    heard = threading.Event()
+    with closing(keeper):
+        keeper.listen(lambda _reason: heard.set())
+        assert keeper.start(PATIENCE) in {"", in_words([keeper])}, "nobody waits for one that is away"
+        assert heard.wait(PATIENCE)
+        assert keeper.standing is Standing.OLDER
 
 
 def test_one_that_goes_away_later_holds_an_entry_up_once_and_is_counted(tmp_path: Path, journal: Journal) -> None:
