@@ -44,6 +44,12 @@ class Kept:
     buckets: list[dict[str, Any]] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    count: int = 0
+
+    def made(self) -> int:
+        """A number that nothing had before."""
+        self.count += 1
+        return self.count
 
 
 class InfluxDouble:
@@ -70,12 +76,20 @@ class InfluxDouble:
             named = [one for one in kept if one["name"] == request.args.get("name", one["name"])]
             return _json({kind: named})
         if request.method == "POST":
-            made = {"id": f"{len(kept):016x}", "orgID": "11ab04ec3ecd2000", "status": "active", **request.get_json()}
+            made = {
+                "id": f"{self._kept.made():016x}",
+                "orgID": "11ab04ec3ecd2000",
+                "status": "active",
+                **request.get_json(),
+            }
             found = re.search(rf"name: ({_TEXT})", made.get("flux", ""))
             made["name"] = json.loads(found[1]) if found else made["name"]
             kept.append(made)
             return _json(made, 201)
         one = next(one for one in kept if one["id"] == rest[0])
+        if request.method == "DELETE":
+            kept.remove(one)
+            return Response(status=204)
         one.update(request.get_json())
         return _json(one)
 
