@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -108,6 +108,11 @@ class FeatureBuilder:
 
     def assign(self, jobs: Mapping[str, str]) -> None:
         self.parts.roster.assign(jobs)
+
+    def leave_out(self, surplus: Collection[str]) -> None:
+        """From here on GPUs of these UUIDs, which are more than their hosts have, tell nothing about others. It is not
+        saved."""
+        self.parts.roster.leave_out(surplus)
 
     # ------------------------------------------------------------------ feeding
 

@@ -5,7 +5,7 @@ The middle is the median and the spread the median absolute deviation, so that o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class GpuRoster:
         self.gpus: list[Gpu] = []
         self.jobs: Mapping[str, str] = {}
         """The job of each UUID that has one, as `assign` was given them last."""
+        self._surplus: Collection[str] = ()
         self.renew()
 
     def add(self, gpus: Sequence[Gpu]) -> None:
@@ -46,6 +47,14 @@ class GpuRoster:
         """Which job, by any stable name, runs on which UUID; the rest has none."""
         self.jobs = dict(jobs)
         self._number_jobs()
+
+    def leave_out(self, surplus: Collection[str]) -> None:
+        """Whom of the GPUs, by UUID, their hosts do not have: nobody's peers, nor anybody's neighbours."""
+        self._surplus = surplus
+        self._mark_surplus()
+
+    def _mark_surplus(self) -> None:
+        self.surplus: Bools = np.array([gpu.uuid in self._surplus for gpu in self.gpus], dtype=np.bool_)
 
     def _number_jobs(self) -> None:
         self.job = _numbers([self.jobs.get(gpu.uuid, "") for gpu in self.gpus])
@@ -62,6 +71,7 @@ class GpuRoster:
             metric: np.array([tops[gpu.model, metric] for gpu in self.gpus], dtype=np.float64) for metric in RANGED
         }
         self._number_jobs()
+        self._mark_surplus()
 
 
 def place_of(gpu: Gpu) -> tuple[object, ...]:
@@ -110,7 +120,8 @@ def groups(*codes: Ints) -> Ints:
 
 def counted(roster: GpuRoster, levels: Mapping[str, Floats]) -> Bools:
     """bool[g]: whose values count among the peers of others; `levels` are float64[g] by the name of their metric."""
-    return sound(((values, roster.highest[metric]) for metric, values in levels.items()), roster.host)
+    found = sound(((values, roster.highest[metric]) for metric, values in levels.items()), roster.host)
+    return np.asarray(found & ~roster.surplus)
 
 
 def middle(values: Floats, group: Ints, counts: Bools | None = None) -> Floats:
@@ -134,14 +145,15 @@ def score(values: Floats, group: Ints, least: float, counts: Bools | None = None
     return np.asarray(apart / np.maximum(TO_SIGMA * middle(np.abs(apart), group, counts), least))
 
 
-def of_others(values: Floats, group: Ints) -> Floats:
-    """float64[g]: mean of `values` over the other members of each GPU's group, NaN without any."""
+def of_others(values: Floats, group: Ints, counts: Bools) -> Floats:
+    """float64[g]: mean of `values` over the other members of each GPU's group that count, NaN without any."""
     known = group != NOBODY
     found = np.full(values.size, np.nan)
     if not known.any():
         return found
-    sums = np.bincount(group[known], weights=values[known])
-    sizes = np.bincount(group[known])
+    mine = counts[known].astype(np.float64)
+    sums = np.bincount(group[known], weights=values[known] * mine)
+    sizes = np.bincount(group[known], weights=mine)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found[known] = (sums[group[known]] - values[known]) / (sizes[group[known]] - 1)
+        found[known] = (sums[group[known]] - values[known] * mine) / (sizes[group[known]] - mine)
     return np.where(np.isfinite(found), found, np.nan)

@@ -183,7 +183,8 @@ def _events(parts: Parts, now_ms: int) -> Iterator[Column]:
             yield f"event.{name}.{decay}", values
         yield f"event.{name}.hours", np.log1p(since[number])
         yield f"event.{name}.count", np.log1p(counts[number])
-    gpus, hosts = burst(event_ms[: len(FAULT_CLASSES)].max(axis=0), parts.roster.host, now_ms)
+    faults = np.where(parts.roster.surplus, NOT_YET, event_ms[: len(FAULT_CLASSES)].max(axis=0))
+    gpus, hosts = burst(faults, parts.roster.host, now_ms)
     yield "burst.gpus", np.log1p(gpus)
     yield "burst.hosts", np.log1p(hosts)
 
@@ -275,4 +276,4 @@ def neighbours(parts: Parts, now_ms: int) -> Iterator[Column]:
     for alike in NEIGHBOURS:
         group = getattr(parts.roster, alike)
         for decay, values in zip(("recent", "inclined"), faults, strict=True):
-            yield f"others.{alike}.{decay}", peers.of_others(values, group)
+            yield f"others.{alike}.{decay}", peers.of_others(values, group, ~parts.roster.surplus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -272,8 +272,9 @@ class RiskWatch:
         self._feed: StoreFeed | None = None
         self._saved_ms = 0
 
-    def predict(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
-        """The risk of each of `gpus` at `now_ms`. Raises InputError for a damaged model and what the store raises."""
+    def predict(self, gpus: Sequence[Gpu], now_ms: int, surplus: Collection[str] = ()) -> list[Prediction]:
+        """The risk of each of `gpus` at `now_ms`; those of `surplus`, more than their hosts have, tell nothing about
+        others. Raises InputError for a damaged model and what the store raises."""
         model = self._current()
         if model is None:
             return [_verdict(None, now_ms, simulated=world) for world in _worlds(gpus)]
@@ -283,6 +284,7 @@ class RiskWatch:
         if not heard:
             return said
         builder, feed = self._up_to_date(gpus, now_ms)
+        builder.leave_out(surplus)
         feed.until(now_ms)
         if now_ms - self._saved_ms >= SAVE_MS:
             self._save(builder, feed)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tocsin.config.settings import StoreSettings
+from tocsin.domain.reading import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +20,11 @@ class RiskInputs:
     state: Path | None = None
     warm_days: float = 30.0
     alarm_share: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpus:
+    """What the risk is asked of. `surplus` are the UUIDs of GPUs that are more than their hosts have."""
+
+    gpus: Sequence[Gpu]
+    surplus: frozenset[str] = frozenset()

@@ -10,11 +10,10 @@ from concurrent.futures.process import BrokenProcessPool
 
 from tocsin.config.settings import ForecastEngine, ForecastSettings
 from tocsin.domain.errors import TocsinError, Unavailable
-from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live import worker_process
 from tocsin.forecaster.live.ray_models import RayModels
-from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.forecaster.live.worker_process import CHUNK, Models, Part, Predictions, Work
 from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.port import Store
@@ -111,10 +110,10 @@ class ForecastWorker:
         chunks = [pools[i : i + self.shards] for i in range(0, len(pools), self.shards)]
         return self._submit(Models.predict_pools, chunks, now_ms)
 
-    def submit_risk(self, gpus: Sequence[Gpu], now_ms: int) -> Future[Predictions]:
-        """The risk of `gpus` as of `now_ms`; the future ends as that of `submit` does, empty where the worker was given
-        no place or no model is in service."""
-        return self._submit(Models.predict_risk, [gpus], now_ms)
+    def submit_risk(self, seen: SeenGpus, now_ms: int) -> Future[Predictions]:
+        """The risk of what is `seen` as of `now_ms`; the future ends as that of `submit` does, empty where the worker
+        was given no place or no model is in service."""
+        return self._submit(Models.predict_risk, [seen], now_ms)
 
     def _submit(self, work: Work[Part], parts: Sequence[Part], now_ms: int) -> Future[Predictions]:
         if not self._settings.worker:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import CapacityForecaster, PoolPast
-from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.forecaster.trend.protocol import Forecaster, GpuHistory, build_all
 from tocsin.store.port import Store
 
@@ -70,7 +69,7 @@ class Models:
     def predict_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Predictions:
         return self._capacity.predict(pools, now_ms)
 
-    def predict_risk(self, gpus: Sequence[Gpu], now_ms: int) -> Predictions:
+    def predict_risk(self, seen: SeenGpus, now_ms: int) -> Predictions:
         """The risk of every GPU; nothing where no place was given."""
         if self._place is None:
             return []
@@ -78,7 +77,7 @@ class Models:
             from tocsin.forecaster.live.risk import RiskWatch
 
             self._watch = RiskWatch(self._place, self._store, score=self.score)
-        return self._watch.predict(gpus, now_ms)
+        return self._watch.predict(seen.gpus, now_ms, seen.surplus)
 
 
 def one_thread() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from tocsin.domain.decision import DecisionState, Ruling
 from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
-from tocsin.domain.reading import Gpu, Missing
+from tocsin.domain.reading import Missing
+from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.journal.files import read_entries
 from tocsin.journal.verify import verify
 from tocsin.queries.service import BrainService
@@ -151,8 +152,8 @@ def test_a_warning_of_a_model_goes_on_record_once(fleet: Fleet, monkeypatch: pyt
     brain = fleet.running.brain
     fleet.minute()
 
-    def warn(gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
-        subject = Subject(SubjectKind.GPU, gpus[0].uuid, gpus[0].host)
+    def warn(seen: SeenGpus, now_ms: int) -> list[Prediction]:
+        subject = Subject(SubjectKind.GPU, seen.gpus[0].uuid, seen.gpus[0].host)
         made = Prediction(subject, "hardware_fault", now_ms, DAY, PredictionStatus.LIKELY, "m", "1", "it fails")
         brain.forecasts.put([made], "m")
         return [made]
@@ -163,6 +164,27 @@ def test_a_warning_of_a_model_goes_on_record_once(fleet: Fleet, monkeypatch: pyt
         brain.forecast()
     told = [e.payload for e in read_entries(fleet.settings.journal.path, kinds=["prediction"])]
     assert [one["sentence"] for one in told] == ["it fails"]
+
+
+def test_the_risk_is_told_which_gpus_are_more_than_their_host_has(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brain, told = fleet.running.brain, list[SeenGpus]()
+
+    def listen(seen: SeenGpus, _now_ms: int) -> list[Prediction]:
+        told.append(seen)
+        return []
+
+    monkeypatch.setattr(brain.forecasts, "run_risk", listen)
+    fleet.minute()
+    brain.forecast()
+    more = [gpu(n, host="node-1") for n in range(GPUS, GPUS + 3)]
+    for _ in range(12):
+        brain.accept(Batch(readings=[reading(one, fleet.clock.now_ms(), power_watts=200.0) for one in more]))
+        fleet.minute()
+        brain.forecast()
+    assert (told[0].surplus, told[-1].surplus) == (frozenset(), frozenset(one.uuid for one in more))
+    assert told[-1].surplus < {one.uuid for one in told[-1].gpus}
 
 
 def test_findings_and_incidents_open_once_and_close_once(fleet: Fleet) -> None:

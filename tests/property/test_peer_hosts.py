@@ -1,6 +1,10 @@
-"""A host that says what no GPU of its model can show moves no comparison on another: in rules and in features."""
+"""A host that says what no GPU of its model can show, and GPUs that a host does not have, move no comparison on
+another: in rules and in features."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Collection
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,7 +17,7 @@ from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.store.port import Columns
-from tocsin_testing.builders import T0
+from tocsin_testing.builders import T0, xid
 from tocsin_testing.rule_runs import rule
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -21,6 +25,8 @@ HOTTER = 'all = [{ kind = "peer", metric = "gpu_temperature_celsius", above = 12
 PLAN = FeaturePlan()
 STRANGE, OTHERS = "node-a", ("node-b", "node-c")
 Values = dict[str, float]
+OF_OTHERS = re.compile(r"\.vs_|\.score$|^others\.|^burst\.")
+"""Features that GPUs have from other ones."""
 
 IN_RANGE = st.fixed_dictionaries(
     {"gpu_temperature_celsius": st.integers(30, 90), "gpu_power_watts": st.sampled_from((300.0, 301.0, 640.0))}
@@ -75,8 +81,9 @@ def test_gpus_that_a_host_does_not_have_are_nobodys_peers() -> None:
     assert on({one.subject.key: one for one in RuleEngine(rule(HOTTER)).step(Inputs(T0, said)).active}, OTHERS) != []
 
 
-def features(*hosts: tuple[str, list[Values]]) -> dict[tuple[str, str], float]:
-    """By feature and UUID, what is told of GPUs by comparison after an hour of the same values."""
+def features(*hosts: tuple[str, list[Values]], surplus: Collection[str] = ()) -> dict[tuple[str, str], float]:
+    """By feature and UUID, what is told of GPUs by others after an hour of the same values, and an XID on each host's
+    first GPU."""
     gpus = [one.gpu for host, values in hosts for one in readings(host, values, T0)]
     rows = [one for _, values in hosts for one in values]
     steps = [T0 + PLAN.step_ms * n for n in range(8)]
@@ -91,9 +98,10 @@ def features(*hosts: tuple[str, list[Values]]) -> dict[tuple[str, str], float]:
         moved,
     )
     builder = FeatureBuilder(PLAN, gpus)
-    builder.update(columns)
-    made = builder.table(steps[-1] + 1)
-    compared = [name for name in made.names if ".vs_" in name or name.endswith(".score")]
+    builder.update(columns, [xid(79, gpu, steps[-1] + 1) for gpu in gpus if gpu.index == 0 or gpu.uuid in surplus])
+    builder.leave_out(surplus)
+    made = builder.table(steps[-1] + 2)
+    compared = [name for name in made.names if OF_OTHERS.search(name)]
     return {
         (name, uuid): value
         for name in compared
@@ -109,7 +117,27 @@ def test_features_that_compare_leave_out_the_whole_host(
 ) -> None:
     sound = list(zip(OTHERS, honest, strict=True))
     strange = [{**lies[0], lie[0]: lie[1]}, *lies[1:]]
-    alone = features(*sound)
-    beside = {key: value for key, value in features(*sound, (STRANGE, strange)).items() if STRANGE not in key[1]}
+    alone = compared(features(*sound))
     assert alone
-    assert beside == alone
+    assert of_others(compared(features(*sound, (STRANGE, strange)))) == alone
+
+
+def compared(found: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """What is compared with others' values; their events are counted, whatever their host says besides."""
+    return {key: value for key, value in found.items() if "vs_" in key[0] or "score" in key[0]}
+
+
+def of_others(found: dict[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    return {key: value for key, value in found.items() if STRANGE not in key[1]}
+
+
+@given(HONEST, LIES)
+@settings(max_examples=12, deadline=None)
+def test_features_that_compare_leave_out_gpus_that_their_host_does_not_have(
+    honest: tuple[list[Values], ...], lies: list[Values]
+) -> None:
+    sound = list(zip(OTHERS, honest, strict=True))
+    surplus = {one.gpu.uuid for one in readings(STRANGE, lies, T0)}
+    alone = features(*sound)
+    assert of_others(features(*sound, (STRANGE, lies), surplus=surplus)) == alone
+    assert {name.partition(".")[0] for name, _ in alone} >= {"others", "burst", "temperature"}

@@ -13,7 +13,7 @@ import pytest
 
 from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin_testing.builders import T0, gpu
@@ -99,7 +99,7 @@ def test_a_damaged_model_is_named_and_takes_nothing_else_down(tmp_path: Path) ->
     place = RiskInputs(StoreSettings(kind=StoreKind.SQLITE, path=tmp_path / "store.db"), tmp_path)
     worker = ForecastWorker(ForecastSettings(), place=place)
     with pytest.raises(InputError, match="unreadable"):
-        worker.submit_risk([gpu()], T0).result(60)
+        worker.submit_risk(SeenGpus([gpu()]), T0).result(60)
     assert worker.submit(fleet(1), T0).result(60)
     assert worker.deaths == 0
     worker.close()

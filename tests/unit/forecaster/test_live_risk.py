@@ -25,7 +25,7 @@ from tocsin.forecaster.lifecycle.gate import LEARNING, SIMULATED_ALONE, GateReco
 from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import CHANNELS, Reason, likely_sentence, reasons, why
 from tocsin.forecaster.live.risk import GATE, TARGET, RiskModel, RiskWatch
-from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.load import load_rules
@@ -451,10 +451,10 @@ def test_the_worker_process_reads_the_store_itself(tmp_path: Path, fitted: Score
     answers = []
     for process in (True, False):
         worker = ForecastWorker(ForecastSettings(worker=process), ["threshold"], where, store)
-        answers.append(worker.submit_risk(GPUS[:1], NOW).result(120))
+        answers.append(worker.submit_risk(SeenGpus(GPUS[:1]), NOW).result(120))
         worker.close()
     store.close()
     assert answers[0] == answers[1]
     assert [one.status for one in answers[0]] == [PredictionStatus.UNLIKELY]
     alone = ForecastWorker(ForecastSettings(worker=False))
-    assert alone.submit_risk(GPUS, NOW).result() == []
+    assert alone.submit_risk(SeenGpus(GPUS), NOW).result() == []

@@ -24,6 +24,7 @@ from tocsin.forecaster.capacity.filling import PAST, RECALLED, STEP_MS, FillingW
 from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.lifecycle.drift import calibration, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
+from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.journal.port import LiveJournal
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.port import Store, StoreUnavailable
@@ -252,16 +253,14 @@ class Expectations:
             self._metrics.count("tocsin_forecast_failures_total")
             log.warning("forecasts of memory and fragmentation not recorded", error=str(error))
 
-    def forecast(
-        self, gpus: Sequence[Gpu], readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int
-    ) -> None:
-        """Run every model on `gpus`, and on the pools as `readings` and `pools` show them; blocks while they run."""
+    def forecast(self, seen: SeenGpus, readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int) -> None:
+        """Run every model on what is `seen`, and on the pools as `readings` and `pools` show them; blocks meanwhile."""
         self._forecasts.catch_up(now_ms)
         before = self._ahead(now_ms)
         begun = self._clock.monotonic()
         made = [
-            *self._forecasts.run_risk(gpus, now_ms),
-            *self._forecasts.run(gpus, now_ms),
+            *self._forecasts.run_risk(seen, now_ms),
+            *self._forecasts.run(seen.gpus, now_ms),
             *self._forecasts.run_pools(self._observe_pools(readings, pools, now_ms), now_ms),
         ]
         self._metrics.observe("tocsin_forecast_seconds", self._clock.monotonic() - begun, model="all")

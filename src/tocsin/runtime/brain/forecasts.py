@@ -18,6 +18,7 @@ from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.features.onsets import Onset, onsets_of
 from tocsin.forecaster.live.news import is_news
 from tocsin.forecaster.live.recalibration import KindFigures, Recalibration, came_of
+from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.store.grid import by_gpu, within
@@ -165,9 +166,9 @@ class FleetForecasts:
         """Forecast the capacity of `pools` as of `now_ms`; blocks as `run` does."""
         return self._supervised("capacity forecast failed", lambda: self._worker.submit_pools(pools, now_ms).result())
 
-    def run_risk(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
-        """The risk of a hardware fault for `gpus` as of `now_ms`; blocks as `run` does."""
-        return self._supervised("risk forecast failed", lambda: self._worker.submit_risk(gpus, now_ms).result())
+    def run_risk(self, seen: SeenGpus, now_ms: int) -> list[Prediction]:
+        """The risk of a hardware fault for what is `seen` as of `now_ms`; blocks as `run` does."""
+        return self._supervised("risk forecast failed", lambda: self._worker.submit_risk(seen, now_ms).result())
 
     def _supervised(self, event: str, ask: Callable[[], list[Prediction]]) -> list[Prediction]:
         """What `ask` answers, kept; nothing where it fails."""
