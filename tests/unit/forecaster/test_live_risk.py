@@ -14,6 +14,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.table import names_of
@@ -436,7 +437,11 @@ class TestShelf:
         assert (tmp_path / "models" / "v1" / CASES).exists()
 
 
-def test_the_worker_process_reads_the_store_itself(tmp_path: Path, fitted: Scorer) -> None:
+def test_the_worker_process_reads_the_store_itself(
+    tmp_path: Path, fitted: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[object] = []
+    monkeypatch.setattr(FeatureBuilder, "leave_out", lambda _builder, surplus: left.append(surplus))
     settings = StoreSettings(kind=StoreKind.SQLITE, path=tmp_path / "store.db")
     store = open_store(settings)
     store.init()
@@ -451,10 +456,11 @@ def test_the_worker_process_reads_the_store_itself(tmp_path: Path, fitted: Score
     answers = []
     for process in (True, False):
         worker = ForecastWorker(ForecastSettings(worker=process), ["threshold"], where, store)
-        answers.append(worker.submit_risk(SeenGpus(GPUS[:1]), NOW).result(120))
+        answers.append(worker.submit_risk(SeenGpus(GPUS[:1], frozenset({"GPU-surplus"})), NOW).result(120))
         worker.close()
     store.close()
     assert answers[0] == answers[1]
+    assert left == [{"GPU-surplus"}]
     assert [one.status for one in answers[0]] == [PredictionStatus.UNLIKELY]
     alone = ForecastWorker(ForecastSettings(worker=False))
     assert alone.submit_risk(SeenGpus(GPUS), NOW).result() == []
