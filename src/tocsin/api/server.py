@@ -9,7 +9,6 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tocsin.api.connections import Listener, OpenConnections, room_for
 from tocsin.api.errors import ApiError
 from tocsin.api.gate import ALWAYS, PEER_NAMES
 from tocsin.config.access import ApiSettings
@@ -27,6 +27,7 @@ from tocsin.http_client import load_pair, stamp
 from tocsin.telemetry.log import logger
 
 _log = logger("tls")
+_connections_log = logger("connections")
 
 CIPHERS_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2 only suites with forward secrecy and authenticated encryption (RFC 9325, section 4.2)."""
@@ -102,8 +103,6 @@ def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
 FULL = "too_many_connections"
 """Code of the answer where no more connections are taken."""
-_LEAST_SHARE = 64
-"""Connections that one address may always have."""
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
 _TICKS_PER_LOOK = 50
@@ -134,16 +133,12 @@ class _Protocol(H11Protocol):
     """Uvicorn's HTTP/1.1 with a limit on how long headers may take, and the names of a client certificate.
 
     Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
-    connection for ever. Beyond `most_connections`, or a quarter of them from one address, a connection gets one answer,
-    503, which `refused` counts.
+    connection for ever. Where `open_ones` are too many, a connection gets one answer, 503, which `refused` counts.
     """
 
     header_seconds = 10.0
-    most_connections = 1000
-    addresses: Counter[str]
-    """Open connections by address, of all protocols of one server."""
+    open_ones: OpenConnections
     refused: Callable[[str], None]
-    _address = ""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -152,11 +147,7 @@ class _Protocol(H11Protocol):
         certificate = tls.getpeercert() if tls is not None else None
         if certificate:
             self.app = _with_names(self.app, names_of(certificate))
-        self._address = self.client[0] if self.client is not None else ""
-        self.addresses[self._address] += 1
-        # A site's proxy has few connections; a quarter leaves the rest to every other address.
-        share = max(_LEAST_SHARE, self.most_connections // 4)
-        if len(self.connections) > self.most_connections or self.addresses[self._address] > share:
+        if self.open_ones.full_for(self.client[0] if self.client is not None else ""):
             self.app = _full(self.app, self.refused)
         self._watch()
 
@@ -166,9 +157,6 @@ class _Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._rest()
-        self.addresses[self._address] -= 1
-        if not self.addresses[self._address]:
-            del self.addresses[self._address]
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -228,13 +216,22 @@ class ApiServer:
         settings = settings or ApiSettings()
         limits = settings.limits
         self._tls = server_tls(settings)
-        own = {"header_seconds": limits.header_seconds, "most_connections": limits.connections, "addresses": Counter()}
+        self._connections = OpenConnections(room_for(limits.connections))
+        if self._connections.most < limits.connections:
+            _connections_log.warning(
+                "there are file descriptors for fewer connections than api.limits.connections: raise their limit",
+                connections=self._connections.most,
+                wanted=limits.connections,
+            )
+        own = {"header_seconds": limits.header_seconds, "open_ones": self._connections}
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
+            # What counts connections is a socket of Python's own.
+            loop="asyncio",
             http=type("Protocol", (_Protocol,), {**own, "refused": staticmethod(refused)}),
             proxy_headers=False,
             server_header=False,
@@ -287,7 +284,8 @@ class ApiServer:
             )[0]
         except socket.gaierror as error:
             raise Unavailable(f"listen address {self._host}: {error.strerror}; name an address of this host") from error
-        listener = socket.socket(family, kind, protocol)
+        listener = Listener(family, kind, protocol)
+        listener.connections = self._connections
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)

@@ -1,0 +1,113 @@
+"""Connections that stand idle, by the thousand, leave the process the file descriptors that everybody else needs."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+import trustme
+
+from tocsin.api.connections import LEAST_SHARE, RESERVED_FILES, TOLD, room_for
+from tocsin.config.access import ApiSettings, RequestLimits
+from tocsin_testing.fake_service import FakeService, serving
+
+FILES = 512
+"""File descriptors that the process may have."""
+IDLE = 600
+SECONDS = 20.0
+
+
+@pytest.fixture
+def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (FILES, FILES))
+
+
+@pytest.fixture(params=["plain", "tls"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path, few_files: None) -> ApiSettings:
+    """What stands idle is still there at the end."""
+    limits = RequestLimits(header_seconds=600)
+    if request.param == "plain":
+        return ApiSettings(limits=limits)
+    issued, pair = trustme.CA().issue_cert("127.0.0.1"), (tmp_path / "cert.pem", tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(pair[0])
+    issued.private_key_pem.write_to_path(pair[1])
+    return ApiSettings(limits=limits, tls_certificate=pair[0], tls_key=pair[1])
+
+
+def is_open(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.recv(1))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def stays_open(place: tuple[str, int]) -> bool:
+    """Whether one more connection from the same address is taken."""
+    with socket.create_connection(place, timeout=0.2, source_address=("127.0.0.2", 0)) as sock:
+        try:
+            return bool(sock.recv(1))
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+
+
+def left(held: list[socket.socket], most: int) -> int:
+    """How many of `held` are still open, once that is `most` or time is up."""
+    until = time.monotonic() + SECONDS
+    while (found := sum(map(is_open, held))) > most and time.monotonic() < until:
+        pass
+    return found
+
+
+def test_one_address_holds_its_share_and_the_rest_is_closed_at_once(settings: ApiSettings) -> None:
+    most = LEAST_SHARE + TOLD
+    with serving(FakeService(), settings) as url, ExitStack() as stack:
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        held = []
+        for _ in range(IDLE):
+            made = socket.create_connection(place, timeout=SECONDS, source_address=("127.0.0.2", 0))
+            held.append(stack.enter_context(made))
+            made.setblocking(False)
+        assert left(held, most) == most
+        # Who comes from elsewhere is served meanwhile, before any time is up.
+        assert httpx2.get(f"{url}/v1/fleet", verify=False, trust_env=False, timeout=SECONDS).status_code == 200
+        for one in held:
+            one.close()
+        until = time.monotonic() + SECONDS
+        while not (again := stays_open(place)) and time.monotonic() < until:
+            pass
+        assert again, "what is closed is counted no more"
+
+
+def test_all_addresses_together_leave_what_the_process_needs(settings: ApiSettings) -> None:
+    most = FILES - RESERVED_FILES
+    with serving(FakeService(), settings) as url, ExitStack() as stack:
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        held = []
+        for number in range(IDLE):
+            source = f"127.0.0.{2 + number % 20}", 0
+            held.append(stack.enter_context(socket.create_connection(place, timeout=SECONDS, source_address=source)))
+            held[-1].setblocking(False)
+        assert left(held, most) == most
+
+
+def test_the_limit_of_file_descriptors_is_raised_as_far_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, asked = [1_024], list[tuple[int, int]]()
+
+    def raised(_which: int, wanted: tuple[int, int]) -> None:
+        asked.append(wanted)
+        soft[0] = wanted[0]
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (soft[0], 524_288))
+    monkeypatch.setattr(resource, "setrlimit", raised)
+    assert room_for(4_000) == 4_000
+    assert room_for(4_000) == 4_000
+    assert asked == [(4_000 + TOLD + RESERVED_FILES, 524_288)]
