@@ -99,6 +99,21 @@ def test_all_addresses_together_leave_what_the_process_needs(settings: ApiSettin
         assert left(held, most) == most
 
 
+def test_an_answer_that_nobody_reads_holds_no_place_for_ever() -> None:
+    """There is one place for what anyone may read."""
+    limits = RequestLimits(body_seconds=1, concurrent_requests=8, requests_per_second=1e6, request_burst=10**6)
+    with serving(FakeService(), ApiSettings(limits=limits)) as url, socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+        sock.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 100)
+        seen: list[int] = []
+        until = time.monotonic() + SECONDS
+        # First it is taken, then it is free again.
+        while (503 not in seen or seen[-1] == 503) and time.monotonic() < until:
+            seen.append(httpx2.get(f"{url}/v1/login/methods", trust_env=False).status_code)
+        assert (503 in seen, seen[-1]) == (True, 200)
+
+
 def test_the_limit_of_file_descriptors_is_raised_as_far_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     soft, asked = [1_024], list[tuple[int, int]]()
 

@@ -40,6 +40,33 @@ def test_connections_that_are_held(victim: Victim, count: int, head: str) -> Non
         victim.serves()
 
 
+PLAIN = "HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(f"GET /openapi.json {PLAIN}\r\n", id="the document"),
+        pytest.param(f"GET /healthz {PLAIN}\r\n", id="probes"),
+        pytest.param(f"DELETE /healthz {PLAIN}\r\n", id="methods that a path does not take"),
+        pytest.param(f"GET /readyz {PLAIN}\r\n", id="readiness"),
+        pytest.param(f"GET /v1/fleet {PLAIN}\r\n", id="questions without a token"),
+        pytest.param(f"GET /v1/fleet {PLAIN}Authorization: Bearer wrong\r\n\r\n", id="wrong tokens"),
+        pytest.param(f"POST /v1/pause {PLAIN}Origin: http://evil.example\r\n\r\n", id="pages of another origin"),
+        pytest.param(f"POST /v1/login {PLAIN}Content-Length: 99999999\r\n\r\n", id="bodies that are too large"),
+        pytest.param(f"GET /v1/me {PLAIN}{TOKEN}\r\n", id="a node that asks who it is"),
+        pytest.param(f"GET /v1/orders?host={HOSTILE} {PLAIN}{TOKEN}\r\n", id="a node that asks for orders"),
+        pytest.param(f"GET /v1/fleet {PLAIN}{TOKEN}\r\n", id="a node that asks for what is not its own"),
+    ],
+)
+def test_requests_in_rows_whose_answers_nobody_reads(victim: Victim, head: str) -> None:
+    """300 connections, each with 200 requests behind one another."""
+    with ExitStack() as stack:
+        victim.hold(stack, 300, head * 200)
+        victim.serves()
+        assert victim.get("/readyz", "anna").status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/v1/desk", "/v1/slack/interactive"])
 def test_wrong_signatures_by_the_thousand(victim: Victim, path: str) -> None:
     size = SIGNED_PATHS[path]

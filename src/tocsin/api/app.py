@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
 
 from tocsin import __version__
 from tocsin.api import errors
@@ -71,8 +75,13 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         # Taken as they are: routers that are included are built anew for each application, at its first request.
-        routes=[PlainWrite(), *(route for router in ROUTERS for route in router.routes)],
+        routes=[
+            PlainWrite(),
+            Route("/openapi.json", _document, include_in_schema=False),
+            *(route for router in ROUTERS for route in router.routes),
+        ],
     )
+    app.state.document, app.state.documenting = b"", asyncio.Lock()
     app.state.service = service
     app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads)
     app.state.encoded_map = EncodedMap()
@@ -90,6 +99,20 @@ def create_app(
     app.add_middleware(OwnCell, cells=service.cells)
     errors.install(app)
     return app
+
+
+async def _document(request: Request) -> Response:
+    """The OpenAPI document. Anyone may ask for it, and making it takes a second: it is made once, and nobody else waits
+    meanwhile."""
+    app = request.app
+    async with app.state.documenting:
+        if not app.state.document:
+            app.state.document = await run_in_threadpool(_written, app)
+    return Response(app.state.document, media_type="application/json")
+
+
+def _written(app: FastAPI) -> bytes:
+    return json.dumps(app.openapi(), separators=(",", ":")).encode()
 
 
 def _names(app: FastAPI, service: Service) -> Callable[[frozenset[str]], Names]:

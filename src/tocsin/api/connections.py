@@ -11,6 +11,8 @@ import socket
 from collections import Counter
 from typing import Any
 
+from tocsin.api.buckets import same_network
+
 RESERVED_FILES = 256
 """File descriptors for everything but connections: journal, store, requests to others."""
 TOLD = 64
@@ -45,7 +47,7 @@ class OpenConnections:
 
     def full_for(self, address: str) -> bool:
         """Whether more are open than are meant, with the newest one by `address`."""
-        return self._total > self.most or self._addresses[address] > self.share
+        return self._total > self.most or self._addresses[same_network(address)] > self.share
 
     def add(self, address: str) -> bool:
         """Count one more by `address`; False where it is not even to be told."""
@@ -72,7 +74,7 @@ class Listener(socket.socket):
         """As `socket.accept`; raises BlockingIOError also where all that it found was closed."""
         for _ in range(_AT_ONCE):
             taken, peer = super().accept()
-            address = str(peer[0])
+            address = same_network(str(peer[0]))
             if self.connections.add(address):
                 counted = _Counted(taken.family, taken.type, taken.proto, fileno=taken.detach())
                 counted.account(self.connections, address)

@@ -10,9 +10,10 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import JsonValue, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import compile_path
+from starlette.requests import ClientDisconnect
 
 from tocsin.client.control import ErrorBody, ErrorOut
 from tocsin.client.errors import NotFound
@@ -103,9 +104,10 @@ def _of_http(error: HTTPException, request: Request) -> ApiError:
 
 def _allowed(request: Request) -> list[str]:
     """What the path takes: each method is a route of its own, and the first to match knows nothing of the others."""
-    paths = request.app.openapi()["paths"]
-    taking = [verbs for template, verbs in paths.items() if compile_path(template)[0].match(request.url.path)]
-    return sorted({verb.upper() for verbs in taking for verb in verbs})
+    routes = (route for route in request.app.routes if isinstance(route, APIRoute))
+    return sorted(
+        {verb for route in routes if route.path_regex.match(request.url.path) for verb in route.methods or ()}
+    )
 
 
 TURNED_AWAY = frozenset({401, 403, 408, 413, 429})
@@ -123,6 +125,9 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
         return _of_validation(error).response()
     if isinstance(error, HTTPException):
         return _of_http(error, request).response()
+    if isinstance(error, ClientDisconnect):
+        # Nobody is there to be told.
+        return ApiError(408, "disconnected", "the client went away before its body was there").response()
     _LOG.error("%s %s failed: %r", request.method, request.url.path, error)
     # The server closes the connection after it, which a client with a pool must know.
     closing = {"Connection": "close"}
@@ -142,7 +147,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
 
 def install(app: FastAPI) -> None:
     """Make `app` answer every failure in the one shape."""
-    for kind in (ApiError, TocsinError, RequestValidationError, HTTPException, Exception):
+    for kind in (ApiError, TocsinError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
 
 

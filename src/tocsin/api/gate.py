@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum
 from functools import partial
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tocsin.api.auth import Authenticator
-from tocsin.api.buckets import TokenBuckets
+from tocsin.api.buckets import TokenBuckets, same_network
 from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
 from tocsin.api.tenancy import Names, StruckSend
@@ -35,9 +35,16 @@ OPEN_PATHS = frozenset(
 their own."""
 ALWAYS = "/healthz"
 """Answered also where too much is asked at once: a probe must not take a busy process for a dead one."""
+READY = "/readyz"
+"""Needs no place among requests: strangers who hold all of those must not have the brain taken out of service."""
+PROBES = frozenset({ALWAYS, READY})
+PROBES_PER_SECOND, PROBE_BURST = 10.0, 20
+"""From whom more of these come they are answered all the same, each on a connection of its own."""
 PEER_NAMES = "peer_names"
 """Key of a request's state under which the server puts the names of a verified client certificate."""
 
+NODE_PART = 10
+"""What a token bound to nodes may send at once in terms of ``api.limits.agent_request_burst``, which is for many."""
 WRITE_PATHS = frozenset({"/api/v2/write", "/api/v1/write", "/v1/metrics"})
 """Endpoints of telemetry, whose bodies may be as large as ``api.max_body_bytes``."""
 _GRACE_SECONDS = 5.0
@@ -50,7 +57,7 @@ class Share(Enum):
     """Kinds of requests that cannot take each other's place."""
 
     HEALTH = "health"
-    """Probes and what is served to anyone."""
+    """What is served to anyone."""
     OPEN = "open"
     """Log-ins: without a token, and with a body."""
     SIGNED = "signed"
@@ -64,8 +71,9 @@ class Share(Enum):
 class Shares:
     """Places for requests in work: so many of each kind, and of those a quarter at most for one caller.
 
-    Of `most` an eighth each belongs to probes, to log-ins, to what is signed and to what people change, half to agents
-    and half to what people read: what one kind asks for at once, or holds on to, keeps no other from being answered.
+    Of `most` an eighth each belongs to what anyone may read, to log-ins, to what is signed and to what people change,
+    half to agents and half to what people read: what one kind asks for at once, or holds on to, keeps no other from
+    being answered.
     """
 
     def __init__(self, most: int) -> None:
@@ -133,6 +141,22 @@ def too_many(seconds: float, code: str = "rate_limited", what: str = "too many r
     return ApiError(429, code, f"{what}; try again in {after} s", headers={"Retry-After": str(after)})
 
 
+def _client(scope: Scope) -> str:
+    """The address that a request comes from."""
+    return str((scope.get("client") or ("", 0))[0])
+
+
+def _closing(send: Send) -> Send:
+    """`send` that says of its answer that the connection is closed after it."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return closing
+
+
 class Gate:
     """ASGI middleware: origin, principal, rate, number, size and pace of requests.
 
@@ -161,22 +185,29 @@ class Gate:
         self._names = names
         self._people = TokenBuckets(clock, limits.requests_per_second, limits.request_burst)
         self._agents = TokenBuckets(clock, limits.agent_requests_per_second, limits.agent_request_burst)
+        self._nodes = TokenBuckets(
+            clock, limits.agent_requests_per_second, max(1, limits.agent_request_burst // NODE_PART)
+        )
         self._strangers = TokenBuckets(clock, limits.refused_per_second, limits.refused_burst)
+        self._probes = TokenBuckets(clock, PROBES_PER_SECOND, PROBE_BURST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["path"] in PROBES and self._probes.take(same_network(_client(scope))):
+            send = _closing(send)
         if scope["path"] == ALWAYS:
             await self._app(scope, receive, send)
             return
         try:
             share, caller = await self._check(scope)
-            with self._shares.place(share, caller):
+            with nullcontext() if scope["path"] == READY else self._shares.place(share, caller):
                 await self._pass(scope, receive, send, caller)
         except ApiError as error:
             self._refused(error.code)
-            await error.response()(scope, receive, send)
+            # What waits behind it on the same connection must not cost one refusal after the other.
+            await error.response()(scope, receive, _closing(send))
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send, caller: str) -> None:
         """Let the application answer; the bytes of the body count against the budget until it has."""
@@ -199,19 +230,20 @@ class Gate:
 
     async def _check(self, scope: Scope) -> tuple[Share, str]:
         headers, path = Headers(scope=scope), scope["path"]
-        client = str((scope.get("client") or ("", 0))[0])
+        client = _client(scope)
+        network = same_network(client)
         reads = scope["method"] in _SAFE
         if not reads:
             _refuse_foreign_pages(headers)
         # What strangers send to a path that is open to the internet must cost nobody a log-in through the same proxy.
-        caller = f"{path if path in SIGNED_PATHS else ''}|{client}"
+        caller = f"{path if path in SIGNED_PATHS else ''}|{network}"
         if path in OPEN_PATHS:
             self._pace(self._people, caller)
             share = Share.HEALTH if reads else Share.SIGNED if path in SIGNED_PATHS else Share.OPEN
         else:
             principal = await self._identify(scope, headers, client)
             # What speaks for one node is one caller wherever it comes from; a shared token is one at each address.
-            caller = principal.name if principal.hosts else f"{principal.name}|{client}"
+            caller = principal.name if principal.hosts else f"{principal.name}|{network}"
             people = Share.PEOPLE if reads else Share.CONTROL
             share = Share.AGENTS if principal.role is Role.AGENT else people
         length = headers.get("content-length", "0")
@@ -230,15 +262,19 @@ class Gate:
                 principal = self._authenticator.principal(headers, client, names)
         except ApiError as error:
             # Only what fails is counted: others behind the same address are not locked out by it.
-            if error.status_code == 401 and (wait := self._strangers.take(client)):
+            if error.status_code == 401 and (wait := self._strangers.take(same_network(client))):
                 raise too_many(wait, what="too many requests without a good token") from error
             raise
-        self._pace(self._bucket(principal), f"{principal.name}|{client}")
+        # As for places: a node has one rate, from wherever its token is sent.
+        caller = principal.name if principal.hosts else f"{principal.name}|{same_network(client)}"
+        self._pace(self._bucket(principal), caller)
         state["principal"] = principal
         return principal
 
     def _bucket(self, principal: Principal) -> TokenBuckets:
-        return self._agents if principal.role is Role.AGENT else self._people
+        if principal.role is not Role.AGENT:
+            return self._people
+        return self._nodes if principal.hosts else self._agents
 
     @staticmethod
     def _pace(buckets: TokenBuckets, key: str) -> None:

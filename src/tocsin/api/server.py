@@ -6,6 +6,7 @@ TLS is 1.2 at least, 1.3 where the client can; a renewed certificate is taken up
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import threading
@@ -28,6 +29,8 @@ from tocsin.telemetry.log import logger
 
 _log = logger("tls")
 _connections_log = logger("connections")
+# It warns of each request that is no HTTP or asks for another protocol: anybody may send millions of them.
+logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 CIPHERS_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2 only suites with forward secrecy and authenticated encryption (RFC 9325, section 4.2)."""
@@ -133,13 +136,17 @@ class _Protocol(H11Protocol):
     """Uvicorn's HTTP/1.1 with a limit on how long headers may take, and the names of a client certificate.
 
     Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
-    connection for ever. Where `open_ones` are too many, a connection gets one answer, 503, which `refused` counts.
+    connection for ever. Nor does it know of clients that do not read what they asked for: an answer that nobody takes
+    on for `unread_seconds` ends with its connection. Where `open_ones` are too many, a connection gets one answer, 503,
+    which `refused` counts.
     """
 
     header_seconds = 10.0
+    unread_seconds = 60.0
     open_ones: OpenConnections
     refused: Callable[[str], None]
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -157,7 +164,21 @@ class _Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._rest()
+        self._read_on()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._unread or self.loop.call_later(self.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _watch(self) -> None:
         if self.conn.their_state is not h11.IDLE:
@@ -223,7 +244,11 @@ class ApiServer:
                 connections=self._connections.most,
                 wanted=limits.connections,
             )
-        own = {"header_seconds": limits.header_seconds, "open_ones": self._connections}
+        own = {
+            "header_seconds": limits.header_seconds,
+            "unread_seconds": limits.body_seconds,
+            "open_ones": self._connections,
+        }
         config = uvicorn.Config(
             app,
             log_config=None,

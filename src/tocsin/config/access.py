@@ -285,7 +285,7 @@ class RequestLimits(Section):
     agent_requests_per_second: float = Field(default=200.0, gt=0)
     """The same of agents."""
     agent_request_burst: int = Field(default=2000, ge=1)
-    """The same of agents."""
+    """The same of agents; a tenth of it for one with a token of its own node."""
     refused_per_second: float = Field(default=2.0, gt=0)
     """Requests without a good token that one address may send, on average."""
     refused_burst: int = Field(default=50, ge=1)
@@ -309,7 +309,7 @@ class RequestLimits(Section):
     header_seconds: float = Field(default=10.0, gt=0)
     """How long a client may take from its first byte, or its connection, to the end of the headers."""
     body_seconds: float = Field(default=60.0, gt=0)
-    """How long a client may take to send a body."""
+    """How long a client may take to send a body, and to read on in an answer."""
     body_bytes_per_second: float = Field(default=1024.0, gt=0)
     """Slowest pace of a body after its first 5 seconds."""
     body_bytes_in_flight: int = Field(default=128 * 1024 * 1024, ge=1024)
