@@ -10,7 +10,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.store.line_protocol.encode import encode
-from tocsin_testing.token_site import HOSTILE, SETTLING_STEPS, VICTIM, TokenSite, token_site
+from tocsin_testing.token_site import HOSTILE, RULES, SETTLING_STEPS, VICTIM, TokenSite, token_site
 
 MANAGERS = {"no manager": (False, None), "one that lists the host": (True, None), "one that shows GPUs": (True, 4)}
 FAKES = 60
@@ -59,3 +59,40 @@ def test_sick_fakes_hold_back_no_more_than_the_real_gpus_all_failed(tmp_path: Pa
             started[attacked] = site.started(VICTIM)
     assert started[False] == {"drain gpu:GPU-node-b-0"}
     assert started[True] == started[False]
+
+
+CODES = {48: "memory", 74: "nvlink", 62: "firmware"}
+"""XIDs of one class each."""
+BY_CLASS = "".join(
+    f"""
+[[rules]]
+name = "xid_{name}"
+summary = "An XID of one class."
+severity = "critical"
+category = "{category}"
+action = "drain"
+mode = "act"
+alert = "{{where}}: XID {{code}}."
+all = [{{ kind = "xid", classes = ["{name}"], least = "critical" }}]
+"""
+    for name, category in zip(CODES.values(), ("memory", "power", "telemetry"), strict=True)
+)
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_all_that_one_node_says_is_one_cause_to_the_breaker(tmp_path: Path, manager: str) -> None:
+    """Faults of all classes on GPUs that it has and that it makes up, one after the other; two causes would trip it."""
+    managed, shown = MANAGERS[manager]
+    with token_site(tmp_path, managed=managed, shown=shown, rules=RULES + BY_CLASS, root_causes=2) as site:
+        site.steps(SETTLING_STEPS)
+        for number, code in enumerate(CODES):
+            for uuid in (f"GPU-{HOSTILE}-{number}", f"GPU-fake-{number}"):
+                now = site.clock.now_ms()
+                event = Event(EventKind.XID, uuid, HOSTILE, now, code=code, message="x", source="kernel")
+                site.step([fakes(site, sick=True), encode(Batch(events=[event]))])
+        wanted = {one.decision.rule for one in site.brain.actions.statuses() if one.decision.subject.host == HOSTILE}
+        assert {f"xid_{name}" for name in CODES.values()} <= wanted
+        assert site.brain.actions.controls().breaker is None
+        site.lost |= {f"GPU-{VICTIM}-0"}
+        site.steps(2)
+        assert site.brain.actions.controls().breaker is not None

@@ -134,11 +134,17 @@ class TokenSite:
 
 @contextmanager
 def token_site(
-    folder: Path, *, per_host: int = 4, shown: int | None = None, managed: bool = False
+    folder: Path,
+    *,
+    per_host: int = 4,
+    shown: int | None = None,
+    managed: bool = False,
+    rules: str = RULES,
+    root_causes: int = 50,
 ) -> Iterator[TokenSite]:
-    """`managed`: a manager lists the nodes, with `shown` GPUs of each."""
+    """`managed`: a manager lists the nodes, with `shown` GPUs of each. `root_causes` trip the breaker."""
     folder.mkdir(exist_ok=True)
-    (folder / "rules.toml").write_text(RULES)
+    (folder / "rules.toml").write_text(rules)
     limits = {"max_concurrent": 50, "max_concurrent_ratio": 0.5, "min_available_ratio": 0.5, "attempts_per_day": 100}
     wanted = {
         "store": {"kind": "memory"},
@@ -153,7 +159,7 @@ def token_site(
             "boot_grace_seconds": 0.0,
             "cooldown_seconds": 0.0,
             "newcomer_seconds": (SETTLING_STEPS - 1) * STEP_MS / SECOND,
-            "breaker_root_causes": 50,
+            "breaker_root_causes": root_causes,
             "limits": limits,
         },
     }

@@ -35,7 +35,7 @@ class Slow:
     """A witness that answers once it is let."""
 
     name = "slow"
-    pace_seconds = 0.0
+    pace_seconds: float = 0.0
 
     def __init__(self, seen: Mapping[str, Seen]) -> None:
         self.seen = dict(seen)
@@ -98,6 +98,24 @@ def test_one_that_was_away_is_asked_again_until_it_answers(journal: Journal, mon
         assert keeper.start(PATIENCE) in {"", in_words([keeper])}, "nobody waits for one that is away"
         assert heard.wait(PATIENCE)
         assert keeper.standing is Standing.OLDER
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["execution_started", "pause", "hold_off", "maintenance_planned", "breaker_tripped", "rejection"],
+)
+def test_what_must_not_be_lost_is_there_before_anything_rests_on_it(journal: Journal, kind: str) -> None:
+    witness = Slow({})
+    witness.answers.set()
+    # Nothing that may wait is written again within the test.
+    witness.pace_seconds = 600.0
+    keeper = WitnessKeeper(journal, witness)
+    with closing(keeper):
+        assert keeper.start(PATIENCE) == ""
+        journal.on_append = keeper.appended
+        assert witness.written.wait(PATIENCE)
+        journal.append(EntryKind(kind), {})
+        assert [one.seq for one in witness.seen.values()] == [journal.head]
 
 
 def test_one_that_goes_away_later_holds_an_entry_up_once_and_is_counted(tmp_path: Path, journal: Journal) -> None:
