@@ -108,6 +108,57 @@ def test_agents_have_a_bucket_of_their_own() -> None:
     assert codes == [204] * 5 + [429]
 
 
+def asked(token: Token, addresses: list[str], path: str = "/v1/me", **limits: float) -> list[int]:
+    """What the API answers to one request of each address."""
+    app = create_app(
+        FakeService(), ApiSettings(tokens=[token], limits=RequestLimits.model_validate(limits)), ManualClock()
+    )
+    head = {"Authorization": f"Bearer {token.secret.get_secret_value()}"}
+    return [TestClient(app, client=(address, 1)).get(path, headers=head).status_code for address in addresses]
+
+
+def test_a_token_of_one_node_has_one_rate_wherever_it_comes_from_and_a_shared_one_has_one_at_each_address() -> None:
+    shared = Token(name="all", role=Role.AGENT, secret=SecretStr(SECRETS[Role.AGENT]))
+    own = shared.model_copy(update={"host": "node-1"})
+    addresses = [f"10.0.0.{number}" for number in range(4)]
+    assert asked(own, addresses, agent_request_burst=2 * gate.NODE_PART) == [200, 200, 429, 429]
+    assert asked(shared, addresses, agent_request_burst=1) == [200] * 4
+
+
+def test_addresses_of_ipv6_count_by_what_one_subscriber_has() -> None:
+    addresses = ["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:1:ffff::1", "2001:db8:0:2::1"]
+    wanted = Token(name="v", role=Role.VIEWER, secret=SecretStr(SECRETS[Role.VIEWER]))
+    assert asked(wanted, addresses, request_burst=2) == [200, 200, 429, 200]
+    assert asked(wanted, addresses, "/openapi.json", request_burst=2) == [200, 200, 429, 200]
+    strange = wanted.model_copy(update={"secret": SecretStr("no-such-token-0123456789")})
+    app = create_app(FakeService(), ApiSettings(tokens=[wanted], limits=RequestLimits(refused_burst=2)), ManualClock())
+    head = {"Authorization": f"Bearer {strange.secret.get_secret_value()}"}
+    codes = [TestClient(app, client=(one, 1)).get("/v1/me", headers=head).status_code for one in addresses]
+    assert codes == [401, 401, 429, 401]
+
+
+def test_what_the_gate_refuses_closes_its_connection() -> None:
+    http = http_for(FakeService(), ManualClock(), request_burst=1)
+    head = bearer(Role.VIEWER)
+    answers = [
+        http.get("/v1/fleet"),
+        http.get("/v1/me", headers=head),
+        http.get("/v1/me", headers=head),
+        http.post("/v1/login", headers={"Origin": "http://evil.example"}),
+        http.post("/v1/login", content=b"x" * (gate.MAX_CONTROL_BYTES + 1)),
+    ]
+    assert [one.status_code for one in answers] == [401, 200, 429, 403, 413]
+    assert [one.headers.get("connection") for one in answers] == ["close", None, "close", "close", "close"]
+
+
+@pytest.mark.parametrize("path", sorted(gate.PROBES))
+def test_probes_beyond_their_rate_are_answered_each_on_a_connection_of_its_own(path: str) -> None:
+    http = http_for(FakeService(), ManualClock())
+    answers = [http.get(path) for _ in range(gate.PROBE_BURST + 1)]
+    assert {one.status_code for one in answers} == {200}
+    assert [one.headers.get("connection") for one in answers] == [*[None] * gate.PROBE_BURST, "close"]
+
+
 def test_guessing_tokens_is_slowed_and_locks_nobody_out() -> None:
     service = FakeService()
     http = http_for(service, ManualClock(), refused_burst=3)
