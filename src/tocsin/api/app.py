@@ -75,11 +75,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         # Taken as they are: routers that are included are built anew for each application, at its first request.
-        routes=[
-            PlainWrite(),
-            Route("/openapi.json", _document, include_in_schema=False),
-            *(route for router in ROUTERS for route in router.routes),
-        ],
+        routes=[PlainWrite(), DOCUMENT, *(route for router in ROUTERS for route in router.routes)],
     )
     app.state.document, app.state.documenting = b"", asyncio.Lock()
     app.state.service = service
@@ -113,6 +109,9 @@ async def _document(request: Request) -> Response:
 
 def _written(app: FastAPI) -> bytes:
     return json.dumps(app.openapi(), separators=(",", ":")).encode()
+
+
+DOCUMENT = Route("/openapi.json", _document, include_in_schema=False)
 
 
 def _names(app: FastAPI, service: Service) -> Callable[[frozenset[str]], Names]:

@@ -219,6 +219,18 @@ def _full(app: Any, refused: Callable[[str], None]) -> Any:
     return answer
 
 
+def _places(wanted: int) -> OpenConnections:
+    """As many of the `wanted` connections as there are file descriptors for."""
+    most = room_for(wanted)
+    if most < wanted:
+        _connections_log.warning(
+            "there are file descriptors for fewer connections than api.limits.connections: raise their limit",
+            connections=most,
+            wanted=wanted,
+        )
+    return OpenConnections(most)
+
+
 class ApiServer:
     """An ASGI application on a TCP port, with TLS where `settings` have a certificate.
 
@@ -237,13 +249,7 @@ class ApiServer:
         settings = settings or ApiSettings()
         limits = settings.limits
         self._tls = server_tls(settings)
-        self._connections = OpenConnections(room_for(limits.connections))
-        if self._connections.most < limits.connections:
-            _connections_log.warning(
-                "there are file descriptors for fewer connections than api.limits.connections: raise their limit",
-                connections=self._connections.most,
-                wanted=limits.connections,
-            )
+        self._connections = _places(limits.connections)
         own = {
             "header_seconds": limits.header_seconds,
             "unread_seconds": limits.body_seconds,
