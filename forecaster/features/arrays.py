@@ -40,11 +40,12 @@ class Arrays:
         self.size += more
         for name, old in self._arrays.items():
             new = _filled((*old.shape[:-1], self.size), old.dtype, self._fill[name])
-            new[..., : old.shape[-1]] = old
+            _take_over(new[..., : old.shape[-1]], old)
             self._arrays[name] = new
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        return {name: array.copy() for name, array in self._arrays.items()}
+        """The arrays themselves: to be written or copied before anything else is fed."""
+        return dict(self._arrays)
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take up what `state` gave, of an object with the same GPUs. Raises InputError where a shape differs."""
@@ -53,7 +54,18 @@ class Arrays:
             if held is None or held.shape != array.shape or held.dtype != array.dtype:
                 shape = None if held is None else held.shape
                 raise InputError("state", name, f"has shape {shape}, not {array.shape}", "read the past from the store")
-            array[...] = held
+            _take_over(array, held)
+
+
+def _take_over(new: npt.NDArray[Any], old: npt.NDArray[Any]) -> None:
+    """Make `new` what `old` is. A plane of noughts that was never written stays so: a grid of a month is one for the
+    most part while a fleet is young."""
+    if new.ndim < 3:
+        new[...] = old
+        return
+    for place, plane in enumerate(old):
+        if plane.any() or new[place].any():
+            new[place] = plane
 
 
 def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], fill: float | int | bool) -> npt.NDArray[Any]:

@@ -67,6 +67,8 @@ class FeatureBuilder:
     ) -> None:
         self.plan = plan
         self.late = 0
+        self.fed = 0
+        """How often anything was taken in."""
         self.newest_ms = NOT_YET
         self.frozen: deque[FrozenSteps] = deque(maxlen=MOST_FROZEN)
         self.parts = parts_of(plan)
@@ -118,6 +120,7 @@ class FeatureBuilder:
 
     def update(self, columns: Columns | None = None, events: Sequence[Event] = ()) -> None:
         """Take in rows, sorted by instant, and events. Columns that the plan does not use are not looked at."""
+        self.fed += 1
         fresh = self.parts.happenings.fresh(events)
         self.know([Gpu(e.gpu, e.host) for e in fresh if e.gpu and e.gpu not in self._numbers])
         if columns is not None and columns.at_ms.size:
@@ -233,15 +236,17 @@ class FeatureBuilder:
         """The newest step that is over at `now_ms`."""
         return now_ms // self.plan.step_ms - 1
 
-    def window(self, last: int, steps: int) -> Singles:
-        """float32[g, steps, channels] of the steps up to `last`, as `sequences`; step `last` may be in progress."""
+    def window(self, last: int, steps: int, gpus: Rows | None = None) -> Singles:
+        """float32[g, steps, channels] of the steps up to `last`, as `sequences`; step `last` may be in progress. With
+        `gpus`, numbers of rows, of those alone."""
         self._rings.settle()
         names = self.plan.names
         places = np.array([names.index(name) for name in self.plan.sequence], dtype=np.intp)
-        found = np.empty((self._arrays.size, steps, places.size), np.float32)
+        chosen = places if gpus is None else np.ix_(places, gpus)
+        found = np.empty((self._arrays.size if gpus is None else gpus.size, steps, places.size), np.float32)
         for place in range(steps):  # step by step, which stays in the processor's cache
             values, here = self._rings.values(last - steps + 1 + place)
-            found[:, place] = shown_values(self.plan, values[places], here[places]).T
+            found[:, place] = shown_values(self.plan, values[chosen], here[chosen]).T
         return found
 
     def begin(self, now_ms: int) -> None:
@@ -322,7 +327,8 @@ def _plan_text(plan: FeaturePlan) -> str:
 
 
 def save(builder: FeatureBuilder) -> dict[str, npt.NDArray[Any]]:
-    """Everything that `restore` needs: numeric arrays, one of them JSON text as bytes."""
+    """Everything that `restore` needs: numeric arrays, one of them JSON text as bytes; to be written, or copied, before
+    anything else is fed."""
     parts = builder.parts
     about = {
         "version": VERSION,

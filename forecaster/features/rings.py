@@ -63,7 +63,8 @@ class Rings:
 
     def advance(self, step: int) -> None:
         if self.step == NOT_YET or step - self.step > self.coarse * self.per_coarse + self.fine:
-            self._clear()
+            if self.step != NOT_YET:
+                self._clear()
             self.step = step
             return
         while self.step < step:

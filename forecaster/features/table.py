@@ -66,9 +66,8 @@ def names_of(plan: FeaturePlan) -> tuple[str, ...]:
 
 def values_of(parts: Parts, now_ms: int) -> Singles:
     """float32[g, f] of every GPU at `now_ms`, which lies in the step in progress."""
-    columns = [column for _, column in columns_of(parts, now_ms)]
-    values = np.empty((len(columns), parts.arrays.size), np.float32)
-    for place, column in enumerate(columns):
+    values = np.empty((len(names_of(parts.plan)), parts.arrays.size), np.float32)
+    for place, (_, column) in enumerate(columns_of(parts, now_ms)):
         values[place] = column
     return np.ascontiguousarray(values.T)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import zipfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -318,10 +317,10 @@ class RiskWatch:
         if path is None or not path.exists():
             return None
         try:
-            with np.load(io.BytesIO(blob.opened(path.read_bytes(), path)), allow_pickle=False) as file:
-                state = dict(file)
-            fed_ms = int(state.pop(_FED))
-            builder = restore(self._plan, state)
+            # Array by array: all of them at once are as much again as the builder has.
+            with blob.read(path) as file, np.load(file, allow_pickle=False) as state:
+                fed_ms = int(state[_FED])
+                builder = restore(self._plan, state)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, InputError, blob.Unreadable):
             return None  # the past is in the store: a state that cannot be used costs only the time to read it
         return (builder, fed_ms) if builder.newest_ms <= now_ms else None
@@ -335,6 +334,5 @@ class RiskWatch:
             contextlib.suppress(OSError),
             atomic_file(path, 0o600) as file,
         ):  # a full disk costs a slower start, no prediction
-            made = io.BytesIO()
-            np.savez(made, allow_pickle=False, **{**save(builder), _FED: np.array(feed.fed_ms)})
-            file.write(blob.closed(made.getvalue()))
+            state = {**save(builder), _FED: np.array(feed.fed_ms)}
+            blob.write(file, lambda to: np.savez(to, allow_pickle=False, **state))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from tocsin.at_rest.keys import HEADER_BYTES, RING, StateKey, is_header
 from tocsin.domain.errors import TocsinError
@@ -25,6 +28,30 @@ def closed(data: bytes, key: StateKey | None = None) -> bytes:
 
     header, nonce = found.new_header(), secrets.token_bytes(_NONCE)
     return header + nonce + AESGCM(found.of_file(header)).encrypt(nonce, data, header)
+
+
+def write(file: IO[bytes], fill: Callable[[IO[bytes]], object]) -> None:
+    """Write to `file` what `fill` writes, encrypted where this process has a key: without one nothing is held whole."""
+    if RING.first() is None:
+        fill(file)
+        return
+    made = io.BytesIO()
+    fill(made)
+    file.write(closed(made.getvalue()))
+
+
+def read(path: Path) -> IO[bytes]:
+    """The content of `path`, to be closed by the caller; plain data is read as it is asked for.
+
+    Raises as `opened` does, and OSError.
+    """
+    file = path.open("rb")
+    if not is_header(file.read(HEADER_BYTES)):
+        file.seek(0)
+        return file
+    with file:
+        file.seek(0)
+        return io.BytesIO(opened(file.read(), path))
 
 
 def opened(data: bytes, path: Path) -> bytes:
