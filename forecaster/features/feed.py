@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
 
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import HOUR, SECOND
 from tocsin.domain.event import Event
 from tocsin.domain.metrics import METRICS, split_variant
 from tocsin.domain.reading import Reading
@@ -22,6 +23,13 @@ CHUNK_MS = 6 * HOUR
 CHUNK_GPUS = 256
 """How much is read at once: so many GPUs over `CHUNK_MS`, more of them for less. At a reading every 10 s that is some
 850 MB of columns."""
+
+
+MOST_ROWS = 50_000
+"""Rows that a live feed reads at once: 80 MB of columns, and a store needs some times that while it puts them
+together. It is the brain's worker that reads so, beside all else."""
+LEAST_INTERVAL_MS = 10 * SECOND
+"""At which an agent reads unless it is told otherwise."""
 
 
 def chunk_of(plan: FeaturePlan, gpus: int) -> int:
@@ -74,25 +82,36 @@ class StoreFeed:
         metrics = plan.metrics
         while self.fed_ms <= now_ms:
             end_ms = min(self.fed_ms + chunk_of(plan, len(self._builder.gpus)), now_ms + 1)
-            columns = self._source.columns(metrics, self.fed_ms, end_ms)
             events = self._source.events(max(self._from_ms, self.fed_ms - self._grace_ms), end_ms)
+            newest = None
             if self._latest is not None and end_ms > now_ms:
                 readings = [one for one in self._latest(self.fed_ms) if one.at_ms <= now_ms]
                 self._builder.assign(jobs_of(readings))
-                _complete(columns, self._condenser.columns(readings))
-            self._builder.update(columns, events)
+                newest = self._condenser.columns(readings)
+            for first_ms, last_ms in pairwise(self._edges(end_ms)):
+                columns = self._source.columns(metrics, first_ms, last_ms)
+                if newest is not None:
+                    _complete(columns, newest)
+                self._builder.update(columns)
+            self._builder.update(events=events)
             self.fed_ms = end_ms
+
+    def _edges(self, end_ms: int) -> list[int]:
+        """From `fed_ms` to `end_ms`, with instants between at which to read anew."""
+        if len(self._builder.gpus) * (end_ms - self.fed_ms) <= MOST_ROWS * LEAST_INTERVAL_MS:
+            return [self.fed_ms, end_ms]
+        rows = self._source.columns((), self.fed_ms, end_ms).at_ms
+        between = [edge for edge in np.unique(rows[MOST_ROWS::MOST_ROWS]).tolist() if edge > self.fed_ms]
+        return [self.fed_ms, *between, end_ms] if rows.size else []
 
 
 def _complete(columns: Columns, newest: Columns) -> None:
     """Fill what `columns` lacks from the rows of `newest` of the same GPU and instant; both have the same metrics."""
-    number = {uuid: place for place, uuid in enumerate(columns.gpus)}
-    rows = {
-        (int(gpu), int(at_ms)): row for row, (gpu, at_ms) in enumerate(zip(columns.gpu, columns.at_ms, strict=True))
-    }
-    for row, (gpu, at_ms) in enumerate(zip(newest.gpu, newest.at_ms, strict=True)):
-        place = rows.get((number.get(newest.gpus[gpu], -1), int(at_ms)))
-        if place is not None:
+    keys = zip(newest.gpu.tolist(), newest.at_ms.tolist(), strict=True)
+    found = {(newest.gpus[gpu], at_ms): row for row, (gpu, at_ms) in enumerate(keys)}
+    for place in np.flatnonzero(np.isin(columns.at_ms, newest.at_ms)).tolist():
+        row = found.get((columns.gpus[columns.gpu[place]], int(columns.at_ms[place])))
+        if row is not None:
             lacking = np.isnan(columns.values[place])
             columns.values[place, lacking] = newest.values[row, lacking]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.metrics import variant
 from tocsin.domain.reading import Owner, Reading
+from tocsin.forecaster.features import feed
 from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin.forecaster.features.feed import Condenser, StoreFeed, jobs_of
@@ -129,6 +130,9 @@ def test_a_walk_sees_what_the_live_builder_sees(walked: Examples, step: int) -> 
     live = examples_now(builder, now)
     assert live.groups == walked.groups
     np.testing.assert_array_equal(live.features, table.values)
+    assert live.sequences is not None
+    some = np.arange(0, len(live), 3)
+    np.testing.assert_array_equal(live.sequences.take(some), past[live.device[some]])
     assert (live.until_ms == now).all()
     assert not live.label(HOUR)[1].any()
     np.testing.assert_array_equal(walked.features[rows], table.values[walked.device[rows]])
@@ -179,13 +183,48 @@ def test_nothing_to_walk_through() -> None:
 def test_a_warm_builder_goes_on_where_it_stood() -> None:
     kept, middle, end = store(), START + 100 * STEP, START + 240 * STEP
     builder = FeatureBuilder(PLAN, FLEET)
-    feed = warm(builder, kept, middle)
-    feed.until(middle + 1)
-    feed.until(end)
+    fed = warm(builder, kept, middle)
+    fed.until(middle + 1)
+    fed.until(end)
     assert builder.late == 0
     whole = FeatureBuilder(PLAN, FLEET)
     warm(whole, kept, end)
     np.testing.assert_array_equal(builder.table(end).values, whole.table(end).values)
+
+
+def test_sequences_are_not_to_be_had_once_more_was_fed() -> None:
+    builder = FeatureBuilder(PLAN, FLEET)
+    builder.update(frozen_columns(0, 12))
+    live = examples_now(builder, START + 12 * STEP)
+    builder.update(frozen_columns(12, 13))
+    assert live.sequences is not None
+    with pytest.raises(InputError, match="fed since"):
+        live.sequences.take(np.arange(1))
+
+
+@pytest.mark.parametrize("most", [1, 7, 40])
+def test_what_is_read_in_pieces_is_what_is_read_at_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, middle, end = store(), START + 100 * STEP, START + 240 * STEP
+    asked: list[int] = []
+    whole, pieces = FeatureBuilder(PLAN, FLEET), FeatureBuilder(PLAN, FLEET)
+    warm(whole, kept, middle, latest=kept.latest).until(end)
+    monkeypatch.setattr(feed, "MOST_ROWS", most)
+    monkeypatch.setattr(feed, "LEAST_INTERVAL_MS", 1)
+    real = kept.columns
+
+    def counted(metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Columns:
+        found = real(metrics, start_ms, end_ms, gpus)
+        asked.append(len(found.at_ms) if metrics else 0)
+        return found
+
+    monkeypatch.setattr(kept, "columns", counted)
+    warm(pieces, kept, middle, latest=kept.latest).until(end)
+    # Rows of one instant are not parted.
+    assert max(asked) < most + len(FLEET)
+    assert pieces.late == 0
+    np.testing.assert_array_equal(pieces.table(end).values, whole.table(end).values)
+    np.testing.assert_array_equal(pieces.sequences(end), whole.sequences(end))
+    assert pieces.parts.roster.jobs == whole.parts.roster.jobs
 
 
 def test_a_restored_builder_is_fed_from_where_it_stood() -> None:
@@ -203,10 +242,10 @@ def test_a_restored_builder_is_fed_from_where_it_stood() -> None:
 def test_a_late_event_is_still_seen() -> None:
     kept = store()
     builder = FeatureBuilder(PLAN, FLEET)
-    feed = warm(builder, kept, START + 100 * STEP)
+    fed = warm(builder, kept, START + 100 * STEP)
     late = event(EventKind.XID, FLEET[2], 98, 79)
     kept.write(Batch(events=[late]))
-    feed.until(START + 101 * STEP)
+    fed.until(START + 101 * STEP)
     assert np.expm1(builder.table(START + 101 * STEP).column("event.bus.count")[2]) == pytest.approx(1.0)
 
 
