@@ -203,7 +203,7 @@ class FillingWatch:
         self._lock = threading.Lock()
         self._gpus: list[Gpu] = []
         self._numbers: dict[str, int] = {}
-        self._kept = np.full((len(_TARGETS), 0, PAST), np.nan)
+        self._kept: list[Floats] = [_unseen(0) for _ in _TARGETS]
         self._keys: list[list[str]] = []
         self._said = np.zeros((len(_TARGETS), 0), np.int64)
         self._starting = np.zeros((len(_TARGETS), 0), np.bool_)
@@ -225,12 +225,14 @@ class FillingWatch:
             for column, metric in enumerate(columns.metrics):
                 if metric in _PLACE:
                     there = inside & np.isfinite(columns.values[:, column])
-                    self._kept[_PLACE[metric], row[there], PAST - 1 - age[there]] = columns.values[there, column]
+                    if there.any():
+                        kept = self._writable(_PLACE[metric])
+                        kept[row[there], PAST - 1 - age[there]] = columns.values[there, column]
             for back in range(PAST - FLAT_STEPS, IN_A_ROW, -1):
-                self._watch_starts(self._kept[:, :, :-back])
-                self._watch_leaks(self._kept[:, :, :-back], now_ms // STEP_MS - back)
+                self._watch_starts(self._until(back))
+                self._watch_leaks(self._until(back), now_ms // STEP_MS - back)
             for back in range(IN_A_ROW, 0, -1):
-                self._close(self._kept[:, :, :-back], now_ms // STEP_MS - back)
+                self._close(self._until(back), now_ms // STEP_MS - back)
 
     def take(self, readings: Sequence[Reading], now_ms: int) -> None:
         with self._lock:
@@ -239,7 +241,7 @@ class FillingWatch:
                 if abs(reading.at_ms - now_ms) <= LATE_MS and not reading.gpu.is_mig:
                     row = self._row(reading.gpu)
                     for place, (value, key) in _values(reading).items():
-                        self._kept[place, row, -1], self._keys[row][place] = value, key
+                        self._writable(place)[row, -1], self._keys[row][place] = value, key
 
     def predictions(self, now_ms: int) -> list[Prediction]:
         """What is expected to fill up by the newest minute that is over, a statement for each GPU and target: nothing
@@ -263,8 +265,20 @@ class FillingWatch:
             self._said[:] = 0
             self._found = []
             self._leaks.skip(passed - 1)
-        self._kept[:, :, :-passed] = self._kept[:, :, passed:].copy()
-        self._kept[:, :, -passed:] = np.nan
+        for kept in self._kept:
+            if kept.flags.writeable:
+                kept[:, :-passed] = kept[:, passed:].copy()
+                kept[:, -passed:] = np.nan
+
+    def _until(self, back: int) -> list[Floats]:
+        """What was kept, without the newest `back` minutes."""
+        return [kept[:, :-back] for kept in self._kept]
+
+    def _writable(self, place: int) -> Floats:
+        """What is kept of a metric; nothing before there is any, as in fleets without instances and allocators."""
+        if not self._kept[place].flags.writeable:
+            self._kept[place] = np.full(self._kept[place].shape, np.nan)
+        return self._kept[place]
 
     def _row(self, gpu: Gpu) -> int:
         row = self._numbers.get(gpu.uuid)
@@ -272,9 +286,9 @@ class FillingWatch:
             row = self._numbers[gpu.uuid] = len(self._gpus)
             self._gpus.append(gpu)
             self._keys.append([limit.metric for limit in _TARGETS])
-            if row == self._kept.shape[1]:
-                more = max(64, row)  # twice as many, so that a fleet that introduces itself is not copied for each GPU
-                self._kept = np.concatenate([self._kept, np.full((len(_TARGETS), more, PAST), np.nan)], axis=1)
+            if row == self._said.shape[1]:
+                more = max(64, row // 4)  # so that a fleet that introduces itself is not copied for each GPU
+                self._kept = [_longer(kept, more) for kept in self._kept]
                 self._said = np.concatenate([self._said, np.zeros((len(_TARGETS), more), np.int64)], axis=1)
                 self._starting = np.concatenate([self._starting, np.zeros((len(_TARGETS), more), np.bool_)], axis=1)
                 self._unknown = np.concatenate([self._unknown, np.ones((len(_TARGETS), more), np.bool_)], axis=1)
@@ -282,7 +296,7 @@ class FillingWatch:
             self._gpus[row] = gpu  # it may have moved, or have been known by its UUID alone
         return row
 
-    def _close(self, kept: Floats, step: int) -> None:
+    def _close(self, kept: Sequence[Floats], step: int) -> None:
         """The newest minute of `kept`, number `step`, is over: what has been due for `IN_A_ROW` minutes is said."""
         found: dict[tuple[int, str], _Filling] = {}
         self._watch_starts(kept)
@@ -299,7 +313,7 @@ class FillingWatch:
                     limit=limit,
                     target=target,
                     key=self._keys[row][place],
-                    value=float(kept[place, row, -1]),
+                    value=float(kept[place][row, -1]),
                     steps=float(told.steps[row]),
                     slope=float(told.slope[row]),
                     gone=max(float(told.gone[row]), leaks.get((place, row), 0.0)),
@@ -307,29 +321,43 @@ class FillingWatch:
                 found.setdefault((row, target), one)
         self._found = list(found.values())
 
-    def _watch_starts(self, kept: Floats) -> None:
-        self._starting = still_starting(kept, self._starting)
-        self._unknown = still_unknown(kept, self._unknown)
+    def _watch_starts(self, kept: Sequence[Floats]) -> None:
+        for place, values in enumerate(kept):
+            self._starting[place] = still_starting(values, self._starting[place])
+            self._unknown[place] = still_unknown(values, self._unknown[place])
 
-    def _watch_leaks(self, kept: Floats, step: int) -> None:
+    def _watch_leaks(self, kept: Sequence[Floats], step: int) -> None:
         of_memory = slice(0, len(_MEMORY))
-        self._leaks.close(kept[of_memory, :, -1], (self._starting | self._unknown)[of_memory])
+        newest = np.stack([values[:, -1] for values in kept[of_memory]])
+        self._leaks.close(newest, (self._starting | self._unknown)[of_memory])
         known, at_ms = self._leaking, (step + 1) * STEP_MS
         self._leaking = {leak: known.get(leak) or self._leaking_gpu(leak, kept, at_ms) for leak in self._leaks.found}
 
-    def _leaking_gpu(self, leak: Leak, kept: Floats, at_ms: int) -> LeakingGpu:
+    def _leaking_gpu(self, leak: Leak, kept: Sequence[Floats], at_ms: int) -> LeakingGpu:
         """`leak` of a look that ended at `at_ms`."""
         return LeakingGpu(
             gpu=self._gpus[leak.row],
             metric=_MEMORY[leak.place].metric,
             key=self._keys[leak.row][leak.place],
             limit=_MEMORY[leak.place].limit,
-            value=float(kept[leak.place, leak.row, -1]),
+            value=float(kept[leak.place][leak.row, -1]),
             since_ms=at_ms - round(leak.since) * MINUTE,
             eta_ms=at_ms + round(leak.steps * MINUTE),
             used=leak.used,
             slope=leak.slope,
         )
+
+
+def _unseen(rows: int) -> Floats:
+    """float64[rows, PAST] without a value, in no memory; not to be written to."""
+    return np.broadcast_to(np.float64(np.nan), (rows, PAST))
+
+
+def _longer(kept: Floats, more: int) -> Floats:
+    """`kept` with `more` rows that have no value yet."""
+    if not kept.flags.writeable:
+        return _unseen(len(kept) + more)
+    return np.concatenate([kept, np.full((more, PAST), np.nan)])
 
 
 def _soonest(leaking: Sequence[LeakingGpu]) -> list[LeakingGpu]:
