@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tocsin.config.settings import ForecastSettings
+from tocsin.domain.heap import give_back
 from tocsin.domain.prediction import Prediction
 from tocsin.forecaster.capacity.capacity import CapacityForecaster, PoolPast
 from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
@@ -112,4 +113,7 @@ def start(make: Engine, settings: ForecastSettings, only: Sequence[str] | None, 
 def ask(work: Work[Part], part: Part, now_ms: int) -> Predictions:
     """Do `work`, a method of `Models`, with the models of this process."""
     made: Predictions = getattr(_models[0], work.__name__)(part, now_ms)
+    if work is Models.predict_risk:
+        # The readings of a whole fleet went through.
+        give_back()
     return made
