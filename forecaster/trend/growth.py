@@ -39,9 +39,12 @@ STILL, STILL_NOW = 0.85, 0.4
 """Shares of its slope that a line must keep in its older and newer half, and in its newest means."""
 
 
-USED = 0.4
+USED = 0.5
 """Share of the way to the limit that must be gone before anything is said (own choice): of leaks of which three in ten
-stop or shrink, anywhere, five in six go on from there."""
+stop or shrink, anywhere, six in seven go on from there."""
+FAR_MS = 2 * HOUR
+"""What is further ahead has no late end (own choice): the next process may come before it, of which the past shows
+nothing."""
 STOPS = 0.27
 """Share of the growth that stops before its limit, seen from its beginning, fitted to simulated lives; what has used
 up more of its way stops in proportion less often."""
@@ -85,9 +88,10 @@ class Growth:
 
     def interval(self, coverage: float) -> tuple[float, float]:
         """Ends of the interval that holds the crossing with probability `coverage`, what never arrives counted as
-        missed; milliseconds after the newest sample. The late end is infinite where too much never arrives."""
+        missed; milliseconds after the newest sample. The late end is infinite where too much never arrives, and beyond
+        `FAR_MS`."""
         left = 1.0 - coverage / self.comes
-        if left < 0.0:
+        if left < 0.0 or self.lead_ms > FAR_MS:
             return self.quantile((1.0 - coverage) * EARLY), math.inf
         return self.quantile(left * EARLY), self.quantile(1.0 - left * (1.0 - EARLY))
 
