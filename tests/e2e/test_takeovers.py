@@ -206,7 +206,8 @@ def sites(folder: Path, server: servers.Postgres, *cells: str) -> Iterator[list[
 
 def audit(site: Site) -> None:
     """Every promise, over the journal and the world."""
-    entries, executed = list(site.past.entries()), site.executed()
+    # The brains go on: what was done before the journal is read has begun in it.
+    executed, entries = site.executed(), list(site.past.entries())
     found = site.past.verify()
     assert found.ok, found.problem
     starts = {str(one.payload["key"]): one.epoch for one in entries if one.kind == EntryKind.EXECUTION_STARTED}
