@@ -168,6 +168,11 @@ _MEANINGS = {
 }
 
 
+_OF_ANY_BODY = (408, 413)
+"""Whoever sends a body, to whatever operation, may get these."""
+
+
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI entries of error `statuses`."""
-    return {status: {"model": ErrorOut, "description": _MEANINGS[status]} for status in statuses}
+    """The OpenAPI entries of error `statuses`, and of those that any body may bring."""
+    every = sorted({*statuses, *_OF_ANY_BODY})
+    return {status: {"model": ErrorOut, "description": _MEANINGS[status]} for status in every}

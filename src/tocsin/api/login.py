@@ -127,7 +127,7 @@ async def login_methods(access: Access) -> LoginMethods:
 @login_router.post(
     "/login",
     dependencies=[Depends(require_json)],
-    responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 409, 415, 422, 429, 500, 503),
 )
 def login(access: Access, asked: Request, request: LoginRequest) -> LoginOut:
     """Check a password against the directory; the token that comes back is sent as `Bearer` until it expires."""
@@ -139,7 +139,7 @@ def login(access: Access, asked: Request, request: LoginRequest) -> LoginOut:
     "/logout",
     status_code=204,
     dependencies=[Depends(require_json)],
-    responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 409, 415, 422, 429, 500, 503),
 )
 def logout(access: Access, who: Anyone, _request: ControlRequest) -> Response:
     """End the log-in whose token the request carries."""

@@ -52,7 +52,7 @@ async def read_at_cell(request: Request, service: ServiceDep, _who: Viewer, cell
 @cell_at_router.post(
     AT + "{cell}/{path:path}",
     dependencies=[Depends(require_json)],
-    responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 404, 415, 422, 429, 500, 503),
     response_class=Response,
 )
 async def change_at_cell(request: Request, service: ServiceDep, _who: Viewer, cell: Cell, path: Below) -> Response:

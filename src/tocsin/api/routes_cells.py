@@ -176,7 +176,7 @@ cells_control_router = APIRouter(
     prefix="/v1/cells",
     tags=["cells"],
     dependencies=[Depends(require_json), Depends(refuse_unknown_parameters)],
-    responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 409, 415, 422, 429, 500, 503),
 )
 
 

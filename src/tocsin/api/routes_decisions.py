@@ -192,7 +192,7 @@ def story(service: ServiceDep, _who: Viewer, decision_id: DecisionId) -> Decisio
     "/decisions/{decision_id}/undo",
     tags=["decisions"],
     dependencies=[Depends(require_json)],
-    responses=documented(400, 404, 408, 409, 413, 415),
+    responses=documented(400, 404, 409, 415),
 )
 def undo(service: ServiceDep, who: Operator, decision_id: DecisionId, request: OverruleRequest) -> UndoOut:
     """Undo what was done: its inverse goes through the guards. 409 where nothing undoes it, or it was not done."""
@@ -281,7 +281,7 @@ control_router = APIRouter(
     generate_unique_id_function=operation_id,
     prefix="/v1",
     dependencies=[Depends(require_json), Depends(refuse_unknown_parameters)],
-    responses=documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 409, 415, 422, 429, 500, 503),
 )
 
 

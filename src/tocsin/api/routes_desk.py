@@ -135,7 +135,7 @@ desk_router = APIRouter(
     "/desk",
     dependencies=[Depends(require_json)],
     openapi_extra=_as_json(),
-    responses=documented(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 404, 409, 415, 422, 429, 500, 503),
 )
 async def desk_call(request: Request, service: ServiceDep, desks: DesksDep, signature: Signed = "") -> DeskOut:
     """Take what became of a ticket, signed by its desk: acknowledge its card, hide it a while, or take that back."""

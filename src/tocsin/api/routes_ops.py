@@ -111,7 +111,7 @@ _WRITE_BODY = {
     status_code=204,
     dependencies=[Depends(refuse_unknown_parameters)],
     openapi_extra=_WRITE_BODY,
-    responses=documented(400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 415, 421, 422, 429, 500, 503),
 )
 async def write(
     request: Request,
@@ -209,7 +209,7 @@ def orders(request: Request, service: ServiceDep, who: Writer, host: Host) -> li
     return service.orders(host)
 
 
-@orders_router.post("/{order_id}/report", dependencies=[Depends(require_json)], responses=documented(409, 413, 415))
+@orders_router.post("/{order_id}/report", dependencies=[Depends(require_json)], responses=documented(409, 415))
 def report(
     request: Request, service: ServiceDep, who: Writer, order_id: OrderId, sent: Wired[OrderReport]
 ) -> OrderTaken:

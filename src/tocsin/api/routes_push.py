@@ -75,7 +75,7 @@ async def _push(request: Request, service: ServiceDep, who: Writer, form: Form[A
     "/api/v1/write",
     status_code=204,
     openapi_extra=_body("Remote write 1.0 or 2.0 of Prometheus, in Snappy's block format."),
-    responses=documented(400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 415, 421, 422, 429, 500, 503),
 )
 async def write_series(request: Request, service: ServiceDep, who: Writer) -> Response:
     """Keep what Prometheus and its like send: 204 once every sample of a GPU is durable; others are set aside.
@@ -119,7 +119,7 @@ def _written(tally: Tally) -> dict[str, str]:
             "content": {PROTOBUF: {"schema": {"type": "string"}}, JSON: {"schema": {"type": "object"}}},
             "description": "ExportMetricsServiceResponse, in the form of the request.",
         },
-        **documented(400, 401, 403, 408, 413, 415, 421, 422, 429, 500, 503),
+        **documented(400, 401, 403, 415, 421, 422, 429, 500, 503),
     },
 )
 async def otlp_metrics(request: Request, service: ServiceDep, who: Writer) -> Response:
@@ -142,7 +142,7 @@ async def otlp_metrics(request: Request, service: ServiceDep, who: Writer) -> Re
     "/v1/alertmanager",
     status_code=204,
     dependencies=[Depends(require_json)],
-    responses=documented(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
+    responses=documented(400, 401, 403, 415, 422, 429, 500, 503),
 )
 def alertmanager_webhook(sent: AlertmanagerWebhook, service: ServiceDep, who: Writer) -> Response:
     """Take what an Alertmanager posts to a webhook: alerts become evidence on cards, and nothing else."""

@@ -210,7 +210,7 @@ def changes(
     "/what-if",
     tags=["decisions"],
     dependencies=[Depends(require_json)],
-    responses=documented(400, 408, 413, 415),
+    responses=documented(400, 415),
 )
 def what_if(service: ServiceDep, _who: Viewer, request: WhatIfRequest) -> WhatIfOut:
     """Which held decisions of the last 30 days a guard's limit or a rule's mode would have let run, and what came of

@@ -31,7 +31,7 @@ silences_router = APIRouter(
     dependencies=[Depends(refuse_unknown_parameters)],
     responses=documented(401, 403, 422, 429, 500, 503),
 )
-_changes = documented(400, 404, 408, 409, 413, 415)
+_changes = documented(400, 404, 409, 415)
 _ends = documented(404, 409)
 _JSON = [Depends(require_json)]
 

@@ -228,7 +228,7 @@ slack_router = APIRouter(
     openapi_extra=_BODY,
     responses={
         200: {"description": "Taken; what became of it is told in Slack."},
-        **documented(400, 401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+        **documented(400, 401, 403, 409, 415, 422, 429, 500, 503),
     },
 )
 async def slack_interactive(

@@ -137,6 +137,20 @@ def test_addresses_of_ipv6_count_by_what_one_subscriber_has() -> None:
     assert codes == [401, 401, 429, 401]
 
 
+def test_every_operation_documents_what_any_body_may_bring() -> None:
+    http = http_for(FakeService(), ManualClock())
+    sent = http.request("GET", "/v1/me", headers=bearer(Role.VIEWER), content=b"x" * 3_000_000)
+    assert sent.status_code == 413
+    paths = http.get("/openapi.json").json()["paths"]
+    lacking = [
+        (path, method)
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+        if not {"408", "413"} <= operation["responses"].keys()
+    ]
+    assert lacking == []
+
+
 def test_what_the_gate_refuses_closes_its_connection() -> None:
     http = http_for(FakeService(), ManualClock(), request_burst=1)
     head = bearer(Role.VIEWER)
