@@ -130,7 +130,7 @@ class GuardEvaluation:
         chosen = decision.key in wanted
         selection = Verdict(SELECTION, Ruling.ALLOW)
         if not chosen:
-            said = say("the state asks for something else on this subject now")
+            said = say("another action is needed there now")
             selection = Verdict(SELECTION, Ruling.HOLD, str(said), said=said)
         return selection, self._execution.pre_check(decision, view)
 

@@ -110,7 +110,9 @@ class DemoTerminal:
         what = found[1] if found else plain(decision.sentence)
         if status.state in _ENDS:
             if self._first(f"end/{decision.id}"):
-                self._line(now_ms, _ENDS[status.state], f"{what} {status.reason}".strip())
+                # What was done comes before the semicolon, and the line begins with it.
+                said = status.reason.partition("; ")[2] or status.reason
+                self._line(now_ms, _ENDS[status.state], what, f" ({said})" if said else "")
             return
         verdict = _holding(status)
         if verdict is None or verdict.guard in _SOON_OVER:

@@ -85,7 +85,7 @@ GUARD_VERDICTS: dict[str, str] = {
     ),
     "approval": "waits for a person: tocsin approve 275eb1a7c0f22cc4",
     "time_box": "its time box ended at 2026-11-18T11:06:40.000Z",
-    "selection": "the state asks for something else on this subject now",
+    "selection": "another action is needed there now",
     "executor": "no executor carries out cordon",
 }
 """By guard a verdict that holds a decision, which tests compare with what the guard says, numbers and ids apart."""

@@ -339,7 +339,7 @@ def test_a_card_offers_what_mends_its_own_cause_and_what_is_asked_for_now() -> N
     bus = finding(one, "xid_bus", category=Category.HARDWARE, metric="gpu_xid_last_code", value=79.0)
     fell = incident(bus, sign)
     reboot = decided(fell, ActionKind.REBOOT_NODE, FULL, APPROVAL)
-    passed = Verdict("selection", Ruling.HOLD, "the state asks for something else on this subject now")
+    passed = Verdict("selection", Ruling.HOLD, "another action is needed there now")
     older = decided(incident(sign), ActionKind.MIGRATE, APPROVAL, passed)
     newer = replace(older, updated_ms=T0)
     for before in (older, newer):

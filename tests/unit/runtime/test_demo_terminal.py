@@ -79,10 +79,11 @@ def test_an_incident_has_one_line_and_one_end() -> None:
     for _ in range(5):
         terminal.look(T0, [one], [], [held])
     assert lines[1:] == [f"{clock} hold: Throttle node-1 GPU 0: waits for you: tocsin approve {held.decision.id}"]
+    done = replace(held, state=DecisionState.DONE, reason="throttle in the simulated fleet; its effect is seen")
     for minute in range(10):
-        terminal.look(T0 + minute * MINUTE, [], [], [replace(held, state=DecisionState.DONE)])
+        terminal.look(T0 + minute * MINUTE, [], [], [done])
     assert [re.sub(r"^\S+ ", "", line) for line in lines[2:]] == [
-        "done: Throttle node-1 GPU 0",
+        "done: Throttle node-1 GPU 0 (its effect is seen)",
         "ended: node-1 GPU 0: too hot (after 2 min)",
     ]
     terminal.look(T0, [one], [], [])
