@@ -1,7 +1,7 @@
 """The heap of the C library: how many of them the threads of a process have, and giving back what is free in them.
 
 A reading is taken by one of many threads and let go by another when the next has come. Where each thread has an arena
-of its own, as glibc gives it, every arena grows to what it ever held: with 10,000 GPUs that was a quarter of the heap.
+of its own, as glibc gives it, every arena grows to what it ever held. `make scale` shows what a brain holds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ def share_heaps() -> None:
 
 
 def give_back() -> None:
-    """Return what is free to the system. Measured over 10,000 GPUs it takes 20 ms, in which no thread waits that needs
-    no memory, and 150 MB of 930 go after a forecast."""
+    """Return what is free to the system; meanwhile no thread waits that needs no memory."""
     _of_libc("malloc_trim", 0)
 
 

@@ -112,18 +112,15 @@ def burst(root: Finding, members: Sequence[Finding], group: CauseGroup, shown: i
     """`members`, the oldest first, as what `root` explains; `shown` is how many show the cause itself."""
     if len(members) == 1:
         return root.sentence, root.sentence_zh
-    subjects = len({finding.subject.key for finding in members})
     hosts = len({finding.subject.host for finding in members if finding.subject.host})
     starts = [finding.started_ms for finding in members]
     others = sorted({f"XID {code}" for finding in members if (code := code_of(finding)) not in (None, code_of(root))})
     also = f", also {', '.join(others)}" if others else ""
     span = show_duration(max(starts) - min(starts))
-    explained = (
-        f"It explains {len(members)} findings on {subjects} subject{'s' if subjects != 1 else ''} of "
-        f"{hosts} host{'s' if hosts != 1 else ''} within {span}{also}."
-    )
+    on, on_zh = (f" on {hosts} host{'s' if hosts != 1 else ''}", f" {hosts} 台主机上的") if hosts else ("", "")
+    explained = f"It explains {len(members)} findings{on} within {span}{also}."
     also_zh = f"，另有 {'、'.join(others)}" if others else ""
-    explained_zh = f"它解释了 {span} 内 {hosts} 台主机、{subjects} 个对象上的 {len(members)} 个发现{also_zh}。"
+    explained_zh = f"它解释了 {span} 内{on_zh} {len(members)} 个发现{also_zh}。"
     head, head_zh = _together(group, len(group.gpus) or shown) if shown > 1 else ("", "")
     tail, tail_zh = _look_at(group)
     chinese = f"{head_zh}{root.sentence_zh}{explained_zh}{tail_zh}" if root.sentence_zh else ""
