@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,24 +126,40 @@ class Matured:
         return abs(self.expected - self.happened) / self.predictions if self.predictions else None
 
 
-def calibration(predictions: Sequence[Prediction], onsets: Sequence[Onset], now_ms: int) -> Matured:
-    """What was said and what came of it, one prediction per GPU and horizon: overlapping ones repeat each other."""
-    by_device: dict[str, list[int]] = defaultdict(list)
-    for onset in onsets:
-        by_device[onset.device].append(onset.at_ms)
-    count, expected, happened = 0, 0.0, 0
-    free_from: dict[str, int] = {}
-    for one in sorted(predictions, key=lambda p: p.at_ms):
-        end_ms = one.at_ms + one.horizon_ms
-        device = one.subject.name
-        settled = one.probability is not None and one.status in (PredictionStatus.LIKELY, PredictionStatus.UNLIKELY)
-        if not settled or end_ms > now_ms or one.at_ms < free_from.get(device, 0):
-            continue
-        free_from[device] = end_ms
-        count += 1
-        expected += one.probability or 0.0
-        happened += any(one.at_ms < at_ms <= end_ms for at_ms in by_device[device])
-    return Matured(count, expected, happened)
+class Maturing:
+    """What was said of each device until it is over, one statement per horizon: overlapping ones repeat each other."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+
+    def take(self, predictions: Iterable[Prediction]) -> None:
+        """Take in what was said, in any order among each other but not older than what was taken before."""
+        for one in sorted(predictions, key=lambda p: p.at_ms):
+            settled = one.status in (PredictionStatus.LIKELY, PredictionStatus.UNLIKELY)
+            if one.probability is None or not settled:
+                continue
+            mine = self._said[one.subject.name]
+            if not mine or one.at_ms >= mine[-1][1]:
+                mine.append((one.at_ms, one.at_ms + one.horizon_ms, one.probability))
+
+    def forget(self, before_ms: int) -> None:
+        """Drop what was said before `before_ms`."""
+        left = {device: [one for one in mine if one[0] >= before_ms] for device, mine in self._said.items()}
+        self._said = defaultdict(list, {device: mine for device, mine in left.items() if mine})
+
+    def matured(self, onsets: Sequence[Onset], now_ms: int) -> Matured:
+        """What is over by `now_ms`, and what came of it."""
+        by_device: dict[str, list[int]] = defaultdict(list)
+        for onset in onsets:
+            by_device[onset.device].append(onset.at_ms)
+        count, expected, happened = 0, 0.0, 0
+        for device, mine in self._said.items():
+            for start_ms, end_ms, probability in mine:
+                if end_ms <= now_ms:
+                    count += 1
+                    expected += probability
+                    happened += any(start_ms < at_ms <= end_ms for at_ms in by_device[device])
+        return Matured(count, expected, happened)
 
 
 def silent(predictions: Sequence[Prediction]) -> int:

@@ -141,6 +141,8 @@ def _settled(means: Floats, bin_ms: int) -> int | None:
 
 def _grown(means: Floats, bin_ms: int, end_ms: int, limit: float) -> Growth | None:
     """The longest straight rise at the end of `means`."""
+    if means.size < LEAST_MEANS or means[-1] <= means[-NEWEST_MEANS]:
+        return None
     for wide in sorted({min(one, means.size) for one in WINDOWS}, reverse=True):
         if wide < LEAST_MEANS:
             break

@@ -29,7 +29,7 @@ from tocsin.forecaster.trend.resample import (
     resample,
     since_reset,
 )
-from tocsin.forecaster.trend.smoothing import Smoothed, Trend, fit, look, may_rise
+from tocsin.forecaster.trend.smoothing import Smoothed, Trend, fit, level_look, look, may_rise
 from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown, where
 from tocsin.store.port import Series
 
@@ -387,9 +387,10 @@ def _examine(past: _Past, limit: float, parts: Sequence[int] = PARTS) -> _Findin
         grid = resample(recent.at_ms, values)
         if grid.values.size < MIN_POINTS:
             break
-        if whole is not None and not may_rise(grid.values):
+        rises = may_rise(grid.values)
+        if whole is not None and not rises:
             continue
-        trend = look(grid.values)
+        trend = look(grid.values) if rises else level_look(grid.values)
         whole = whole or _Finding(grid, trend, None)
         ahead = _reach(grid) / grid.step_ms
         # The robust line, where the fit refuses the series: one without any noise, for example.

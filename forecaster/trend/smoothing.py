@@ -184,6 +184,15 @@ def may_rise(values: Floats) -> bool:
     return bool(rising[-1] and rising.sum() >= RISING_BLOCKS)
 
 
+def level_look(values: Floats) -> Trend:
+    """What `look` says of even samples that `may_rise` denies, without its line: the slope is that from the oldest
+    sixth to the newest, with no error, level and noise are those of no line."""
+    n, gains, swing = values.size, _gains(values), _deviation(values)
+    recent = median(values[-max(1, n // BLOCKS) :])
+    slope = float(np.add.reduce(gains)) * BLOCKS / ((BLOCKS - 1) * n)
+    return Trend(recent, slope, 0.0, swing, n, float(n), recent, swing, steady=False)
+
+
 def _steady(values: Floats, slope: float) -> bool:
     enough = _gains(values) > SHARE * slope * values.size / BLOCKS
     return bool(slope > 0 and enough[-1] and enough.sum() >= RISING_BLOCKS)

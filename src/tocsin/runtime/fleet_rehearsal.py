@@ -7,6 +7,7 @@ its work is done in one thread, one piece after another, and messages end in a l
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ from tocsin.queries.pager_score import (
 from tocsin.queries.statement_score import cases_of, score_rules, score_statements
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.brain import Brain
+from tocsin.runtime.interpreter import rare_collections
 from tocsin.runtime.lockstep import Lockstep
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
@@ -62,6 +64,8 @@ START_MS = from_iso("2026-01-05T00:00:00Z")
 INTERVAL_MS = MINUTE
 STEPS_PER_DAY = DAY // INTERVAL_MS
 LOOK_STEPS = 60
+COLLECT_STEPS = 720
+"""Between two full garbage collections (own choice)."""
 SOFTWARE_SCALE, BENIGN_SCALE = 1.0, 30.0
 """Rates of software life: crashes, leaks and fragmentation as published, signs that lead to nothing thirty times."""
 RESET_MS = 60 * MINUTE
@@ -261,9 +265,12 @@ class FleetRehearsal:
 
     def run(self, progress: Callable[[float], None] = lambda _steps: None) -> PagerReport:
         """All of it; deterministic for a plan and settings. Raises Unavailable where a part of the service fails."""
-        for _ in range(round(self.plan.days * STEPS_PER_DAY)):
-            self.step()
-            progress(1.0)
+        with rare_collections():
+            for number in range(1, round(self.plan.days * STEPS_PER_DAY) + 1):
+                self.step()
+                progress(1.0)
+                if number % COLLECT_STEPS == 0:
+                    gc.collect()
         return self.report()
 
     # ------------------------------------------------------------------ what came of it

@@ -34,18 +34,28 @@ def steady(clock: Clock) -> Iterator[None]:
     """Run a brain with short pauses: full collections come every `FULL_SECONDS`, not when Python finds it has many
     objects. What was set before is set again at the end, but for the number of heaps."""
     share_heaps()
-    thresholds, switch = gc.get_threshold(), sys.getswitchinterval()
-    gc.set_threshold(*THRESHOLDS)
+    switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     regular = [Periodic("garbage", _collect, FULL_SECONDS, clock), Periodic("heap", give_back, HEAP_SECONDS, clock)]
-    for one in regular:
-        one.start()
+    with rare_collections():
+        for one in regular:
+            one.start()
+        try:
+            yield
+        finally:
+            for one in regular:
+                one.stop()
+            sys.setswitchinterval(switch)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """No full collection but where it is asked for; what was set before is set again at the end."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
     try:
         yield
     finally:
-        for one in regular:
-            one.stop()
-        sys.setswitchinterval(switch)
         gc.set_threshold(*thresholds)
 
 

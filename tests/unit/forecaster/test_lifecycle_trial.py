@@ -15,7 +15,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, HeldSequences
 from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.hazard.scorer import NotEnoughData
-from tocsin.forecaster.lifecycle.drift import FeatureReference, calibration, feature_shift
+from tocsin.forecaster.lifecycle.drift import FeatureReference, Maturing, feature_shift
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.lifecycle.train import data_hash, joined, put_before, train
 from tocsin.forecaster.lifecycle.trial import INCUMBENT, RULES, TrialRecipe, hold
@@ -178,10 +178,15 @@ class TestDrift:
     def test_what_came_due_is_compared_with_what_was_said(self) -> None:
         said = [said_of(f"G{n}", START + hour * HOUR, 0.25) for n in range(8) for hour in (0, 1, 2, 49)]
         onsets = [Onset("G0", START + 30 * HOUR), Onset("G1", START + 48 * HOUR), Onset("G2", START - 1)]
-        found = calibration(said, onsets, START + 50 * HOUR)
+        maturing = Maturing()
+        maturing.take(said[::-1])
+        maturing.take(said_of("G0", START + hour * HOUR, 0.25) for hour in (3, 51))
+        found = maturing.matured(onsets, START + 50 * HOUR)
         assert (found.predictions, found.expected, found.happened) == (8, 2.0, 2), "one per GPU, and none undecided"
         assert found.error == 0.0
-        assert calibration([], onsets, START).error is None
+        assert Maturing().matured(onsets, START).error is None
+        maturing.forget(START + HOUR)
+        assert maturing.matured(onsets, START + 50 * HOUR).predictions == 0, "what is forgotten does not count"
 
 
 def said_of(name: str, at_ms: int, chance: float) -> Prediction:

@@ -22,7 +22,7 @@ from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.capacity.filling import NAME as FILLING
 from tocsin.forecaster.capacity.filling import PAST, RECALLED, STEP_MS, FillingWatch
 from tocsin.forecaster.features.onsets import onsets_of
-from tocsin.forecaster.lifecycle.drift import calibration, silent
+from tocsin.forecaster.lifecycle.drift import Maturing, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
 from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.journal.port import LiveJournal
@@ -46,6 +46,7 @@ class ModelWatch:
         self._journal = journal
         self._metrics = metrics
         self._last_ms: int | None = None
+        self._maturing: Maturing | None = None
         recorded = list(journal.entries(kinds={EntryKind.MODEL_IN_SERVICE}))
         self._recorded = {(str(entry.payload["version"]), int(str(entry.payload["served_ms"]))) for entry in recorded}
 
@@ -62,12 +63,10 @@ class ModelWatch:
         for one in made:
             if one.target == DRIFT and one.value is not None:
                 self._metrics.set("tocsin_model_shifted_features_ratio", one.value)
-        if self._last_ms is None or not self._last_ms <= now_ms < self._last_ms + EVERY_MS:
-            try:
-                self._calibration(now_ms)
-                self._last_ms = now_ms
-            except StoreUnavailable as error:
-                log.warning("calibration not computed: the store is unavailable", error=str(error))
+        try:
+            self._calibration(risks, now_ms)
+        except StoreUnavailable as error:
+            log.warning("calibration not computed: the store is unavailable", error=str(error))
 
     def _record(self) -> None:
         before = PRIOR
@@ -93,17 +92,28 @@ class ModelWatch:
             "because": list(card.notes),
         }
 
-    def _calibration(self, now_ms: int) -> None:
-        said: list[Prediction] = []
-        for start in range(now_ms - BACK_MS, now_ms + 1, DAY):
-            # Day by day: of all that was said in a month the risks are some.
-            found = self._store.predictions(start, min(start + DAY, now_ms + 1))
-            said += [one for one in found if one.target == TARGET]
+    def _calibration(self, risks: Sequence[Prediction], now_ms: int) -> None:
+        """Take in `risks`; once an hour, compare what is over with what came."""
+        if self._maturing is None:
+            self._maturing = self._said_before(now_ms)
+        self._maturing.take(risks)
+        if self._last_ms is not None and self._last_ms <= now_ms < self._last_ms + EVERY_MS:
+            return
+        self._maturing.forget(now_ms - BACK_MS)
         onsets = onsets_of(self._store.events(now_ms - BACK_MS, now_ms + 1), self._store.gpus())
-        matured = calibration(said, onsets, now_ms)
+        matured = self._maturing.matured(onsets, now_ms)
+        self._last_ms = now_ms
         self._metrics.set("tocsin_model_matured_predictions", matured.predictions)
         if matured.error is not None:
             self._metrics.set("tocsin_model_calibration_error", matured.error)
+
+    def _said_before(self, now_ms: int) -> Maturing:
+        """What the store has of a month, day by day: of all that was said the risks are some."""
+        found = Maturing()
+        for start in range(now_ms - BACK_MS, now_ms + 1, DAY):
+            said = self._store.predictions(start, min(start + DAY, now_ms + 1))
+            found.take(one for one in said if one.target == TARGET)
+        return found
 
 
 KEPT_MS = 35 * DAY

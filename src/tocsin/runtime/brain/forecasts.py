@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from zlib import crc32
 
 import structlog
 
@@ -12,7 +13,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.grouping import grouped
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.features.onsets import Onset, onsets_of
@@ -36,6 +37,11 @@ LOCKED = 1000
 RECORD_MS = 30 * DAY
 """How far back what was said is judged after a restart."""
 
+QUIET_TURNS = 3
+"""A GPU of which nothing is expected is forecast at one turn in so many, each host at its own (own choice)."""
+QUIET = 0.1
+"""Below this probability nothing is expected."""
+
 Key = tuple[str, str]
 
 
@@ -51,6 +57,8 @@ class FleetForecasts:
         self._newest: dict[Key, Prediction] = {}
         self._stored_ms: dict[Key, int] = {}
         self._last_ms: int | None = None
+        self._turn = 0
+        self._quiet: set[str] = set()
         self._unread = False
         self._waiting: list[Prediction] = []
         self._kinds = Recalibration(settings.least_precision)
@@ -134,7 +142,7 @@ class FleetForecasts:
         return found
 
     def _oldest(self, now_ms: int) -> int:
-        return now_ms - int(3 * self._settings.every_seconds * SECOND) - MINUTE
+        return now_ms - int((QUIET_TURNS + 1) * self._settings.every_seconds * SECOND) - MINUTE
 
     def due(self, now_ms: int) -> bool:
         """Whether the interval since the last forecast has passed; a clock that stepped back also makes it due."""
@@ -147,11 +155,14 @@ class FleetForecasts:
         self._stopping.set()
 
     def run(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
-        """Forecast `gpus` as of `now_ms`; blocks until the models have answered. A failure is counted and logged."""
+        """Forecast those of `gpus` whose turn it is as of `now_ms`: all of which something is or may be expected, and
+        of the others those of some hosts. Blocks until the models have answered. A failure is counted and logged."""
         self._last_ms = now_ms
+        self._turn += 1
+        self._quiet &= {gpu.uuid for gpu in gpus}
         made: list[Prediction] = []
         # By host, as they were written: those of a hundred hosts are spread over all that the store has of the day.
-        ordered = sorted(gpus, key=lambda one: (one.host, one.uuid))
+        ordered = sorted(filter(self._has_turn, gpus), key=lambda one: (one.host, one.uuid))
         try:
             size = CHUNK * self._worker.shards
             for start in range(0, len(ordered), size):
@@ -161,6 +172,9 @@ class FleetForecasts:
         except TocsinError as error:
             self._note("forecast failed", error)
         return made
+
+    def _has_turn(self, gpu: Gpu) -> bool:
+        return gpu.uuid not in self._quiet or (self._turn + crc32(gpu.host.encode())) % QUIET_TURNS == 0
 
     def run_pools(self, pools: Sequence[PoolPast], now_ms: int) -> list[Prediction]:
         """Forecast the capacity of `pools` as of `now_ms`; blocks as `run` does."""
@@ -199,7 +213,10 @@ class FleetForecasts:
         uuids = [gpu.uuid for gpu in gpus]
         series = by_gpu(self._store.columns(metrics, start, now_ms + 1, uuids), uuids)
         history = [GpuHistory(gpu, series[gpu.uuid]) for gpu in gpus]
-        return self._keep(self._worker.submit(history, now_ms).result())
+        made = self._keep(self._worker.submit(history, now_ms).result())
+        self._quiet |= set(uuids)
+        self._quiet -= {one.subject.name for one in made if not _is_quiet(one)}
+        return made
 
     def _keep(self, made: list[Prediction]) -> list[Prediction]:
         with self._lock:
@@ -223,11 +240,19 @@ class FleetForecasts:
         return is_news(said, self._newest.get(_key(said)), self._stored_ms.get(_key(said), 0))
 
     def current(self, now_ms: int) -> list[Prediction]:
-        """The newest prediction of each subject and target, less those that three intervals have outdated."""
+        """The newest prediction of each subject and target, less those that have not been made again for so
+        long that even a GPU of which nothing is expected had its turn."""
         oldest = self._oldest(now_ms)
         with self._lock:
             self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
             return list(self._newest.values())
+
+
+def _is_quiet(said: Prediction) -> bool:
+    """Whether nothing is expected, and with more data nothing would be: without a value there is nothing to expect."""
+    if said.status is PredictionStatus.NOT_ENOUGH_DATA:
+        return said.value is None
+    return said.status is PredictionStatus.NO_CROSSING and (said.probability or 0.0) < QUIET
 
 
 def _came(said: Prediction, series: Series | None, onsets: Sequence[Onset]) -> bool | None:
