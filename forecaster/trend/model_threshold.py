@@ -271,19 +271,32 @@ class ThresholdForecaster:
         if reason is not None:
             return unknown(blank, reason)
         limit = target.limit if target.rising else -target.limit
-        grows = growth(past.at_ms, past.values, limit) if target.fills and past.values[-1] < limit else None
-        if isinstance(grows, Phrase):
-            return unknown(blank, grows)
-        found = _examine(past, limit, parts=() if target.fills else PARTS)
+        if target.fills:
+            return self._filling(blank, past, now_ms)
+        found = _examine(past, limit)
         if found is None:
             return unknown(blank, say("samples too uneven for {n} even steps", n=MIN_POINTS))
-        if grows is not None:
-            return self._growing(blank, grows, past, _reach(found.grid), now_ms)
         return self._state(blank, target, found, float(past.values[-1]), limit, now_ms)
 
-    def _growing(self, blank: Prediction, grows: Growth, past: _Past, reach_ms: int, now_ms: int) -> Prediction:
-        """What is said of memory that grows: up to twice the time that it needs."""
-        end_ms, step_ms = int(past.at_ms[-1]), cadence(past.at_ms)
+    def _filling(self, blank: Prediction, past: _Past, now_ms: int) -> Prediction:
+        """What is said of memory: of a level that holds, that it does, and no probability."""
+        limit, end_ms = blank.threshold or 0.0, int(past.at_ms[-1])
+        span, step_ms = end_ms - int(past.at_ms[0]), cadence(past.at_ms)
+        reach_ms = reach_of(span, step_ms)
+        grows = growth(past.at_ms, past.values, limit) if past.values[-1] < limit else None
+        if isinstance(grows, Phrase):
+            return unknown(blank, grows)
+        if grows is not None:
+            return self._growing(blank, grows, end_ms, step_ms, reach_ms, now_ms)
+        holds = say("no growth at the end of the last {span}", span=hours(span))
+        evidence = (evidence_of(blank.metric, holds, end_ms, blank.value),)
+        made = replace(blank, horizon_ms=min(self._horizon_ms, reach_ms), evidence=evidence)
+        return no_crossing(made) if past.values[-1] < limit else reached(made)
+
+    def _growing(
+        self, blank: Prediction, grows: Growth, end_ms: int, step_ms: int, reach_ms: int, now_ms: int
+    ) -> Prediction:
+        """What is said of memory that grows, read each `step_ms` to `end_ms`: up to twice the time that it needs."""
         wanted = max(HOUR, end_ms - now_ms + round(2 * grows.quantile(0.5)))
         horizon = min(self._horizon_ms, reach_ms, wanted)
         chance = grows.comes_within(now_ms + horizon - end_ms)
@@ -368,16 +381,15 @@ def _lacks(past: _Past, now_ms: int) -> Phrase | None:
     return None
 
 
-def _examine(past: _Past, limit: float, parts: Sequence[int] = PARTS) -> _Finding | None:
+def _examine(past: _Past, limit: float) -> _Finding | None:
     """Look for a trend in the whole past, then in its last half, quarter and so on; fit the first that could arrive.
-    Without `parts` the whole is described and nothing is fitted.
 
     Whether a model is fitted does not depend on the horizon, so that a longer one never lowers a probability. None
     where the samples are too uneven for a grid.
     """
     whole: _Finding | None = None
     span = int(past.at_ms[-1] - past.at_ms[0])
-    for part in parts or PARTS[:1]:
+    for part in PARTS:
         recent = past.since(past.at_ms[-1] - span // part)
         values = recent.values
         if values.size < MIN_POINTS or (part > 1 and span // part < MIN_SPAN_MS):
@@ -395,8 +407,6 @@ def _examine(past: _Past, limit: float, parts: Sequence[int] = PARTS) -> _Findin
         ahead = _reach(grid) / grid.step_ms
         # The robust line, where the fit refuses the series: one without any noise, for example.
         straight = Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
-        if not parts:
-            break
         arrives = trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit
         if trend.steady and arrives and not _stopped(past, part, span, trend.slope / grid.step_ms):
             return _Finding(grid, trend, simulate(fit(grid.values) or straight, trend, limit))
@@ -417,7 +427,12 @@ def _stopped(past: _Past, part: int, span: int, slope: float) -> bool:
 
 def _reach(grid: EvenGrid) -> int:
     """How far ahead, in milliseconds, the past on `grid` says anything."""
-    return grid.span_ms * (REACH_DAY if grid.span_ms >= DAY - 2 * grid.step_ms else REACH)
+    return reach_of(grid.span_ms, grid.step_ms)
+
+
+def reach_of(span_ms: int, step_ms: int) -> int:
+    """How far ahead, in milliseconds, a past of `span_ms` with a sample each `step_ms` says anything."""
+    return span_ms * (REACH_DAY if span_ms >= DAY - 2 * step_ms else REACH)
 
 
 def _instant(grid: EvenGrid, steps: float) -> int:

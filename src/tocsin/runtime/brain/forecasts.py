@@ -249,10 +249,11 @@ class FleetForecasts:
 
 
 def _is_quiet(said: Prediction) -> bool:
-    """Whether nothing is expected, and with more data nothing would be: without a value there is nothing to expect."""
+    """Whether nothing is expected that anybody hears of, and with more data nothing would be: without a value there is
+    nothing to expect."""
     if said.status is PredictionStatus.NOT_ENOUGH_DATA:
         return said.value is None
-    return said.status is PredictionStatus.NO_CROSSING and (said.probability or 0.0) < QUIET
+    return said.muted or (said.status is PredictionStatus.NO_CROSSING and (said.probability or 0.0) < QUIET)
 
 
 def _came(said: Prediction, series: Series | None, onsets: Sequence[Onset]) -> bool | None:
