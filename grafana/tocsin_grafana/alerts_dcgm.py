@@ -141,11 +141,11 @@ _REST = (
     ),
     DCGM.alert(
         "DcgmNvlinkRecovery", "nvlink_recovery_one_link", "warning", "symptom",
-        expr=_each("increase(DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL[1h]) > 0"),
+        expr=_each("increase(DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL[24h]) > 1.5"),
         summary=f"NVLinks recover on {_HOST}",
-        says="{{ $value | humanize }} recoveries within an hour, all links together.",
+        says="{{ $value | humanize }} recoveries within a day, all links together.",
         remedy="Look at cables and connectors.",
-        fires="0x10 3x80", rests="3x90", shown="3", wait="0s", at="65m",
+        fires="0x10 3x1480", rests="0x10 1x1480", shown="3", wait="0s", at="24h5m",
     ),
     DCGM.alert(
         "DcgmTelemetryFrozen", "telemetry_frozen", "warning", "symptom",

@@ -275,7 +275,10 @@ CASES: dict[str, tuple[Case, Case]] = {
         counter('pcie_errors_total{kind="correctable"}', 60),
     ),
     "nvlink_recovery_one_link": (link("2"), link("13")),
-    "nvlink_recoveries": (counter("nvlink_recovery_errors_total", 1, minutes=1), link("13")),
+    "nvlink_recoveries": (
+        counter("nvlink_recovery_errors_total", 2, minutes=1),
+        counter("nvlink_recovery_errors_total", 1, minutes=1),
+    ),
     "nvlink_errors": (counter("nvlink_crc_flit_errors_total", 6000), counter("nvlink_crc_flit_errors_total", 5900)),
     "nvlink_link_errors": (
         counter('nvlink_crc_errors_total{link="3"}', 6000),
