@@ -29,7 +29,7 @@ from tocsin.forecaster.trend.resample import (
     resample,
     since_reset,
 )
-from tocsin.forecaster.trend.smoothing import Smoothed, Trend, fit, level_look, look, may_rise
+from tocsin.forecaster.trend.smoothing import Trend, level_look, look, may_rise
 from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown, where
 from tocsin.store.port import Series
 
@@ -63,24 +63,22 @@ def _noise() -> tuple[Floats, Floats]:
     return rng.standard_normal((2, PATHS)), rng.standard_normal((MAX_STEPS, PATHS))
 
 
-def simulate(state: Smoothed, trend: Trend, limit: float) -> Passage:
+def simulate(trend: Trend, limit: float) -> Passage:
     """First passage of the level through `limit` from below, over `MAX_STEPS` steps.
 
-    Each path follows a line of its own and makes excursions around it. The lines' slope is half the smoothed and half
-    the robust one, spread by the robust one's standard error, by how far the smoothed one wandered and by half their
-    difference; a line turns about the middle of the history, where it is known best. Excursions begin where the
-    smoothed level stands, get shocks of `alpha` * `sigma`, and stay as wide as the history's were, so that workload
-    swings do not grow into a random walk. Observation noise is left out: a limit is reached when the level is there,
-    not when one sample is.
+    Each path follows a line of its own and makes excursions around it. The lines' slope is the robust one, spread by
+    its standard error; a line turns about the middle of the history, where it is known best. Excursions begin on the
+    line and stay as wide as the history's noise where that is autocorrelated, so that workload swings do not grow into
+    a random walk. Observation noise is left out: a limit is reached when the level is there, not when one sample is.
     """
     lines, shocks = _noise()
-    spread = math.hypot(trend.slope_error, state.slope_wander, (state.slope - trend.slope) / 2)
-    turn = spread * lines[0]
+    turn = trend.slope_error * lines[0]
     start = trend.level + turn * trend.points / 2 + trend.noise / math.sqrt(trend.effective) * lines[1]
-    drift = (state.slope + trend.slope) / 2 + turn
-    shock = min(state.alpha * state.sigma, trend.noise)
+    drift = trend.slope + turn
+    again = (trend.points - trend.effective) / (trend.points + trend.effective)
+    shock = trend.noise * again * math.sqrt(1 - again * again)
     keep = math.sqrt(1 - (shock / trend.noise) ** 2) if trend.noise > 0.0 else 0.0
-    offset = np.full(PATHS, state.level - trend.level)
+    offset = np.zeros(PATHS)
     levels = shock * shocks
     for row in levels:
         offset = np.add(keep * offset, row, out=row)
@@ -88,7 +86,7 @@ def simulate(state: Smoothed, trend: Trend, limit: float) -> Passage:
     there = levels >= limit
     arrived, paths = there.argmax(axis=0), np.arange(PATHS)
     level = levels[arrived, paths]
-    before = np.where(arrived > 0, levels[arrived - 1, paths], state.level)
+    before = np.where(arrived > 0, levels[arrived - 1, paths], trend.level)
     share = ((level - limit) / np.maximum(level - before, 1e-300)).clip(0.0, 1.0)
     first = np.where(there.any(axis=0), arrived + 1 - share, np.inf)
     return Passage(first)
@@ -223,7 +221,7 @@ class _Finding:
 
 
 class ThresholdForecaster:
-    """Exponential smoothing towards a fixed limit, behind a robust screen.
+    """Robust lines towards a fixed limit, and simulated paths about them.
 
     Each metric of each GPU stands alone, so there is nothing to learn from others. `horizon_hours` bounds how far it
     looks ahead, `coverage` is that of the interval.
@@ -382,10 +380,11 @@ def _lacks(past: _Past, now_ms: int) -> Phrase | None:
 
 
 def _examine(past: _Past, limit: float) -> _Finding | None:
-    """Look for a trend in the whole past, then in its last half, quarter and so on; fit the first that could arrive.
+    """Look for a trend in the whole past, then in its last half, quarter and so on: the first that arrives, more likely
+    than not, as far ahead as its past reaches.
 
-    Whether a model is fitted does not depend on the horizon, so that a longer one never lowers a probability. None
-    where the samples are too uneven for a grid.
+    Which one that is does not depend on the horizon, so that a longer one never lowers a probability. None where the
+    samples are too uneven for a grid.
     """
     whole: _Finding | None = None
     span = int(past.at_ms[-1] - past.at_ms[0])
@@ -405,11 +404,11 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
         trend = look(grid.values) if rises else level_look(grid.values)
         whole = whole or _Finding(grid, trend, None)
         ahead = _reach(grid) / grid.step_ms
-        # The robust line, where the fit refuses the series: one without any noise, for example.
-        straight = Smoothed(trend.level, trend.slope, 0.0, trend.noise, 0.0)
-        arrives = trend.level + (trend.slope + 2 * trend.slope_error) * ahead >= limit
+        arrives = trend.level + trend.noise + trend.slope * ahead >= limit
         if trend.steady and arrives and not _stopped(past, part, span, trend.slope / grid.step_ms):
-            return _Finding(grid, trend, simulate(fit(grid.values) or straight, trend, limit))
+            passage = simulate(trend, limit)
+            if passage.probability(ahead) >= 0.5:
+                return _Finding(grid, trend, passage)
     return whole
 
 

@@ -1,4 +1,4 @@
-"""Exponential smoothing with a trend, by statsmodels: the only module that knows the library."""
+"""Exponential smoothing with a trend, by statsmodels, and a robust look for a trend without it."""
 
 from __future__ import annotations
 
@@ -12,50 +12,6 @@ from statistics import NormalDist
 import numpy as np
 
 from tocsin.forecaster.trend.resample import Floats, Instants, median
-
-
-@dataclass(frozen=True, slots=True)
-class Smoothed:
-    """State at the last point: `level`, `slope` per step and how far that slope wandered, one-step noise `sigma`,
-    and `alpha`, the share of it that stays in the level."""
-
-    level: float
-    slope: float
-    slope_wander: float
-    sigma: float
-    alpha: float
-
-
-def fit(values: Floats) -> Smoothed | None:
-    """Fit ETS(A, A, N) (Hyndman et al. 2008) by maximum likelihood; `values` float64[n] even samples, n >= 10.
-
-    None where the optimiser finds no finite state; that it stopped early is no reason, the state is usable then.
-    """
-    from statsmodels.tsa.exponential_smoothing.ets import ETSModel
-
-    scale = float(values.std())
-    if scale <= 0.0:
-        return None
-    even = (values - values.mean()) / scale
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            model = ETSModel(even, error="add", trend="add")
-            # Parameters and states alone: the whole result works out errors of the parameters that nobody asks for.
-            params = model.fit(disp=False, maxiter=200, return_params=True)
-            fitted, states = model.smooth(params, return_raw=True)
-        except (ValueError, np.linalg.LinAlgError, FloatingPointError, ZeroDivisionError):
-            return None
-    slope, sigma = states[:, 1], math.sqrt(float(((even - fitted) ** 2).sum()) / even.size)
-    state = Smoothed(
-        level=float(states[-1, 0]) * scale + float(values.mean()),
-        slope=float(slope[-1]) * scale,
-        slope_wander=float(slope[slope.size // 2 :].std()) * scale,
-        sigma=sigma * scale,
-        alpha=float(params[0]),
-    )
-    finite = all(math.isfinite(x) for x in (state.level, state.slope, state.slope_wander, state.sigma, state.alpha))
-    return state if finite else None
 
 
 def quantiles(values: Floats, ahead: Sequence[int], shares: Sequence[float], select: bool = False) -> Floats | None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.forecaster.trend.model_threshold import UNCLAIMED, screened_probability, simulate
 from tocsin.forecaster.trend.resample import MAX_POINTS, frozen, grid_step, resample, since_reset
-from tocsin.forecaster.trend.smoothing import Smoothed, fit, look, theil_sen
+from tocsin.forecaster.trend.smoothing import level_look, look, may_rise, theil_sen
 from tocsin_testing.builders import T0
 from tocsin_testing.histories import noise
 
@@ -87,22 +87,19 @@ def test_a_steady_rise_is_told_from_steps_and_noise() -> None:
     assert not look(80 - 0.1 * np.arange(100) + noise(100, 0.5)).steady
 
 
-def test_smoothing_finds_level_and_slope() -> None:
-    state = fit(50 + 0.1 * np.arange(100) + noise(100, 0.5))
-    assert state is not None
-    assert state.level == pytest.approx(59.9, abs=0.5)
-    assert state.slope == pytest.approx(0.1, abs=0.02)
-    assert state.sigma == pytest.approx(0.5, abs=0.15)
-
-
-def test_a_constant_series_has_nothing_to_smooth() -> None:
-    assert fit(np.full(50, 3.0)) is None
+def test_a_level_is_described_without_a_line_as_with_one() -> None:
+    falling = 80 - 0.1 * np.arange(100) + noise(100, 0.5)
+    assert not may_rise(falling)
+    quick, whole = level_look(falling), look(falling)
+    assert quick.slope == pytest.approx(whole.slope, abs=0.01)
+    assert (quick.recent, quick.swing, quick.steady) == (whole.recent, whole.swing, whole.steady)
+    assert level_look(np.full(20, 3.0)).slope == 0.0
 
 
 def test_a_path_without_noise_arrives_when_the_line_does() -> None:
     line = 50 + 0.5 * np.arange(40)
     trend = look(line)
-    passage = simulate(Smoothed(float(line[-1]), 0.5, 0.0, 0.0, 0.0), trend, 80.0)
+    passage = simulate(trend, 80.0)
     assert passage.first == pytest.approx(np.full(passage.first.size, (80 - 69.5) / 0.5), abs=1e-6)
     assert passage.probability(20.9) == 0.0
     assert passage.probability(21.1) == 1.0
