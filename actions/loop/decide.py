@@ -59,6 +59,9 @@ LOSS_DIGITS = 6
 _BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
 
 
+MOST_BOXES = 24.0
+"""Time boxes that a decision waits at most, however often it was made before: a day by default (own choice)."""
+
 Can = Callable[[ActionKind, str], bool]
 """Whether anybody carries out an action in a pool."""
 
@@ -308,7 +311,13 @@ def _action(
     if several and isinstance(parameters, RankedParameters):
         parameters = replace(parameters, ranks=ranks)
     made = _decision(incident, action, view, policy, _key(root, action, view), sentence, parameters)
-    return replace(made, goal=goal_of(made, view))
+    return replace(made, goal=goal_of(made, view), expires_ms=view.now_ms + _time_box_ms(root, action, view, policy))
+
+
+def _time_box_ms(root: Finding, action: ActionKind, view: FleetView, policy: Policy) -> int:
+    """How long the decision may wait: each that follows one on which nobody decided twice as long."""
+    renewals = view.controls.renewals.get(cause_key(root, action), 0)
+    return int(policy.time_box_ms * min(2.0 ** min(renewals, 16), MOST_BOXES))
 
 
 def _ranks(action: ActionKind, subject: Subject, view: FleetView) -> tuple[Rank, ...]:

@@ -446,7 +446,7 @@ class ActionSettings(Section):
     hold_off_seconds: float = Field(default=14_400.0, ge=0)
     """How long a subject is left alone after a person undid or rejected an action on it."""
     time_box_seconds: float = Field(default=3600.0, gt=0)
-    """How long a decision may wait before it expires."""
+    """How long the first decision about a cause may wait before it expires; those that follow wait longer."""
     execution_seconds: float = Field(default=7200.0, gt=0)
     """How long an execution that goes on, such as a drain, may take before it counts as failed."""
     settle_seconds: float = Field(default=120.0, ge=0)

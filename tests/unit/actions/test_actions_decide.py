@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tocsin.actions.guards.limits import needs_person
-from tocsin.actions.loop.decide import chosen_action, decide
+from tocsin.actions.loop.decide import cause_key, chosen_action, decide
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
+from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
@@ -154,6 +155,15 @@ def test_mode_is_the_lesser_of_rule_and_service() -> None:
 
 def test_time_box_ends_the_decision() -> None:
     assert {d.expires_ms for d in _decide(finding(GPU))} == {T0 + HOUR}
+
+
+@pytest.mark.parametrize(("renewals", "boxes"), [(0, 1), (1, 2), (4, 16), (5, 24), (2000, 24)])
+def test_what_nobody_decided_waits_longer_each_time(renewals: int, boxes: int) -> None:
+    first = cause_key(finding(GPU), ActionKind.CORDON)
+    view = replace(VIEW, controls=Controls(renewals={first: renewals}))
+    made = {one.action: one for one in decide([incident(finding(GPU))], [], view, Policy(settings()))}
+    assert made[ActionKind.CORDON].expires_ms == T0 + boxes * HOUR
+    assert made[ActionKind.NOTIFY].expires_ms == T0 + HOUR
 
 
 @pytest.mark.parametrize(("code", "action"), list(DRIVER_VERDICTS.items()))
