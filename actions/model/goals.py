@@ -25,7 +25,7 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.finding import ActionKind, SubjectKind
 from tocsin.domain.metrics import MetricKind, spec_of
-from tocsin.domain.phrase import Phrase, say
+from tocsin.domain.phrase import Phrase, say, say_count
 
 POWER_LIMIT = "gpu_power_limit_watts"
 LIMIT_TOLERANCE_W = 1.0
@@ -283,7 +283,10 @@ def repaired_by(decision: Decision, outcome: Outcome) -> tuple[str, ...]:
 def shown(value: float, unit: str) -> Phrase:
     """`value` with two digits behind the point and its unit; what is counted is whole."""
     if unit in _UNITS.values():
-        return Phrase(f"{{n}} {unit}", {"n": f"{value:.0f}"})
+        # The measure of causes is called as what it counts.
+        if unit == _UNITS[OPEN_CAUSES]:
+            return say("{said}", said=f"{value:.0f}")
+        return say_count(round(value), unit.removesuffix("s"))
     factor, sign = _SIGNS.get(unit, (1.0, f" {unit}" if unit else ""))
     return say("{said}", said=f"{value * factor:.2f}{sign}")
 
