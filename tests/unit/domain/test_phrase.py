@@ -67,7 +67,7 @@ MADE_OF_PARTS = (
     *(str(say_count(n, one)).replace(str(n), "{n}") for n, one in product((1, 2), COUNTED)),
     *(UNMANAGED, UNSEEN, GUESSED, INTERRUPTED, OTHER_WORK, UNWANTED, OVER_WHILE_WITHHELD, *REMEDIES.values()),
     *FAMILIES,
-    *(f"{{n}} {unit}" for unit in ("findings", "errors", "jobs", "GPUs")),
+    *(f"{{n}} {unit}" for unit in ("error", "errors", "job", "jobs", "GPU", "GPUs")),
     *(f"{APPROVAL}{needed}{why}" for needed, why in product(NEEDED, ("", "; {why}"))),
 )
 
