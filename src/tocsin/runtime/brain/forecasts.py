@@ -57,7 +57,8 @@ class FleetForecasts:
         self._newest: dict[Key, Prediction] = {}
         self._stored_ms: dict[Key, int] = {}
         self._last_ms: int | None = None
-        self._turn = 0
+        self._turn = self._risk_turn = 0
+        self._risk_ms: int | None = None
         self._quiet: set[str] = set()
         self._unread = False
         self._waiting: list[Prediction] = []
@@ -181,8 +182,20 @@ class FleetForecasts:
         return self._supervised("capacity forecast failed", lambda: self._worker.submit_pools(pools, now_ms).result())
 
     def run_risk(self, seen: SeenGpus, now_ms: int) -> list[Prediction]:
-        """The risk of a hardware fault for what is `seen` as of `now_ms`; blocks as `run` does."""
+        """The risk of a hardware fault for what is `seen` as of `now_ms`; blocks as `run` does. It looks days ahead: it
+        has one turn in `QUIET_TURNS`, and each after an event; nothing in between."""
+        if not self._risk_has_turn(now_ms):
+            return []
+        self._risk_ms, self._risk_turn = now_ms, self._turn
         return self._supervised("risk forecast failed", lambda: self._worker.submit_risk(seen, now_ms).result())
+
+    def _risk_has_turn(self, now_ms: int) -> bool:
+        if self._risk_ms is None or self._turn >= self._risk_turn + QUIET_TURNS:
+            return True
+        try:
+            return bool(self._store.events(self._risk_ms + 1, now_ms + 1))
+        except StoreUnavailable:
+            return True
 
     def _supervised(self, event: str, ask: Callable[[], list[Prediction]]) -> list[Prediction]:
         """What `ask` answers, kept; nothing where it fails."""
