@@ -27,8 +27,10 @@ class StatedInterval(Wire):
     minutes: float = Field(ge=0)
     """How wide it is."""
     last_slope_minutes: float | None = Field(default=None, ge=0)
-    """How wide the interval of the last hour's straight line is at the same coverage; null where that line does not
-    surely rise, so that its interval has no end."""
+    """How wide the interval of the last hour's straight line is by its slope's error alone; null where that line does
+    not surely rise, so that its interval has no end."""
+    last_slope_stretch: float | None = Field(default=None, ge=0)
+    """How many times as wide that one would have to be to hold the crossing; null where none came or it has no end."""
 
 
 class StatementScore(Wire):

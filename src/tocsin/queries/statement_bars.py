@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from tocsin.client.models_pager import PagerReport, StatedBin, StatementScore, WarningPolicy
+from tocsin.client.models_pager import PagerReport, StatedBin, StatedInterval, StatementScore, WarningPolicy
 from tocsin.domain.grouping import grouped
 from tocsin.domain.interval import wilson
 from tocsin.queries.pager_score import PagerBar
@@ -26,6 +26,7 @@ LEAST_CASES = 30
 MOST_APART = 0.1
 LEAST_BINS, LEAST_HELD = 3, 0.8
 COVERED = (0.75, 0.85)
+NOMINAL = 0.8
 MOST_OPEN = 0.5
 MOST_MUTED = 0.5
 HEARD = ("memory_leak by filling", "out_of_memory by filling", "hardware_fault by hazard")
@@ -155,15 +156,11 @@ def _intervals(scores: Sequence[StatementScore]) -> list[PagerBar]:
     open_ones = sum(_open(score) for score in scores)
     covered = float(np.mean([one.held for one in closed])) if closed else None
     wide = median(one.minutes for one in closed) if closed else None
-    # A line that might not rise has an interval without an end.
-    last = (
-        median(math.inf if one.last_slope_minutes is None else one.last_slope_minutes for one in closed)
-        if closed
-        else None
-    )
+    last = last_slope_minutes(closed)
     share = open_ones / (open_ones + len(closed)) if scores and open_ones + len(closed) else None
     narrow = wide is not None and last is not None and wide <= last
-    asked = "of the last slope, without end" if last == math.inf else f"of the last slope, {last or 0.0:.3g}"
+    wide_asked = "without end" if last == math.inf else f"{last or 0.0:.3g}"
+    asked = f"of the last slope as wide as holds {NOMINAL:g}, {wide_asked}"
     return [
         PagerBar(
             "80 % intervals with a finite end that hold",
@@ -176,6 +173,17 @@ def _intervals(scores: Sequence[StatementScore]) -> list[PagerBar]:
             "intervals without a finite end", f"at most {MOST_OPEN:g}", share, share is not None and share <= MOST_OPEN
         ),
     ]
+
+
+def last_slope_minutes(intervals: Sequence[StatedInterval]) -> float | None:
+    """Median width of the last slope's intervals, each made so many times as wide that they hold `NOMINAL` of the
+    crossings: widths are compared at equal coverage. Infinite where too few have an end, None without any."""
+    if not intervals:
+        return None
+    wide = median(math.inf if one.last_slope_minutes is None else one.last_slope_minutes for one in intervals)
+    stretched = sorted(math.inf if one.last_slope_stretch is None else one.last_slope_stretch for one in intervals)
+    needed = stretched[math.ceil(NOMINAL * len(stretched)) - 1]
+    return math.inf if math.inf in (wide, needed) else wide * needed
 
 
 def _open(score: StatementScore) -> int:

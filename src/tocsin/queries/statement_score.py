@@ -31,6 +31,19 @@ _EVENTS = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
 
 
 @dataclass(frozen=True, slots=True)
+class SlopeInterval:
+    """Instants between which a straight line arrives."""
+
+    low_ms: float
+    high_ms: float
+
+    def stretch(self, came_ms: int) -> float:
+        """How many times as wide it would have to be about its middle to hold `came_ms`."""
+        half = max(self.high_ms - self.low_ms, 1.0) / 2
+        return abs(came_ms - (self.low_ms + self.high_ms) / 2) / half
+
+
+@dataclass(frozen=True, slots=True)
 class StatedCase:
     """One statement that opened a window, and what came: `came_ms` is None where nothing did within it.
 
@@ -40,8 +53,8 @@ class StatedCase:
     said: Prediction
     came_ms: int | None
     settled: bool
-    last_slope_ms: int | None = None
-    """Width of the interval that a line through the last hour gives."""
+    last_slope: SlopeInterval | None = None
+    """The interval that a line through the last hour gives."""
 
     @property
     def held(self) -> bool:
@@ -81,9 +94,9 @@ def cases_of(
     return found
 
 
-def _last_slope(said: Prediction, series_of: SeriesOf) -> int | None:
-    """How wide the interval of `said` would be by the least-squares line through the hour before it, its slope's
-    standard error alone; None where that line might not rise towards the threshold."""
+def _last_slope(said: Prediction, series_of: SeriesOf) -> SlopeInterval | None:
+    """The interval of `said` by the least-squares line through the hour before it, its slope's standard error alone;
+    None where that line might not rise towards the threshold."""
     if said.eta_high_ms is None or said.threshold is None or said.coverage is None:
         return None
     series = series_of(said.subject.name, said.metric, said.at_ms - HOUR, said.at_ms + 1)
@@ -101,7 +114,7 @@ def _last_slope(said: Prediction, series_of: SeriesOf) -> int | None:
     slowest = float(abs(slope)) - error
     if slope * left <= 0.0 or slowest <= 0.0:
         return None
-    return round(abs(left) / slowest - abs(left) / float(abs(slope) + error))
+    return SlopeInterval(said.at_ms + abs(left) / float(abs(slope) + error), said.at_ms + abs(left) / slowest)
 
 
 def is_claim(said: Prediction) -> bool:
@@ -165,9 +178,13 @@ def _score(kind: str, cases: Sequence[StatedCase], muted: float) -> StatementSco
 
 
 def _interval(case: StatedCase) -> StatedInterval:
-    said, last = case.said, case.last_slope_ms
-    wide = ((said.eta_high_ms or 0) - (said.eta_low_ms or 0)) / MINUTE
-    return StatedInterval(held=case.held, minutes=wide, last_slope_minutes=None if last is None else last / MINUTE)
+    said, last = case.said, case.last_slope
+    return StatedInterval(
+        held=case.held,
+        minutes=((said.eta_high_ms or 0) - (said.eta_low_ms or 0)) / MINUTE,
+        last_slope_minutes=None if last is None else (last.high_ms - last.low_ms) / MINUTE,
+        last_slope_stretch=None if last is None or case.came_ms is None else last.stretch(case.came_ms),
+    )
 
 
 def _skill(stated: Numbers, came: Numbers) -> float | None:

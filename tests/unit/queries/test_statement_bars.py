@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,17 @@ from tocsin.client.models_pager import (
     StatementScore,
     WarningPolicy,
 )
-from tocsin.queries.statement_bars import HEARD, LEAKS, LINKS, bins_of, less, skill_of, statement_bars, ways_of
+from tocsin.queries.statement_bars import (
+    HEARD,
+    LEAKS,
+    LINKS,
+    bins_of,
+    last_slope_minutes,
+    less,
+    skill_of,
+    statement_bars,
+    ways_of,
+)
 
 KIND = HEARD[0]
 
@@ -48,6 +59,9 @@ def score(kind: str = KIND, stated: tuple[float, ...] = (0.1, 0.5, 0.9), **more:
             **more,
         }  # type: ignore[arg-type]
     )
+
+
+WIDE = StatedInterval(held=True, minutes=600.0, last_slope_minutes=40.0, last_slope_stretch=1.0)
 
 
 def early(family: str, warnings: int, right: int, warned: int, faults: int = 30) -> EarlyWarnings:
@@ -94,7 +108,7 @@ STUCK = "stated against observed, ranges with 30 cases, the worst"
         ),
         # Intervals that hold everything, by their width or by having no end.
         (
-            lambda: report(score(intervals=[StatedInterval(held=True, minutes=600.0, last_slope_minutes=40.0)] * 10)),
+            lambda: report(score(intervals=[WIDE] * 10)),
             {"80 % intervals with a finite end that hold", "their median width, minutes"},
         ),
         (lambda: report(score(open_intervals=0.6)), {"intervals without a finite end"}),
@@ -102,6 +116,15 @@ STUCK = "stated against observed, ranges with 30 cases, the worst"
 )
 def test_what_is_stuck_silent_or_open_misses_its_bar(made: Callable[[], PagerReport], names: set[str]) -> None:
     assert missed(made()) == names
+
+
+def test_widths_are_compared_at_equal_coverage() -> None:
+    """A line that is too sure of itself has to be stretched until it holds four in five of what came."""
+    stretches = (0.5, 1.0, 2.0, 3.0, None)
+    told = [StatedInterval(held=True, minutes=9.0, last_slope_minutes=4.0, last_slope_stretch=one) for one in stretches]
+    assert last_slope_minutes(told) == 12.0
+    assert last_slope_minutes([*told, *told[-1:]]) == math.inf, "of what never came it holds nothing"
+    assert last_slope_minutes([]) is None
 
 
 def test_nothing_said_reaches_nothing_but_silence() -> None:

@@ -152,6 +152,8 @@ def test_a_finite_interval_stands_beside_that_of_the_last_hours_line() -> None:
     assert (interval.held, interval.minutes) == (True, 90.0)
     assert interval.last_slope_minutes is not None
     assert 0.0 < interval.last_slope_minutes < 10.0
+    assert interval.last_slope_stretch is not None
+    assert interval.last_slope_stretch == pytest.approx(0.0, abs=2.0), "it comes after an hour, as the line says"
     (flat,) = score_statements(cases_of([said(T0, 0.9)], of(0.8 + noise), T0 + 3 * HOUR), {})  # type: ignore[arg-type]
     assert [one.last_slope_minutes for one in flat.intervals] == [None], "a line that might not rise has no end"
     assert rising_one.brier == pytest.approx(0.01)
