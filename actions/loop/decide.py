@@ -130,14 +130,17 @@ def _about_standing(
 ) -> list[Decision]:
     """An action for each finding of an incident that stands, as if it were alone, and one notification for all.
 
-    They share no cause: what is done about one GPU does nothing for the others.
+    They share no cause: what is done about one GPU does nothing for the others. No more are proposed than may run at
+    once, what has stood longest first: whole fleets hold their memory full.
     """
     made: list[Decision] = []
     of_root, prediction = None, _matching(incident.root, expected)
-    for found in _holding(incident):
+    left = max(1, policy.settings.limits.max_concurrent)
+    for found in sorted(_holding(incident), key=lambda one: one.started_ms):
         own = _about(incident, found, (found,))
         choice, coming = pick(own), _matching(found, expected)
-        if choice.action is not ActionKind.NOTIFY:
+        if choice.action is not ActionKind.NOTIFY and left:
+            left -= 1
             meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
             made += [*_replacements(own, meant, view, policy), meant]
             of_root = meant if found.id == incident.id else of_root

@@ -135,6 +135,24 @@ def test_what_stands_is_told_of_once_and_each_gpu_has_its_own_action() -> None:
     assert [one.key for one in decide([cleared], [], VIEW, Policy(settings()))] == [own[3][0].key]
 
 
+def test_of_what_stands_no_more_is_proposed_than_may_run_at_once() -> None:
+    subjects = [subject_of(one) for one in fleet(3, 4).values()]
+    full = [
+        replace(
+            finding(one, action=ActionKind.MIGRATE, category=Category.MEMORY),
+            level=AlertLevel.NOTE,
+            started_ms=T0 - number * MINUTE,
+        )
+        for number, one in enumerate(subjects)
+    ]
+    policy = Policy(settings(limits={"max_concurrent": 3}))
+    made = decide([incident(*full)], [], VIEW, policy)
+    assert [one.subject for one in made] == [subjects[11], subjects[10], subjects[9]], "what stands longest"
+    cleared = replace(incident(*full), cleared=(full[11].id,))
+    assert [one.subject for one in decide([cleared], [], VIEW, policy)] == [subjects[10], subjects[9], subjects[8]]
+    assert len(decide([incident(*full)], [], VIEW, Policy(settings(limits={"max_concurrent": 0})))) == 1
+
+
 def test_information_does_not_notify() -> None:
     assert _decide(finding(GPU, severity=Severity.INFO, action=ActionKind.NOTIFY)) == []
 
