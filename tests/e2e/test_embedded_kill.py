@@ -14,7 +14,7 @@ from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.chaos import until
 from tocsin_testing.killed_store import GPUS, STEP, start_store
 
-KILLS = 20
+KILLS = 12
 START = 1_795_000_000_000 // DAY * DAY
 NEVER = threading.Event()
 
