@@ -125,25 +125,43 @@ def _about(incident: Incident, root: Finding, members: tuple[Finding, ...]) -> I
     return replace(about, sentence=root.sentence, sentence_zh=root.sentence_zh)
 
 
+def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pick) -> list[tuple[Incident, Choice]]:
+    """The findings of an incident that stands for which something is to be done, each alone, and what.
+
+    Whole fleets hold their memory full: people are asked for no more than may run at once. What waits goes on to, then
+    comes what was asked for less often, then what has stood longer, so that what nobody decides keeps nothing out. What
+    acts alone waits for its guards, not for people.
+    """
+    alone = [_about(incident, found, (found,)) for found in _holding(incident)]
+    wanted = [(own, choice) for own in alone if (choice := pick(own)).action is not ActionKind.NOTIFY]
+
+    def acts(one: tuple[Incident, Choice]) -> bool:
+        own, choice = one
+        return policy.mode_of(own.root.rule, choice.action, simulated=_is_simulated(own)) is Mode.ACT
+
+    def turn(one: tuple[Incident, Choice]) -> tuple[bool, bool, int, int]:
+        root, action = one[0].root, one[1].action
+        key, renewals = _key(root, action, view), view.controls.renewals.get(cause_key(root, action), 0)
+        return key in view.controls.finished, key not in view.controls.expires, renewals, root.started_ms
+
+    asked = sorted((one for one in wanted if not acts(one)), key=turn)
+    return [*filter(acts, wanted), *asked[: max(1, policy.settings.limits.max_concurrent)]]
+
+
 def _about_standing(
     incident: Incident, expected: Mapping[str, Sequence[Prediction]], view: FleetView, policy: Policy, pick: Pick
 ) -> list[Decision]:
     """An action for each finding of an incident that stands, as if it were alone, and one notification for all.
 
-    They share no cause: what is done about one GPU does nothing for the others. No more are proposed than may run at
-    once, what has stood longest first: whole fleets hold their memory full.
+    They share no cause: what is done about one GPU does nothing for the others.
     """
     made: list[Decision] = []
     of_root, prediction = None, _matching(incident.root, expected)
-    left = max(1, policy.settings.limits.max_concurrent)
-    for found in sorted(_holding(incident), key=lambda one: one.started_ms):
-        own = _about(incident, found, (found,))
-        choice, coming = pick(own), _matching(found, expected)
-        if choice.action is not ActionKind.NOTIFY and left:
-            left -= 1
-            meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
-            made += [*_replacements(own, meant, view, policy), meant]
-            of_root = meant if found.id == incident.id else of_root
+    for own, choice in _asked_at_once(incident, view, policy, pick):
+        coming = _matching(own.root, expected)
+        meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
+        made += [*_replacements(own, meant, view, policy), meant]
+        of_root = meant if own.root.id == incident.id else of_root
     if incident.alert_level is not AlertLevel.NOTE:
         made.insert(0, _notice(incident, of_root, prediction, view, policy))
     return made

@@ -135,22 +135,37 @@ def test_what_stands_is_told_of_once_and_each_gpu_has_its_own_action() -> None:
     assert [one.key for one in decide([cleared], [], VIEW, Policy(settings()))] == [own[3][0].key]
 
 
-def test_of_what_stands_no_more_is_proposed_than_may_run_at_once() -> None:
-    subjects = [subject_of(one) for one in fleet(3, 4).values()]
-    full = [
-        replace(
-            finding(one, action=ActionKind.MIGRATE, category=Category.MEMORY),
-            level=AlertLevel.NOTE,
-            started_ms=T0 - number * MINUTE,
-        )
-        for number, one in enumerate(subjects)
+def _full(count: int) -> list[Finding]:
+    """GPUs of one incident whose memory is full, the last for longest."""
+    found = [
+        finding(subject_of(one), action=ActionKind.MIGRATE, category=Category.MEMORY)
+        for one in fleet(count, 1).values()
     ]
-    policy = Policy(settings(limits={"max_concurrent": 3}))
-    made = decide([incident(*full)], [], VIEW, policy)
-    assert [one.subject for one in made] == [subjects[11], subjects[10], subjects[9]], "what stands longest"
-    cleared = replace(incident(*full), cleared=(full[11].id,))
-    assert [one.subject for one in decide([cleared], [], VIEW, policy)] == [subjects[10], subjects[9], subjects[8]]
-    assert len(decide([incident(*full)], [], VIEW, Policy(settings(limits={"max_concurrent": 0})))) == 1
+    return [replace(one, level=AlertLevel.NOTE, started_ms=T0 - n * MINUTE) for n, one in enumerate(found)]
+
+
+def _asked(full: list[Finding], view: FleetView = VIEW, most: int = 2, mode: Mode = Mode.PROPOSE) -> list[int]:
+    policy = Policy(settings(mode=mode, limits={"max_concurrent": most}))
+    subjects = [one.subject for one in full]
+    return [subjects.index(one.subject) for one in decide([incident(*full)], [], view, policy)]
+
+
+def test_of_what_stands_people_are_asked_for_no_more_than_may_run_at_once() -> None:
+    full = _full(6)
+    assert _asked(full) == [5, 4], "what has stood longest"
+    assert _asked(full, most=0) == [5]
+    assert sorted(_asked(full, mode=Mode.ACT)) == list(range(6)), "what acts alone waits for its guards"
+
+
+def test_what_nobody_decides_keeps_nothing_out() -> None:
+    full = _full(6)
+    first = {n: cause_key(one, ActionKind.MIGRATE) for n, one in enumerate(full)}
+    waits = replace(VIEW, controls=Controls(expires={first[1]: T0 + HOUR}))
+    assert _asked(full, waits) == [1, 5], "what waits goes on to"
+    tried = replace(VIEW, controls=Controls(renewals={first[5]: 1, first[4]: 1}))
+    assert _asked(full, tried) == [3, 2]
+    done = replace(VIEW, controls=Controls(finished=frozenset({first[5]})))
+    assert _asked(full, done) == [4, 3]
 
 
 def test_information_does_not_notify() -> None:
