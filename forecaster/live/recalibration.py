@@ -94,8 +94,8 @@ _UNIT = re.compile("(_used)?_(ratio|celsius|watts|bytes)$")
 class KindFigures:
     """How a kind did: of `settled` claims `right` ones came true, `week` and `week_right` within seven days; mean
     stated probability and share observed of all its cases, None without any. `precision` is what it is judged by, with
-    the prior in it, `simulated` says that the prior came from simulated fleets,
-    `simulated_gpus` that the record is one of simulated GPUs."""
+    the prior in it, `prior` claims and right ones in simulated fleets, None without any;
+    `simulated_gpus` says that the record is one of simulated GPUs."""
 
     kind: str
     target: str
@@ -109,7 +109,7 @@ class KindFigures:
     stated: float | None
     observed: float | None
     muted: bool
-    simulated: bool
+    prior: tuple[int, int] | None
     simulated_gpus: bool = False
 
     @property
@@ -120,8 +120,9 @@ class KindFigures:
         state = ", muted" if self.muted else ""
         if self.week:
             return f"{what}: {self.week_right} of {self.week} right this week{state}"
-        if self.simulated:
-            return f"{what}: no record here yet, {self.precision:.0%} right in simulated fleets{state}"
+        if self.prior is not None:
+            claims, right = self.prior
+            return f"{what}: no record here yet, {right} of {claims} right in simulated fleets{state}"
         return f"{what}: no record yet{state}"
 
 
@@ -360,7 +361,9 @@ class Recalibration:
             stated=one.stated / one.with_chance if one.with_chance else None,
             observed=one.observed / one.with_chance if one.with_chance else None,
             muted=one.muted,
-            simulated=one.prior is not None and one.prior.claims > 0,
+            prior=None
+            if one.prior is None or not one.prior.claims
+            else (round(one.prior.claims), round(one.prior.right)),
             simulated_gpus=simulated,
         )
 

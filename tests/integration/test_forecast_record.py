@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +14,13 @@ from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.forecaster.live.worker import ForecastWorker
+from tocsin.forecaster.live.risk_inputs import SeenGpus
+from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
+from tocsin.forecaster.trend.protocol import GpuHistory
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.memory import MemoryStore
 from tocsin.store.port import Columns, StoreUnavailable
-from tocsin_testing.builders import T0, gpu
+from tocsin_testing.builders import T0, gpu, xid
 
 GPUS = [gpu(n) for n in range(12)]
 METRIC = "gpu_memory_used_ratio"
@@ -128,3 +132,61 @@ def test_gpus_of_a_host_are_read_together(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("tocsin.runtime.brain.forecasts.CHUNK", 16)
     forecasts(store).run(sorted(fleet, key=lambda one: one.uuid), T0)
     assert [len(hosts) for hosts in asked] == [2] * 4
+
+
+class Turns(ForecastWorker):
+    """A worker that says of each GPU what `says` has, and counts whom and how often it is asked."""
+
+    def __init__(self, says: dict[str, float]) -> None:
+        super().__init__(ForecastSettings(worker=False), only=[])
+        self.says, self.asked, self.risks, self.fails = says, list[set[str]](), 0, False
+
+    def submit(self, history: Sequence[GpuHistory], now_ms: int) -> Future[list[Prediction]]:
+        self.asked.append({one.gpu.uuid for one in history})
+        made = {one.subject.name: one for one in claims(now_ms)}
+        quiet = {"status": PredictionStatus.NO_CROSSING, "eta_ms": None}
+        return _done([replace(made[u], probability=self.says.get(u, 0.02), **quiet) for u in self.asked[-1]])
+
+    def submit_risk(self, seen: SeenGpus, now_ms: int) -> Future[list[Prediction]]:
+        self.risks += 1
+        if self.fails:
+            raise ForecastFailed("no")
+        return _done([replace(claims(now_ms)[0], target="hardware_fault", status=PredictionStatus.UNLIKELY, metric="")])
+
+
+def _done(made: list[Prediction]) -> Future[list[Prediction]]:
+    future: Future[list[Prediction]] = Future()
+    future.set_result(made)
+    return future
+
+
+def test_what_nothing_is_expected_of_has_one_turn_in_three() -> None:
+    worker = Turns({GPUS[0].uuid: 0.4})
+    running = FleetForecasts(MemoryStore(), worker, ForecastSettings(worker=False))
+    every = {one.uuid for one in GPUS}
+    for turn in range(7):
+        running.run(GPUS, T0 + turn * 5 * MINUTE)
+        assert {one.subject.name for one in running.current(T0 + turn * 5 * MINUTE)} == every, "none is outdated"
+    assert worker.asked[0] == every
+    assert all(GPUS[0].uuid in asked for asked in worker.asked), "something may come of it"
+    for uuid in every - {GPUS[0].uuid}:
+        assert sum(uuid in asked for asked in worker.asked[1:]) == 2
+
+
+def test_the_risk_has_one_turn_in_three_and_each_after_an_event_or_a_failure() -> None:
+    store, worker = MemoryStore(), Turns({})
+    running = FleetForecasts(store, worker, ForecastSettings(worker=False))
+
+    def turns(count: int, first: int) -> int:
+        before = worker.risks
+        for turn in range(first, first + count):
+            running.run_risk(SeenGpus((), ()), T0 + turn * 5 * MINUTE)
+            running.run(GPUS, T0 + turn * 5 * MINUTE)
+        return worker.risks - before
+
+    assert turns(6, 0) == 2
+    store.write(Batch(events=[xid(79, GPUS[0], T0 + 26 * MINUTE)]))
+    assert turns(1, 6) == 1
+    assert turns(2, 7) == 0
+    worker.fails = True
+    assert turns(3, 9) == 3

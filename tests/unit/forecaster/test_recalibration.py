@@ -110,7 +110,7 @@ def test_a_prior_speaks_until_there_is_a_record_and_a_weak_one_says_so() -> None
     assert one.muted
     assert one.probability is not None
     assert one.probability < 0.4
-    assert kinds.figures(T0)[0].line.endswith("no record here yet, 12% right in simulated fleets, muted")
+    assert kinds.figures(T0)[0].line.endswith("no record here yet, 2 of 40 right in simulated fleets, muted")
     fresh = Recalibration(0.5, {})
     assert fresh.restated([said(1)])[0].probability == 0.75
     assert fresh.figures(T0)[0].line.endswith("no record yet")

@@ -186,8 +186,10 @@ class FleetForecasts:
         has one turn in `QUIET_TURNS`, and each after an event; nothing in between."""
         if not self._risk_has_turn(now_ms):
             return []
-        self._risk_ms, self._risk_turn = now_ms, self._turn
-        return self._supervised("risk forecast failed", lambda: self._worker.submit_risk(seen, now_ms).result())
+        made = self._supervised("risk forecast failed", lambda: self._worker.submit_risk(seen, now_ms).result())
+        if made:
+            self._risk_ms, self._risk_turn = now_ms, self._turn
+        return made
 
     def _risk_has_turn(self, now_ms: int) -> bool:
         if self._risk_ms is None or self._turn >= self._risk_turn + QUIET_TURNS:
