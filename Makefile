@@ -94,10 +94,10 @@ wheel-test: setup  ## Laws and smoke tests against the built wheel, a package wi
 	TOCSIN_TEST_WHEEL=$(CURDIR)/build/site PYTHONPATH=$(CURDIR)/build/site \
 		$(BIN)/python -m pytest -n 3 --no-loadscope-reorder --reruns 1 -m "not gpu" --benchmark-disable tests/laws tests/smoke
 
-test:  ## Everything; what needs one processor runs beside what needs another
+test:  ## Everything, the rehearsal too; what needs one processor runs beside what needs another
 	@$(MAKE) --no-print-directory setup-servers
 	@$(MAKE) --no-print-directory setup
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target lint aws-test wheel-test
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target rehearsal lint aws-test wheel-test
 	@$(MAKE) --no-print-directory unit
 
 release: setup  ## Build the release of this commit into dist/tocsin-VERSION: sdist, wheel, chart, manifests, SBOM, notes, checksums
@@ -125,7 +125,7 @@ backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR;
 	@bash .ci/backtest.sh $(BIN)/tocsin
 
 rehearsal: setup  ## Rehearse the pager once over a quiet fleet: 64 GPUs, 2 days, one seed (some minutes); fails where a bar is missed
-	nice $(BIN)/tocsin rehearse fleet --gpus 64 --days 2 --seed 1 --fault-scale 0 --bars
+	$(BIN)/tocsin rehearse fleet --gpus 64 --days 2 --seed 1 --fault-scale 0 --bars
 
 rehearsals: setup  ## Rehearse the pager over five seeds of three lives (hours); goes on where it stopped, writes docs/rehearsals.md
 	nice $(BIN)/tocsin rehearse set $(REHEARSALS) --page docs/rehearsals.md

@@ -11,6 +11,7 @@ chance yet: the record of the kind makes it one.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ FLAT = 0.003
 """What filled up from its start has come to its level once it rose by less over so many steps (own choice)."""
 LEAST_FILLED = 0.75
 """Share of a window's steps that must have a value."""
+STEEPEST = 2.1
+"""Rise over a window of the steepest line through values that differ by one at most: 1.5 where all are there, 2.06
+where the first and the last of eight are missing."""
+BEYOND = 1.0
+"""How far above all its values such a line ends at most; 0.71 where a quarter of 160 is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +93,9 @@ class FillOutlook:
     seen: Floats
 
 
-def outlook(values: Floats, limit: float) -> FillOutlook:
-    """`values` float64[n, t] on an even grid, the newest last, NaN where missing: shares of a whole."""
+def outlook(values: Floats, limit: float, within: float = math.inf) -> FillOutlook:
+    """`values` float64[n, t] on an even grid, the newest last, NaN where missing: shares of a whole. What is further
+    than `within` steps away may be left out."""
     count = len(values)
     newest = _since_jump(values[:, -PAST:])
     steps, level, slope = np.full(count, np.inf), np.full(count, np.nan), np.zeros(count)
@@ -96,12 +103,16 @@ def outlook(values: Floats, limit: float) -> FillOutlook:
     for window in WINDOWS:
         if window > newest.shape[1]:
             break
-        found = _line(newest[:, -window:], window)
+        rows = np.flatnonzero(_may_arrive(newest[:, -window:], limit, within / window))
+        if not rows.size:
+            continue
+        found = _line(newest[rows, -window:], window)
         ahead = np.where(found.rises, (limit - found.level) / np.where(found.rises, found.slope, 1.0), np.inf)
         ahead = np.maximum(ahead, 0.0)
-        nearer = ahead < steps
-        steps, seen = np.where(nearer, ahead, steps), np.where(nearer, window / (window + ahead), seen)
-        level, slope = np.where(nearer, found.level, level), np.where(nearer, found.slope, slope)
+        nearer = ahead < steps[rows]
+        put = rows[nearer]
+        steps[put], seen[put] = ahead[nearer], (window / (window + ahead))[nearer]
+        level[put], slope[put] = found.level[nearer], found.slope[nearer]
     return FillOutlook(steps, level, slope, seen)
 
 
@@ -147,6 +158,17 @@ def _since_jump(values: Floats) -> Floats:
     broken[:, GAP - 1 :] |= gap
     after = np.cumsum(broken[:, ::-1], axis=1)[:, ::-1] > 0
     return np.where(after, np.nan, values)
+
+
+def _may_arrive(values: Floats, limit: float, windows: float) -> npt.NDArray[np.bool_]:
+    """Through which series a line may go that rises by `LEAST_RISE` and is at `limit` after `windows` times as many
+    steps as they have."""
+    highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
+    differ = highest - lowest
+    rises = STEEPEST * differ >= LEAST_RISE
+    if windows < math.inf:
+        rises &= highest + (BEYOND + STEEPEST * windows) * differ >= limit
+    return np.asarray(rises)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +442,7 @@ def _due(values: Floats, limit: FillLimit) -> _Due:
     if limit is LAYOUT:
         due[rows] = stepped_up(values[rows])
     elif rows.size:
-        told = outlook(values[rows], limit.limit)
+        told = outlook(values[rows], limit.limit, limit.ahead_steps)
         due[rows] = told.steps <= limit.ahead_steps
         steps[rows], slope[rows], gone[rows] = told.steps, told.slope, told.seen
     return _Due(due, steps, slope, gone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -140,12 +140,18 @@ class Turns(ForecastWorker):
     def __init__(self, says: dict[str, float]) -> None:
         super().__init__(ForecastSettings(worker=False), only=[])
         self.says, self.asked, self.risks, self.fails = says, list[set[str]](), 0, False
+        self.lacks: dict[str, Callable[[int], str]] = {}
 
     def submit(self, history: Sequence[GpuHistory], now_ms: int) -> Future[list[Prediction]]:
         self.asked.append({one.gpu.uuid for one in history})
         made = {one.subject.name: one for one in claims(now_ms)}
         quiet = {"status": PredictionStatus.NO_CROSSING, "eta_ms": None}
-        return _done([replace(made[u], probability=self.says.get(u, 0.02), **quiet) for u in self.asked[-1]])
+        said = [replace(made[u], probability=self.says.get(u, 0.02), **quiet) for u in self.asked[-1]]
+        return _done([self._lacking(one) if one.subject.name in self.lacks else one for one in said])
+
+    def _lacking(self, said: Prediction) -> Prediction:
+        reason = self.lacks[said.subject.name](len(self.asked))
+        return replace(said, status=PredictionStatus.NOT_ENOUGH_DATA, probability=None, reason=reason)
 
     def submit_risk(self, seen: SeenGpus, now_ms: int) -> Future[list[Prediction]]:
         self.risks += 1
@@ -160,11 +166,11 @@ def _done(made: list[Prediction]) -> Future[list[Prediction]]:
     return future
 
 
-def test_what_nothing_is_expected_of_has_one_turn_in_three() -> None:
+def test_what_nothing_is_expected_of_has_one_turn_in_six() -> None:
     worker = Turns({GPUS[0].uuid: 0.4})
     running = FleetForecasts(MemoryStore(), worker, ForecastSettings(worker=False))
     every = {one.uuid for one in GPUS}
-    for turn in range(7):
+    for turn in range(13):
         running.run(GPUS, T0 + turn * 5 * MINUTE)
         assert {one.subject.name for one in running.current(T0 + turn * 5 * MINUTE)} == every, "none is outdated"
     assert worker.asked[0] == every
@@ -173,7 +179,19 @@ def test_what_nothing_is_expected_of_has_one_turn_in_three() -> None:
         assert sum(uuid in asked for asked in worker.asked[1:]) == 2
 
 
-def test_the_risk_has_one_turn_in_three_and_each_after_an_event_or_a_failure() -> None:
+def test_what_lacks_the_same_as_before_has_one_turn_in_six_and_what_comes_nearer_has_each() -> None:
+    worker = Turns({GPUS[0].uuid: 0.4})
+    stuck, nearer = (one.uuid for one in GPUS[1:3])
+    worker.lacks = {stuck: lambda turn: "has not held", nearer: lambda turn: f"grew {turn} %"}
+    running = FleetForecasts(MemoryStore(), worker, ForecastSettings(worker=False))
+    for turn in range(14):
+        running.run(GPUS, T0 + turn * 5 * MINUTE)
+    assert all(nearer in asked for asked in worker.asked)
+    assert all(stuck in asked for asked in worker.asked[:2]), "a second look shows that nothing has come of more data"
+    assert sum(stuck in asked for asked in worker.asked[2:]) == 2
+
+
+def test_the_risk_has_one_turn_in_six_and_each_after_an_event_or_a_failure() -> None:
     store, worker = MemoryStore(), Turns({})
     running = FleetForecasts(store, worker, ForecastSettings(worker=False))
 
@@ -184,9 +202,9 @@ def test_the_risk_has_one_turn_in_three_and_each_after_an_event_or_a_failure() -
             running.run(GPUS, T0 + turn * 5 * MINUTE)
         return worker.risks - before
 
-    assert turns(6, 0) == 2
-    store.write(Batch(events=[xid(79, GPUS[0], T0 + 26 * MINUTE)]))
-    assert turns(1, 6) == 1
-    assert turns(2, 7) == 0
+    assert turns(12, 0) == 2
+    store.write(Batch(events=[xid(79, GPUS[0], T0 + 56 * MINUTE)]))
+    assert turns(1, 12) == 1
+    assert turns(5, 13) == 0
     worker.fails = True
-    assert turns(3, 9) == 3
+    assert turns(3, 18) == 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tocsin.forecaster.capacity.filling import HOLES, MEMORY, outlook, stepped_up
+from tocsin.forecaster.capacity import filling
+from tocsin.forecaster.capacity.filling import HOLES, LEAST_RISE, MEMORY, outlook, stepped_up
 from tocsin.forecaster.trend.lines import Floats as Values
 
 
@@ -76,6 +77,27 @@ def test_rows_do_not_touch_each_other() -> None:
     together = steps(rows)
     for place in range(3):
         assert steps(rows[place : place + 1])[0] == pytest.approx(together[place])
+
+
+def test_what_hardly_moves_is_left_out_and_nothing_that_rises_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    slopes = rng.uniform(0.2, 4.0, (4000, 1)) * LEAST_RISE / rng.choice([8.0, 20.0, 80.0, 160.0], (4000, 1))
+    rows = rng.uniform(0.3, 0.99, (4000, 1)) + slopes * np.arange(-159, 1)
+    rows += rng.uniform(0, 4e-4, (4000, 1)) * rng.standard_normal((4000, 160))
+    rows[rng.uniform(size=rows.shape) < rng.uniform(0, 0.24, (4000, 1))] = np.nan
+    screened, near = outlook(rows, 0.985), outlook(rows, 0.985, 20)
+    monkeypatch.setattr(filling, "STEEPEST", 1e9)
+    every = outlook(rows, 0.985)
+    np.testing.assert_allclose(screened.steps, every.steps)
+    np.testing.assert_allclose(screened.slope, every.slope, atol=1e-12)
+    np.testing.assert_allclose(_near(near.steps), _near(every.steps))
+    assert 0.2 < np.isfinite(every.steps).mean() < 0.9
+    assert np.isfinite(_near(every.steps)).sum() > 50
+    assert np.isfinite(near.steps).sum() < 0.5 * np.isfinite(every.steps).sum(), "what is far is not looked at"
+
+
+def _near(ahead: Values) -> Values:
+    return np.where(ahead <= 20, ahead, np.inf)
 
 
 def test_inputs_stay_as_they_were() -> None:

@@ -37,8 +37,9 @@ LOCKED = 1000
 RECORD_MS = 30 * DAY
 """How far back what was said is judged after a restart."""
 
-QUIET_TURNS = 3
-"""A GPU of which nothing is expected is forecast at one turn in so many, each host at its own (own choice)."""
+QUIET_TURNS = 6
+"""A GPU of which nothing is expected is forecast at one turn in so many, each host at its own (own choice: half an hour
+by default, of what takes hours to fill)."""
 QUIET = 0.1
 """Below this probability nothing is expected."""
 
@@ -228,9 +229,12 @@ class FleetForecasts:
         uuids = [gpu.uuid for gpu in gpus]
         series = by_gpu(self._store.columns(metrics, start, now_ms + 1, uuids), uuids)
         history = [GpuHistory(gpu, series[gpu.uuid]) for gpu in gpus]
-        made = self._keep(self._worker.submit(history, now_ms).result())
+        said = self._worker.submit(history, now_ms).result()
+        with self._lock:
+            before = {_key(one): self._newest.get(_key(one)) for one in said}
+        made = self._keep(said)
         self._quiet |= set(uuids)
-        self._quiet -= {one.subject.name for one in made if not _is_quiet(one)}
+        self._quiet -= {one.subject.name for one in made if not _is_quiet(one, before[_key(one)])}
         return made
 
     def _keep(self, made: list[Prediction]) -> list[Prediction]:
@@ -263,11 +267,12 @@ class FleetForecasts:
             return list(self._newest.values())
 
 
-def _is_quiet(said: Prediction) -> bool:
-    """Whether nothing is expected that anybody hears of, and with more data nothing would be: without a value there is
-    nothing to expect."""
+def _is_quiet(said: Prediction, before: Prediction | None) -> bool:
+    """Whether nothing is expected that anybody hears of, nor soon will be: without a value there is nothing to expect,
+    and what lacks what it lacked `before` has come no nearer to a forecast."""
     if said.status is PredictionStatus.NOT_ENOUGH_DATA:
-        return said.value is None
+        lacked = before is not None and before.status is PredictionStatus.NOT_ENOUGH_DATA
+        return said.value is None or (before is not None and lacked and before.reason == said.reason)
     return said.muted or (said.status is PredictionStatus.NO_CROSSING and (said.probability or 0.0) < QUIET)
 
 
