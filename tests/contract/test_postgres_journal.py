@@ -157,6 +157,20 @@ def test_an_answer_that_is_lost_leaves_one_entry(server: servers.Postgres, datab
     proxy.close()
 
 
+def test_a_reader_that_comes_late_to_the_end_of_its_transaction_has_read(database: CellDatabase) -> None:
+    with closing(database.line()) as other:
+        with database.steady() as ask:
+            ((process, answer),) = ask("SELECT pg_backend_pid(), 7")
+            assert other.ask("SELECT pg_terminate_backend(%s, 5000)", (process,)) == [(True,)]
+        assert answer == 7
+        with database.steady() as ask:
+            assert ask("SELECT pg_backend_pid()") != [(process,)]
+            ((process,),) = ask("SELECT pg_backend_pid()")
+            other.ask("SELECT pg_terminate_backend(%s, 5000)", (process,))
+            with pytest.raises(DatabaseAway):
+                ask("SELECT 1")
+
+
 def test_entries_stand_in_the_month_of_their_instant_and_packed_months_go(database: CellDatabase) -> None:
     clock = ManualClock(T0)
     journal = PostgresJournal.open(database, clock, leased(database))

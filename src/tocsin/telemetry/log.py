@@ -32,7 +32,11 @@ def configure_logging(level: Level = "info", fmt: Format = "console", stream: Te
             structlog.processors.JSONRenderer(sort_keys=True),
         ]
     else:
-        rendering = [structlog.dev.ConsoleRenderer(colors=target.isatty(), timestamp_key="at")]
+        # The default shows what the variables of each frame hold: tokens and passwords among them.
+        plain = structlog.dev.plain_traceback
+        rendering = [
+            structlog.dev.ConsoleRenderer(colors=target.isatty(), timestamp_key="at", exception_formatter=plain)
+        ]
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),

@@ -33,6 +33,9 @@ from tocsin_testing.fleet_feeder import WRITE
 
 AT_ONCE = 128
 """Pushes under way at most: a brain that is slower than the fleet makes the fleet late."""
+TRIES = 10
+"""How often a push is sent that is put off, as by agents, each time after as long as the brain says."""
+PUT_OFF = (408, 429, 503)
 _STAMP = b"@" * len(str(T0))
 _HOST, _GPU = b"sim-node-", b"GPU-"
 
@@ -64,10 +67,12 @@ class Target:
 
 @dataclass
 class Sending:
-    """A fleet that sends: how many pushes were acknowledged, and the CPU seconds that sending has cost."""
+    """A fleet that sends: how many pushes were acknowledged, how often one was put off, and the CPU seconds that it
+    cost to send them."""
 
     process: BaseProcess
     acknowledged: Synchronized[int]
+    put_off: Synchronized[int]
     cpu_seconds: Synchronized[float]
 
     def wait_for(self, pushes: int, seconds: float) -> None:
@@ -83,11 +88,12 @@ class Sending:
 def sending(recording: Recording, targets: Sequence[Target], key: str, interval: float) -> Iterator[Sending]:
     """Every node of every cell sends its next reading each `interval` seconds, spread evenly, with a token of `key`."""
     start = context()
-    stop, acknowledged, cpu = start.Event(), start.Value("q", 0), start.Value("d", 0.0)
-    process = start.Process(target=_feed, args=(recording, list(targets), key, interval, stop, acknowledged, cpu))
+    stop, acknowledged, put_off, cpu = start.Event(), start.Value("q", 0), start.Value("q", 0), start.Value("d", 0.0)
+    args = (recording, list(targets), key, interval, stop, acknowledged, put_off, cpu)
+    process = start.Process(target=_feed, args=args)
     process.start()
     try:
-        yield Sending(process, acknowledged, cpu)
+        yield Sending(process, acknowledged, put_off, cpu)
     finally:
         stop.set()
         process.join(30)
@@ -101,18 +107,21 @@ def _feed(
     interval: float,
     stop: Event,
     acknowledged: Synchronized[int],
+    put_off: Synchronized[int],
     cpu: Synchronized[float],
 ) -> None:
-    asyncio.run(_Sender(targets, key, acknowledged).run(recording, interval, stop, cpu))
+    asyncio.run(_Sender(targets, key, acknowledged, put_off).run(recording, interval, stop, cpu))
 
 
 class _Sender:
-    def __init__(self, targets: Sequence[Target], key: str, acknowledged: Synchronized[int]) -> None:
-        self._targets, self._key, self._acknowledged = targets, key, acknowledged
+    def __init__(
+        self, targets: Sequence[Target], key: str, acknowledged: Synchronized[int], put_off: Synchronized[int]
+    ) -> None:
+        self._targets, self._key, self._acknowledged, self._put_off = targets, key, acknowledged, put_off
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, recording: Recording, interval: float, stop: Event, cpu: Synchronized[float]) -> None:
-        """Until `stop`, the recording over and over; one push that is not taken ends it."""
+        """Until `stop`, the recording over and over; one push that is refused, or put off `TRIES` times, ends it."""
         due, step = time.monotonic(), interval / (len(recording[0]) * len(self._targets))
         async with asyncio.TaskGroup() as under_way:
             for instant in cycle(recording):
@@ -137,14 +146,27 @@ class _Sender:
             f"Connection: keep-alive\r\nUser-Agent: {USER_AGENT}\r\nContent-Type: text/plain; charset=utf-8\r\n"
             f"Authorization: Token {token}\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        host, _, port = target.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
         try:
-            writer.write(head.encode() + body)
-            answer = await reader.readuntil(b"\r\n\r\n")
-            status = int(answer.split(b" ", 2)[1])
+            for _ in range(TRIES):
+                status, seconds = await _send(target.address, head.encode() + body)
+                if status not in PUT_OFF:
+                    break
+                self._put_off.value += 1
+                await asyncio.sleep(seconds)
             assert 200 <= status < 300, f"{status} for {target.name}-{node:04d}"
             self._acknowledged.value += 1
         finally:
-            writer.close()
             self._places.release()
+
+
+async def _send(address: str, request: bytes) -> tuple[int, float]:
+    """The status of the answer, and the seconds after which to try again: one where it does not say."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(request)
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
+    finally:
+        writer.close()
+    told = [value for name, _, value in (line.partition(":") for line in lines) if name.lower() == "retry-after"]
+    return int(lines[0].split(" ", 2)[1]), float(told[0]) if told else 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import structlog
@@ -43,6 +44,23 @@ def test_console_log_has_no_colours_away_from_a_terminal() -> None:
     logger("agent").debug("hello", gpu="GPU-1")
     assert "hello" in out.getvalue()
     assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("fmt", ["json", "console"])
+def test_a_traceback_does_not_show_what_variables_hold(fmt: Literal["json", "console"]) -> None:
+    out = io.StringIO()
+    configure_logging("info", fmt, out)
+
+    def fails(secret: str) -> None:
+        if secret:
+            raise ValueError("bug")
+
+    try:
+        fails("a token " * 3)
+    except ValueError:
+        logger("brain").exception("unexpected")
+    assert "ValueError: bug" in out.getvalue()
+    assert "a token a token" not in out.getvalue()
 
 
 def test_loggers_made_before_the_set_up_follow_it() -> None:

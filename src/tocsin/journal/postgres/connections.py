@@ -102,7 +102,9 @@ class Line:
             # A connection in the middle of a transaction is of no use to the next one.
             self.close()
             raise
-        self.ask("COMMIT")
+        # All was read by now: that the database ended the transaction of one that came late to its end takes nothing.
+        with contextlib.suppress(DatabaseTrouble):
+            self.ask("COMMIT")
 
     def notified(self, channel: str, seconds: float) -> bool:
         """Wait for a notification, `seconds` at most; whether one came. Raises DatabaseTrouble."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from tocsin.domain.clock import Clock
+from tocsin.domain.errors import Unavailable
 
 log = structlog.get_logger()
 
@@ -76,7 +77,14 @@ class Periodic:
         self.calls += 1
         try:
             (work or self._work)()
+        except Unavailable as error:
+            # What is away says so in a sentence; where it was missed tells nothing.
+            self._failed()
+            log.error("periodic work failed", work=self.name, error=str(error))  # noqa: TRY400
         except Exception:
-            self.failures += 1
-            self._on_failure(self.name)
+            self._failed()
             log.exception("periodic work failed", work=self.name)
+
+    def _failed(self) -> None:
+        self.failures += 1
+        self._on_failure(self.name)
