@@ -51,13 +51,6 @@ def on(cluster: Any, shards: int = 2, **more: Any) -> ForecastSettings:
     return ForecastSettings(engine=ForecastEngine.RAY, ray_address=cluster.address, ray_shards=shards, **more)
 
 
-@pytest.fixture
-def worker(cluster: Any) -> Iterator[ForecastWorker]:
-    made = ForecastWorker(on(cluster), ["threshold"])
-    yield made
-    made.close()
-
-
 def actors() -> list[int]:
     """Process ids of the shards: Ray names a worker process after the actor in it."""
     found = []
@@ -72,35 +65,42 @@ def actors() -> list[int]:
     return found
 
 
-def test_two_nodes_answer_as_one_process_does(worker: ForecastWorker) -> None:
-    past = past_of(150)
-    expected = ForecastWorker(ForecastSettings(worker=False), ["threshold"]).submit(past, T0).result()
-    assert worker.shards == 2
-    assert worker.submit(past, T0).result(120) == expected
-    assert len(actors()) == 2
+@pytest.fixture(scope="class")
+def worker(cluster: Any) -> Iterator[ForecastWorker]:
+    made = ForecastWorker(on(cluster), ["threshold"])
+    yield made
+    made.close()
 
 
-def test_a_shard_that_is_killed_costs_no_answer(worker: ForecastWorker) -> None:
-    past = past_of(70)
-    before = worker.submit(past, T0).result(120)
-    os.kill(actors()[0], signal.SIGKILL)
-    assert worker.submit(past, T0).result(120) == before
-    assert worker.deaths == 0
+class TestWorkerProcess:
+    """One worker process with two actors, which take half a minute to start; the last test ends them."""
 
+    def test_two_nodes_answer_as_one_process_does(self, worker: ForecastWorker) -> None:
+        past = past_of(150)
+        expected = ForecastWorker(ForecastSettings(worker=False), ["threshold"]).submit(past, T0).result()
+        assert worker.shards == 2
+        assert worker.submit(past, T0).result(120) == expected
+        assert len(actors()) == 2
 
-def test_a_model_that_raises_is_one_named_error(worker: ForecastWorker) -> None:
-    (good,) = past_of(1)
-    with pytest.raises(ForecastFailed, match="AttributeError"):
-        worker.submit([GpuHistory(good.gpu, None)], T0).result(120)  # type: ignore[arg-type]
-    assert worker.submit([good], T0).result(120)
-    assert worker.deaths == 0
+    def test_a_shard_that_is_killed_costs_no_answer(self, worker: ForecastWorker) -> None:
+        past = past_of(70)
+        before = worker.submit(past, T0).result(120)
+        os.kill(actors()[0], signal.SIGKILL)
+        assert worker.submit(past, T0).result(120) == before
+        assert worker.deaths == 0
 
+    def test_a_model_that_raises_is_one_named_error(self, worker: ForecastWorker) -> None:
+        (good,) = past_of(1)
+        with pytest.raises(ForecastFailed, match="AttributeError"):
+            worker.submit([GpuHistory(good.gpu, None)], T0).result(120)  # type: ignore[arg-type]
+        assert worker.submit([good], T0).result(120)
+        assert worker.deaths == 0
 
-def test_no_actor_is_left_when_the_brain_closes(worker: ForecastWorker) -> None:
-    assert worker.submit(past_of(1), T0).result(120)
-    assert actors()
-    worker.close()
-    until(lambda: not actors(), "the actors to end with their worker process")
+    def test_no_actor_is_left_when_the_brain_closes(self, worker: ForecastWorker) -> None:
+        assert worker.submit(past_of(1), T0).result(120)
+        assert actors()
+        worker.close()
+        until(lambda: not actors(), "the actors to end with their worker process")
 
 
 # In this process, which is then the client of the cluster.

@@ -155,6 +155,8 @@ def copied(value: str, folder: Path) -> None:
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TOCSIN_"))} | {
     "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    # Most of what is installed never runs here.
+    "PIP_NO_COMPILE": "1",
 }
 
 
@@ -166,28 +168,38 @@ def ran(step: str, folder: Path, **more: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def installed(stages: dict[str, Stage], target: str, folder: Path) -> tuple[Path, set[str]]:
-    """The installation that the stages of a target come to, in plain folders in place of a container's, and the
-    packages in it."""
-    source, home = folder / "src", folder / "tocsin"
-    source.mkdir()
-    steps = (*stages["build"].steps, *stages[f"install-{target}"].steps)
-    arguments = dict(value.split("=", 1) for name, value in steps if name == "ARG")
-    for instruction, value in steps:
+@pytest.fixture(scope="module")
+def build(stages: dict[str, Stage], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sources, and beside them the wheels, that the stage `build` leaves to all others."""
+    folder = tmp_path_factory.mktemp("build") / "src"
+    folder.mkdir()
+    for instruction, value in stages["build"].steps:
         if instruction == "COPY":
-            copied(value, source)
+            copied(value, folder)
         elif instruction == "RUN":
-            step = value.replace("/opt/tocsin", str(home)).replace("/wheels", str(folder / "wheels"))
-            ran(step, source, **arguments)
+            ran(value.replace("/wheels", str(folder.with_name("wheels"))), folder)
+    return folder
+
+
+def installed(stages: dict[str, Stage], target: str, build: Path, home: Path) -> set[str]:
+    """What the stages of a target install into `home`, in place of a container's folder: the names of the packages."""
+    steps = stages[f"install-{target}"].steps
+    arguments = dict(value.split("=", 1) for name, value in steps if name == "ARG")
+    assert {name for name, _ in steps} <= {"ARG", "RUN"}
+    for instruction, value in steps:
+        if instruction == "RUN":
+            step = value.replace("/opt/tocsin", str(home)).replace("/wheels", str(build.with_name("wheels")))
+            ran(step, build, **arguments)
     (packages,) = home.glob("lib/python*/site-packages")
-    return home, {each.name for each in importlib.metadata.distributions(path=[str(packages)])}
+    return {each.name for each in importlib.metadata.distributions(path=[str(packages)])}
 
 
 def test_the_steps_of_the_agent_s_image_run_plainly_and_bring_nothing_heavy(
-    stages: dict[str, Stage], tmp_path: Path
+    stages: dict[str, Stage], build: Path, tmp_path: Path
 ) -> None:
     """Up to the command that it starts."""
-    home, found = installed(stages, "agent", tmp_path)
+    home = tmp_path / "tocsin"
+    found = installed(stages, "agent", build, home)
     assert "tocsin" in found
     assert not found & HEAVY
     clean = CLEAN | {"TOCSIN_CONFIG": str(FOLDER / "agent.toml"), "TOCSIN_AGENT__SPOOL": str(tmp_path / "spool.db")}
@@ -198,10 +210,11 @@ def test_the_steps_of_the_agent_s_image_run_plainly_and_bring_nothing_heavy(
 
 @pytest.mark.parametrize("target", ["brain", "dashboard"])
 def test_the_steps_of_an_image_that_serves_run_plainly_until_it_is_well(
-    stages: dict[str, Stage], target: str, tmp_path: Path
+    stages: dict[str, Stage], target: str, build: Path, tmp_path: Path
 ) -> None:
     """Its command runs on what its own stages installed, and the health check of the image finds it well."""
-    home, found = installed(stages, target, tmp_path)
+    home = tmp_path / "tocsin"
+    found = installed(stages, target, build, home)
     assert {"tocsin", "uvicorn" if target == "brain" else "streamlit"} <= found
     assert "torch" not in found
     port = free_port()
