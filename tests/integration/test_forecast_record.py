@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tocsin.config.settings import ForecastSettings
@@ -14,6 +16,7 @@ from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
@@ -141,6 +144,7 @@ class Turns(ForecastWorker):
         super().__init__(ForecastSettings(worker=False), only=[])
         self.says, self.asked, self.risks, self.fails = says, list[set[str]](), 0, False
         self.lacks: dict[str, Callable[[int], str]] = {}
+        self.pools: list[set[str]] = []
 
     def submit(self, history: Sequence[GpuHistory], now_ms: int) -> Future[list[Prediction]]:
         self.asked.append({one.gpu.uuid for one in history})
@@ -152,6 +156,12 @@ class Turns(ForecastWorker):
     def _lacking(self, said: Prediction) -> Prediction:
         reason = self.lacks[said.subject.name](len(self.asked))
         return replace(said, status=PredictionStatus.NOT_ENOUGH_DATA, probability=None, reason=reason)
+
+    def submit_pools(self, pools: Sequence[PoolPast], now_ms: int) -> Future[list[Prediction]]:
+        self.pools.append({one.pool for one in pools})
+        if self.fails:
+            raise ForecastFailed("no")
+        return _done([replace(claims(now_ms)[0], subject=Subject(SubjectKind.POOL, one.pool)) for one in pools])
 
     def submit_risk(self, seen: SeenGpus, now_ms: int) -> Future[list[Prediction]]:
         self.risks += 1
@@ -208,3 +218,26 @@ def test_the_risk_has_one_turn_in_six_and_each_after_an_event_or_a_failure() -> 
     assert turns(5, 13) == 0
     worker.fails = True
     assert turns(3, 18) == 3
+
+
+def test_pools_have_one_turn_in_six_and_the_next_where_one_is_new_or_it_failed() -> None:
+    worker = Turns({})
+    running = FleetForecasts(MemoryStore(), worker, ForecastSettings(worker=False))
+    at = iter(range(100))
+
+    def turns(count: int, *names: str) -> int:
+        before = len(worker.pools)
+        past = [PoolPast(name, np.empty(0, np.int64), np.empty(0), np.empty(0)) for name in names]
+        for turn in itertools.islice(at, count):
+            now_ms = T0 + turn * 5 * MINUTE
+            running.run(GPUS, now_ms)
+            running.run_pools(past, now_ms)
+            said = {one.subject.name for one in running.current(now_ms) if one.subject.kind is SubjectKind.POOL}
+            assert worker.fails or said == set(names), "none is outdated"
+        return len(worker.pools) - before
+
+    assert turns(13, "a", "b") == 3
+    assert turns(1, "a", "b", "c") == 1
+    assert turns(5, "a", "b", "c") == 0
+    worker.fails = True
+    assert turns(3, "a", "b", "c") == 3

@@ -118,8 +118,10 @@ def _said(everything: bool) -> Callable[[Seen], list[str]]:
 
 
 def _heard(predictions: Iterable[Prediction], now_ms: int) -> list[Prediction]:
-    """Those of crossings to come; what is made only to be judged is told to nobody."""
-    return [one for one in predictions if (one.eta_ms or 0) > now_ms and not one.muted]
+    """Those of crossings to come, one of each metric; what is made only to be judged is told to nobody."""
+    from tocsin.domain.prediction import soonest_each
+
+    return soonest_each(one for one in predictions if (one.eta_ms or 0) > now_ms and not one.muted)
 
 
 def _all_cells(

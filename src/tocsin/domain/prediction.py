@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.finding import Evidence, Subject
+from tocsin.domain.metrics import split_variant
 
 
 class PredictionStatus(StrEnum):
@@ -97,3 +99,12 @@ class Prediction:
     def is_ahead(self) -> bool:
         """Whether a crossing is still to come: a threshold that is already passed is a finding, not a prediction."""
         return self.status is PredictionStatus.CROSSING and (self.lead_ms or 0) > 0
+
+
+def soonest_each(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """The soonest of those that speak of one metric of one subject, or of one target where there is no metric: what
+    two models say of the same memory is one trouble to come. Soonest first."""
+    found: dict[tuple[str, str], Prediction] = {}
+    for one in sorted(predictions, key=lambda one: (one.eta_ms is None, one.eta_ms or 0, -(one.probability or 0.0))):
+        found.setdefault((one.subject.key, split_variant(one.metric)[0] or one.target), one)
+    return list(found.values())

@@ -16,6 +16,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
+from tocsin.queries.views import most_urgent
 
 _URGENT = (GpuState.LOST, GpuState.CRITICAL)
 
@@ -196,8 +197,3 @@ def _level(incident: Incident | None, expected: Prediction | None) -> AlertLevel
     if incident is not None:
         return incident.alert_level
     return expected.alert_level if expected is not None else AlertLevel.WARNING
-
-
-def most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:
-    """The soonest, of those without an instant the most probable."""
-    return min(predictions, key=lambda p: (p.eta_ms is None, p.eta_ms or 0, -(p.probability or 0.0)), default=None)

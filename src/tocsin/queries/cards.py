@@ -26,7 +26,7 @@ from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices
-from tocsin.queries.attention import Ranking, most_urgent
+from tocsin.queries.attention import Ranking
 from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
 from tocsin.queries.card_silences import marker, sayer
 from tocsin.queries.card_standing import BLOCKED, RUNS, standing
@@ -46,6 +46,7 @@ from tocsin.queries.card_words import (
     obstacle_of,
 )
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
+from tocsin.queries.views import most_urgent
 from tocsin.rules.conditions.risk import Risk
 from tocsin.rules.episodes import QUIET_MS
 from tocsin.rules.schema import RuleSet

@@ -38,7 +38,7 @@ from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.metrics import nearest, spec_of
 from tocsin.domain.order import Order, OrderReport
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import Prediction, PredictionStatus, soonest_each
 from tocsin.domain.reading import Reading
 from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
@@ -208,7 +208,7 @@ class BrainService:
             levels=dict(Counter(incident.alert_level for incident in brain.incidents)),
             muted=[one.line for one in brain.forecasts.kinds(now) if one.muted],
             incidents=len(brain.incidents),
-            predictions=sum(p.is_ahead and not p.muted for p in expected),
+            predictions=len(soonest_each(one for one in expected if one.is_ahead and not one.muted)),
             risk_model="" if gate is None else gate.sentence,
             decisions=len(statuses),
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),

@@ -22,7 +22,7 @@ from tocsin.domain.clock import DAY, SECOND, optional_iso, to_iso
 from tocsin.domain.diagnosis import Diagnosis
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.metrics import METRICS, split_variant
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, soonest_each
 from tocsin.domain.reading import Owner, Reading
 from tocsin.queries import views
 from tocsin.queries.fleet_map import snapshot_of
@@ -174,7 +174,7 @@ class TenantService:
             memory_used_ratio=views.mean([one.memory_used_ratio for one in gpus]),
             power_watts=sum(power) if power else None,
             findings=dict(Counter(one.severity for one in findings)),
-            predictions=sum(one.is_ahead and not one.muted for one in predictions),
+            predictions=len(soonest_each(one for one in predictions if one.is_ahead and not one.muted)),
         )
 
     def gpus(self) -> list[models.GpuSummary]:

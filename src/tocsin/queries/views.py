@@ -90,10 +90,9 @@ def worst(findings: Sequence[Finding]) -> Finding | None:
     return min(findings, key=lambda f: (-f.severity.rank, f.started_ms, f.id), default=None)
 
 
-def most_urgent(predictions: Sequence[Prediction]) -> Prediction | None:
-    """The crossing still to come that comes first."""
-    crossing = [p for p in predictions if p.is_ahead and not p.muted]
-    return min(crossing, key=lambda p: (p.eta_ms or 0, p.target), default=None)
+def most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:
+    """The soonest, of those without an instant the most probable."""
+    return min(predictions, key=lambda p: (p.eta_ms is None, p.eta_ms or 0, -(p.probability or 0.0)), default=None)
 
 
 def gpu_summary(
@@ -101,7 +100,7 @@ def gpu_summary(
 ) -> GpuSummary:
     """One GPU in a line."""
     gpu, values = reading.gpu, reading.values
-    bad, next_ = worst(findings), most_urgent(predictions)
+    bad, next_ = worst(findings), most_urgent(one for one in predictions if one.is_ahead and not one.muted)
     return GpuSummary(
         uuid=gpu.uuid,
         host=gpu.host,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tocsin.actions.notifications.channel import Delivery, Message
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut
@@ -184,13 +185,13 @@ class SignalRecorder:
 
     gpus: tuple[str, ...]
     at_ms: list[int] = field(default_factory=list)
-    used: list[list[float]] = field(default_factory=list)
-    counted: list[list[float]] = field(default_factory=list)
+    used: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    counted: list[npt.NDArray[np.float64]] = field(default_factory=list)
 
     def take(self, readings: Sequence[Reading], at_ms: int) -> None:
         self.at_ms.append(at_ms)
-        self.used.append([reading.values.get(USED, np.nan) for reading in readings])
-        self.counted.append([sum(reading.values.get(name, 0.0) for name in COUNTED) for reading in readings])
+        self.used.append(np.array([reading.values.get(USED, np.nan) for reading in readings]))
+        self.counted.append(np.array([sum(reading.values.get(name, 0.0) for name in COUNTED) for reading in readings]))
 
     def memory(self) -> SignalTable:
         return SignalTable(np.array(self.at_ms), self.gpus, np.array(self.used), USED_RISE)

@@ -58,8 +58,9 @@ class FleetForecasts:
         self._newest: dict[Key, Prediction] = {}
         self._stored_ms: dict[Key, int] = {}
         self._last_ms: int | None = None
-        self._turn = self._risk_turn = 0
+        self._turn = self._risk_turn = self._pools_turn = 0
         self._risk_ms: int | None = None
+        self._pools: frozenset[str] = frozenset()
         self._quiet: set[str] = set()
         self._unread = False
         self._waiting: list[Prediction] = []
@@ -179,8 +180,16 @@ class FleetForecasts:
         return gpu.uuid not in self._quiet or (self._turn + crc32(gpu.host.encode())) % QUIET_TURNS == 0
 
     def run_pools(self, pools: Sequence[PoolPast], now_ms: int) -> list[Prediction]:
-        """Forecast the capacity of `pools` as of `now_ms`; blocks as `run` does."""
-        return self._supervised("capacity forecast failed", lambda: self._worker.submit_pools(pools, now_ms).result())
+        """Forecast the capacity of `pools` as of `now_ms`; blocks as `run` does. It looks days ahead by hours: it has
+        one turn in `QUIET_TURNS`, and the next one where a pool is new; nothing in between."""
+        names = frozenset(one.pool for one in pools)
+        if names <= self._pools and self._turn < self._pools_turn + QUIET_TURNS:
+            return []
+        ask = self._worker.submit_pools
+        made = self._supervised("capacity forecast failed", lambda: ask(pools, now_ms).result())
+        if made:
+            self._pools, self._pools_turn = names, self._turn
+        return made
 
     def run_risk(self, seen: SeenGpus, now_ms: int) -> list[Prediction]:
         """The risk of a hardware fault for what is `seen` as of `now_ms`; blocks as `run` does. It looks days ahead: it
