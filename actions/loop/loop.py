@@ -340,10 +340,12 @@ class ActionLoop:
         with self._decision_log.lock:
             return dict(self._decision_log.ledger.rules.acting)
 
-    def statuses(self) -> list[DecisionStatus]:
-        """Every decision that is listed, the waiting ones first, then by the latest change."""
+    def statuses(self, *, final: bool = True) -> list[DecisionStatus]:
+        """Every decision that is listed, the waiting ones first, then by the latest change; without `final` those that
+        are over are left out, which are most."""
         with self._decision_log.lock:
-            records = sorted(self._decision_log.records(), key=lambda r: (r.final, -r.updated_ms))
+            kept = (one for one in self._decision_log.records() if final or not one.final)
+            records = sorted(kept, key=lambda r: (r.final, -r.updated_ms))
             return [record.status() for record in records]
 
     def _statuses_of(self, ids: Collection[str]) -> list[DecisionStatus]:

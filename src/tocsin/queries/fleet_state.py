@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.ledger_entry import FINAL, DecisionStatus
+from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.ranks import JobOnGpu, named_job, work_on
 from tocsin.actions.planning.build import Knowledge, fleet_state_from
 from tocsin.actions.planning.facts import NodeState
@@ -163,17 +163,13 @@ def live_state(brain: LiveBrain, now_ms: int, readings: Sequence[Reading] | None
 def planned_state(brain: LiveBrain, now_ms: int) -> FleetState:
     """`live_state` for planners: nothing is moved to a host that is to be drained or rebooted, whoever has yet to say
     yes to that."""
-    state, leaving = live_state(brain, now_ms), _leaving(brain.statuses())
+    state, leaving = live_state(brain, now_ms), _leaving(brain.statuses(final=False))
     return state.with_nodes(replace(state.nodes[host], leaving=True) for host in leaving & state.nodes.keys())
 
 
 def _leaving(statuses: Iterable[DecisionStatus]) -> set[str]:
-    """The hosts that decisions take out of service, as long as these wait or run."""
-    subjects = [
-        one.decision.subject
-        for one in statuses
-        if one.state not in FINAL and ACTIONS[one.decision.action].scope is Scope.HOST
-    ]
+    """The hosts that decisions take out of service which wait or run."""
+    subjects = [one.decision.subject for one in statuses if ACTIONS[one.decision.action].scope is Scope.HOST]
     return {one.name if one.kind is SubjectKind.HOST else one.host for one in subjects}
 
 

@@ -180,8 +180,8 @@ class LiveBrain(Protocol):
     def card_life(self) -> CardLife:
         """What the journal has of causes that ended."""
 
-    def statuses(self) -> list[DecisionStatus]:
-        """Every decision on record, as it stands."""
+    def statuses(self, *, final: bool = True) -> list[DecisionStatus]:
+        """Every decision on record, as it stands; without `final` those that are not over."""
 
     def pools(self) -> Sequence[PoolState]:
         """The pools as they are known now."""

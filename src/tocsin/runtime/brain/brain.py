@@ -573,9 +573,9 @@ class Brain:
         """What the journal has of causes that ended."""
         return self.recorder.cards
 
-    def statuses(self) -> list[DecisionStatus]:
-        """Every decision on record, as it stands."""
-        return self.actions.statuses()
+    def statuses(self, *, final: bool = True) -> list[DecisionStatus]:
+        """Every decision on record, as it stands; without `final` those that are not over."""
+        return self.actions.statuses(final=final)
 
     def close(self) -> None:
         """Record the end and let go of files; safe to call once evaluation has stopped."""
