@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from typing import TypeVar
 
 import streamlit as st
 
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied, NotFound
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
-from tocsin.client.models_cells import AnswerState, CellAnswer, WholeFleet, WholeSummary
+from tocsin.client.models_capacity import CapacityOut, ForecastOut
+from tocsin.client.models_cells import (
+    AnswerState,
+    CellAnswer,
+    WholeCapacity,
+    WholeFleet,
+    WholeForecast,
+    WholeSummary,
+)
 from tocsin.client.whole import missing, whole_summary
+from tocsin.client.whole_forecast import whole_capacity, whole_forecast
 from tocsin.client.whole_views import UNSEEN
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import CHOSEN_CELL, chosen_cell, connect
@@ -22,9 +32,11 @@ from tocsin.dashboard.text import Text
 from tocsin.domain.clock import SystemClock
 from tocsin.domain.errors import TocsinError, Unavailable
 
+T = TypeVar("T")
+
 MOST_DRAWN = 20_000
 """GPUs up to which the map shows several cells at once; a browser holds no more (own choice)."""
-WHOLE_PAGES = frozenset({"overview", "gpu", "decisions"})
+WHOLE_PAGES = frozenset({"overview", "gpu", "decisions", "forecast"})
 """Pages that show all cells; every other one is of one cell."""
 _LISTED = "cells.listed"
 _LISTED_SECONDS = 10.0
@@ -84,9 +96,29 @@ def summary_of(client: PageClient) -> tuple[FleetSummary, WholeSummary | None]:
     if not spans():
         return client.summary(), None
     found = client.cells_summary()
-    if not found.answers:
+    return whole_summary(_answered(found, found.answers)), found
+
+
+def forecast_of(client: Client, most: int) -> tuple[ForecastOut, WholeForecast | None]:
+    """What lies ahead, the most urgent `most` of each list, as `summary_of` has the fleet."""
+    if not spans():
+        return client.forecast(most), None
+    found = client.cells_forecast(most)
+    return whole_forecast(_answered(found, found.answers), most), found
+
+
+def capacity_of(client: Client) -> tuple[CapacityOut, WholeCapacity | None]:
+    """The pools a week ahead, as `summary_of` has the fleet."""
+    if not spans():
+        return client.capacity(), None
+    found = client.cells_capacity()
+    return whole_capacity(_answered(found, found.answers)), found
+
+
+def _answered(found: WholeFleet, answers: Mapping[str, T]) -> Mapping[str, T]:
+    if not answers:
         raise Unavailable("; ".join(f"cell {one.cell}: {one.detail}" for one in found.cells))
-    return whole_summary(found.answers), found
+    return answers
 
 
 def lacking(found: WholeFleet | None, text: Text) -> str:

@@ -20,7 +20,7 @@ from tocsin.client.models_capacity import (
     RiskCalendar,
     RiskOut,
 )
-from tocsin.dashboard import link, style
+from tocsin.dashboard import cells, link, style
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.charts import plain, show, time_axis
@@ -29,6 +29,7 @@ from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, mix
 from tocsin.dashboard.text import Text, chance, clock, eta_text, gpu_at, number, percent
 from tocsin.domain.clock import from_iso, optional_iso
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.prediction import PredictionStatus
 
 # Charts of an hourly figure: its past, what is expected, and the interval around that.
@@ -150,8 +151,10 @@ def capacity() -> None:
     text, palette = current_text(), current_palette()
     with api(text) as client:
         try:
-            found = client.capacity()
-        except Busy as error:
+            found, told = cells.capacity_of(client)
+        except Unavailable as error:
+            if not isinstance(error, Busy) and not cells.spans():
+                raise
             st.html(style.title(text("ahead.capacity")) + style.note(f"{text('ahead.working')} ({error})"))
             return
     names = [one.pool for one in found.pools]
@@ -169,7 +172,7 @@ def capacity() -> None:
     hint = text("ahead.capacity.hint", c=percent(found.fragmented.coverage))
     if found.pools_total > len(found.pools):
         hint += " " + text("ahead.pools.more", n=found.pools_total - len(found.pools))
-    st.html(style.note(hint))
+    st.html(style.note(hint) + cells.lacking(told, text))
 
 
 ROWS = 8
@@ -346,8 +349,8 @@ def _lists(found: ForecastOut, text: Text) -> None:
 def _ahead() -> None:
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        found = client.forecast(max(ROWS, FILLING_ROWS))
-    st.html(style_sheet() + _figures(found, text))
+        found, told = cells.forecast_of(client, max(ROWS, FILLING_ROWS))
+    st.html(style_sheet() + cells.lacking(told, text) + _figures(found, text))
     left, right = st.columns([7, 4], gap="medium")
     with left:
         _calendar(found.risk, text, palette)

@@ -90,7 +90,13 @@ def test_the_pages_show_all_cells_and_act_at_the_one_that_has_the_card(browser: 
         expect(page.locator("body")).to_contain_text("GPU-00000009")
         expect(page.get_by_role("radio", name="west")).to_be_checked()
         expect(page.locator("body")).to_contain_text("Its history from before it moved is in cell east")
+    with opened(browser, f"{fleet.url}/forecast?lang=en") as page:
+        expect(page.locator(".tc-bar").first).to_contain_text("All 2 cells")
+        # One of each cell, which have no past yet.
+        expect(page.locator("body")).to_contain_text("2 smaller pools are not forecast", timeout=60_000)
     fleet.west.stop()
+    with opened(browser, f"{fleet.url}/forecast?lang=en") as page:
+        expect(page.locator("body")).to_contain_text("Not the whole fleet: west did not answer", timeout=60_000)
     with opened(browser, f"{fleet.url}/?lang=en") as page:
         expect(page.locator(".tc-bar").first).to_contain_text("Not the whole fleet: west did not answer")
         expect(page.locator("table.tc").first).to_contain_text("stale")

@@ -16,6 +16,7 @@ from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.queries.pager_score import FAULTS, QUIET, SOFTWARE, passes
 from tocsin.queries.service import BrainService
+from tocsin.runtime.brain.forecasts import QUIET_TURNS
 from tocsin.runtime.fleet_rehearsal import START_MS, FleetRehearsal, RehearsalPlan, rehearse_fleet
 from tocsin.runtime.rehearsal_set import file_of, kept, page, plan_of, plans_of, run_set
 
@@ -95,10 +96,11 @@ def test_forecasts_keep_step_with_the_fleet(rehearsal: FleetRehearsal) -> None:
     for _ in range(45):
         rehearsal.step()
     rehearsal.running.stop()
-    every_ms = 300_000
+    # Of these few hosts nothing may be expected: then one of them has each turn at most.
+    most_ms = QUIET_TURNS * 5 * MINUTE
     turns = {one.at_ms for one in rehearsal.brain.forecasts.current(rehearsal.clock.now_ms()) if one.metric}
     assert turns
-    assert rehearsal.clock.now_ms() - max(turns) < every_ms + MINUTE
+    assert rehearsal.clock.now_ms() - max(turns) < most_ms + MINUTE
 
 
 def test_a_part_of_the_service_that_fails_ends_the_rehearsal(

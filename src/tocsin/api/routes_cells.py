@@ -13,6 +13,7 @@ from tocsin.api.service import Asked, Gathered
 from tocsin.client import models_cells as cells
 from tocsin.client.control import ControlRequest, ControlState
 from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard, Timeline, TimelineQuery
+from tocsin.client.models_capacity import CapacityOut, ForecastOut
 from tocsin.client.models_cards import Cards, CardState
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_report import MorningReport
@@ -146,6 +147,29 @@ def cells_changes(
     asked = Asked("/v1/changes", credential, {"hours": str(hours), "limit": str(limit)}, cell or ())
     found = service.cells.gather(asked, Changes, lambda: service.changes(hours, limit))
     return cells.WholeChanges(**_whole(found))
+
+
+@cells_router.get("/forecast")
+def cells_forecast(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Most of each list of each cell.")] = 20,
+    cell: Chosen = None,
+) -> cells.WholeForecast:
+    """What lies ahead in each cell: risks, memory that runs full, fragmentation that grows."""
+    asked = Asked("/v1/forecast", credential, {"limit": str(limit)}, cell or ())
+    found = service.cells.gather(asked, ForecastOut, lambda: service.forecast(limit))
+    return cells.WholeForecast(**_whole(found))
+
+
+@cells_router.get("/forecast/capacity")
+def cells_capacity(
+    service: ServiceDep, _who: Viewer, credential: Credential, cell: Chosen = None
+) -> cells.WholeCapacity:
+    """The pools of each cell a week ahead; a cell that is still working it out has not answered."""
+    asked = Asked("/v1/forecast/capacity", credential, cells=cell or ())
+    return cells.WholeCapacity(**_whole(service.cells.gather(asked, CapacityOut, service.capacity)))
 
 
 @cells_router.get("/scoreboard")

@@ -87,6 +87,8 @@ ROUTES: dict[str, Tenancy] = {
     "/v1/cells/changes": _REFUSED,
     "/v1/cells/decisions": _REFUSED,
     "/v1/cells/fleet": _REFUSED,
+    "/v1/cells/forecast": _REFUSED,
+    "/v1/cells/forecast/capacity": _REFUSED,
     "/v1/cells/gpus": _REFUSED,
     "/v1/cells/incidents": _REFUSED,
     "/v1/cells/predictions": _REFUSED,

@@ -19,10 +19,12 @@ from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, Fra
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_cells import (
     CellOut,
+    WholeCapacity,
     WholeCards,
     WholeChanges,
     WholeControl,
     WholeDecisions,
+    WholeForecast,
     WholeGpus,
     WholeIncidents,
     WholePredictions,
@@ -211,6 +213,14 @@ class Client:
         """At most `limit` decisions of each cell, in the order of `decisions`."""
         chosen: Params = {"state": state.value} if state else {}
         return self._get(WholeDecisions, "/v1/cells/decisions", {**chosen, "limit": limit, "cell": list(cells)})
+
+    def cells_forecast(self, limit: int = 20, cells: Sequence[str] = ()) -> WholeForecast:
+        """What lies ahead in each cell, the most urgent `limit` of each list."""
+        return self._get(WholeForecast, "/v1/cells/forecast", {"limit": limit, "cell": list(cells)})
+
+    def cells_capacity(self, cells: Sequence[str] = ()) -> WholeCapacity:
+        """The pools of each cell a week ahead; a cell that is still working it out has not answered."""
+        return self._get(WholeCapacity, "/v1/cells/forecast/capacity", {"cell": list(cells)})
 
     def cells_scoreboard(self, cells: Sequence[str] = ()) -> WholeScoreboard:
         return self._get(WholeScoreboard, "/v1/cells/scoreboard", {"cell": list(cells)})

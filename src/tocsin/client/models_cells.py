@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tocsin.client.control import ControlState
 from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard, Timeline
+from tocsin.client.models_capacity import CapacityOut, ForecastOut
 from tocsin.client.models_cards import Cards
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_report import MorningReport
@@ -99,6 +100,18 @@ class WholeChanges(WholeFleet):
     """`GET /v1/changes` of each cell."""
 
     answers: dict[str, Changes]
+
+
+class WholeForecast(WholeFleet):
+    """`GET /v1/forecast` of each cell."""
+
+    answers: dict[str, ForecastOut]
+
+
+class WholeCapacity(WholeFleet):
+    """`GET /v1/forecast/capacity` of each cell; one that is still working it out has not answered."""
+
+    answers: dict[str, CapacityOut]
 
 
 class WholeScoreboard(WholeFleet):

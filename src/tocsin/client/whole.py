@@ -70,12 +70,12 @@ def whole_summary(answers: Mapping[str, FleetSummary]) -> FleetSummary:
     told = {
         "paused": bool(paused),
         "paused_by": ", ".join(sorted({one.paused_by for one in paused.values()})),
-        "paused_reason": _reasons({name: one.paused_reason for name, one in paused.items()}),
-        "journal_witness": _reasons({name: one.journal_witness for name, one in answers.items()}),
+        "paused_reason": by_reason({name: one.paused_reason for name, one in paused.items()}),
+        "journal_witness": by_reason({name: one.journal_witness for name, one in answers.items()}),
         "breaker": breaker,
         "breaker_reason_zh": next((one.breaker_reason_zh for one in tripped.values()), ""),
         "muted": [f"{name}: {line}" for name in sorted(answers) for line in answers[name].muted],
-        "risk_model": _reasons({name: one.risk_model for name, one in answers.items()}),
+        "risk_model": by_reason({name: one.risk_model for name, one in answers.items()}),
     }
     return every[0].model_copy(update=told | _figures(every))
 
@@ -111,8 +111,8 @@ _ADDED = (
 )
 
 
-def _reasons(by_cell: Mapping[str, str]) -> str:
-    """What is said of single cells, the same of several once; nothing where nothing is."""
+def by_reason(by_cell: Mapping[str, str]) -> str:
+    """What is said of single cells, by name, the same of several once; nothing where nothing is."""
     cells: dict[str, list[str]] = {}
     for name in sorted(by_cell):
         cells.setdefault(by_cell[name], []).append(name)

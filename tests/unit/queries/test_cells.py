@@ -107,6 +107,8 @@ def test_any_brain_answers_for_all(fleet: Fleet, client: Client) -> None:
     assert sorted(client.cells_cards(5).answers) == ["a", "b"]
     assert client.cells_decisions(3).answers["b"] == client.decisions(3)
     assert client.cells_report(12).answers["b"] == client.morning_report(12)
+    assert client.cells_forecast(3).answers["b"] == client.forecast(3)
+    assert client.cells_capacity().answers["b"] == client.capacity()
     assert [(one.name, one.own, one.active) for one in client.cells()] == [("a", True, True), ("b", False, True)]
 
 
