@@ -18,7 +18,6 @@ from tocsin.client.models_cells import (
     CellAnswer,
     WholeCapacity,
     WholeFleet,
-    WholeForecast,
     WholeSummary,
 )
 from tocsin.client.whole import missing, whole_summary
@@ -99,12 +98,12 @@ def summary_of(client: PageClient) -> tuple[FleetSummary, WholeSummary | None]:
     return whole_summary(_answered(found, found.answers)), found
 
 
-def forecast_of(client: Client, most: int) -> tuple[ForecastOut, WholeForecast | None]:
-    """What lies ahead, the most urgent `most` of each list, as `summary_of` has the fleet."""
+def forecast_of(client: Client, most: int) -> ForecastOut:
+    """What lies ahead in the cells that are shown, the most urgent `most` of each list. Raises as `summary_of` does."""
     if not spans():
-        return client.forecast(most), None
+        return client.forecast(most)
     found = client.cells_forecast(most)
-    return whole_forecast(_answered(found, found.answers), most), found
+    return whole_forecast(_answered(found, found.answers), most)
 
 
 def capacity_of(client: Client) -> tuple[CapacityOut, WholeCapacity | None]:
@@ -123,10 +122,14 @@ def _answered(found: WholeFleet, answers: Mapping[str, T]) -> Mapping[str, T]:
 
 def lacking(found: WholeFleet | None, text: Text) -> str:
     """A chip that names the cells of which nothing, or only something old, is shown; empty where there is none."""
+    said = partly(found, text)
+    return style.chip(f"◌ {said}", "tc-alarm") if said else ""
+
+
+def partly(found: WholeFleet | None, text: Text) -> str:
+    """The same in words alone."""
     gone = missing(found) if found is not None else []
-    if not gone:
-        return ""
-    return style.chip("◌ " + text("cells.partial", cells=", ".join(one.cell for one in gone)), "tc-alarm")
+    return text("cells.partial", cells=", ".join(one.cell for one in gone)) if gone else ""
 
 
 def which(page: str, text: Text) -> str:

@@ -172,7 +172,8 @@ def capacity() -> None:
     hint = text("ahead.capacity.hint", c=percent(found.fragmented.coverage))
     if found.pools_total > len(found.pools):
         hint += " " + text("ahead.pools.more", n=found.pools_total - len(found.pools))
-    st.html(style.note(hint) + cells.lacking(told, text))
+    # A cell that answers all else may still work its pools out.
+    st.html("".join(style.note(line) for line in (hint, cells.partly(told, text)) if line))
 
 
 ROWS = 8
@@ -349,8 +350,8 @@ def _lists(found: ForecastOut, text: Text) -> None:
 def _ahead() -> None:
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        found, told = cells.forecast_of(client, max(ROWS, FILLING_ROWS))
-    st.html(style_sheet() + cells.lacking(told, text) + _figures(found, text))
+        found = cells.forecast_of(client, max(ROWS, FILLING_ROWS))
+    st.html(style_sheet() + _figures(found, text))
     left, right = st.columns([7, 4], gap="medium")
     with left:
         _calendar(found.risk, text, palette)
