@@ -249,6 +249,9 @@ def _nodes(
     return nodes
 
 
+_OF_FAILURE = (PredictionStatus.LIKELY, PredictionStatus.UNLIKELY)
+
+
 def host_risk(
     predictions: Iterable[Prediction], host_of: Mapping[str, str], now_ms: int, horizon_ms: int
 ) -> dict[str, float]:
@@ -259,9 +262,10 @@ def host_risk(
     """
     worst: dict[tuple[str, str], float] = {}
     for one in predictions:
+        if one.status not in _OF_FAILURE or one.at_ms + one.horizon_ms < now_ms:
+            continue
         host = one.subject.name if one.subject.kind is SubjectKind.HOST else host_of.get(one.subject.name, "")
-        failure = one.status in {PredictionStatus.LIKELY, PredictionStatus.UNLIKELY}
-        if not host or not failure or one.at_ms + one.horizon_ms < now_ms:
+        if not host:
             continue
         chance = max((p for ahead, p in one.curve if ahead <= horizon_ms), default=one.probability)
         if chance is not None:

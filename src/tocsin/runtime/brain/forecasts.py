@@ -280,8 +280,9 @@ def _is_quiet(said: Prediction, before: Prediction | None) -> bool:
     """Whether nothing is expected that anybody hears of, nor soon will be: without a value there is nothing to expect,
     and what lacks what it lacked `before` has come no nearer to a forecast."""
     if said.status is PredictionStatus.NOT_ENOUGH_DATA:
-        lacked = before is not None and before.status is PredictionStatus.NOT_ENOUGH_DATA
-        return said.value is None or (before is not None and lacked and before.reason == said.reason)
+        return said.value is None or (
+            before is not None and (before.status, before.reason) == (said.status, said.reason)
+        )
     return said.muted or (said.status is PredictionStatus.NO_CROSSING and (said.probability or 0.0) < QUIET)
 
 
