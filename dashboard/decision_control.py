@@ -84,6 +84,10 @@ def _approve(item: TimelineItem, hand: Hand) -> None:
     _settle(item, hand, "decision.approved", lambda client: client.approve(item.id))
 
 
+def _approve_alike(item: TimelineItem, hand: Hand) -> None:
+    _settle(item, hand, "decision.approved.alike", lambda client: client.approve_alike(item.id))
+
+
 def _reject(item: TimelineItem, hand: Hand) -> None:
     why = _reason(f"reason-{item.id}")
     _settle(item, hand, "decision.rejected", lambda client: client.reject(item.id, why))
@@ -107,6 +111,9 @@ def decide_buttons(item: TimelineItem, hand: Hand) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         if item.approvable:
             _button("approve", text("decision.approve"), closed, _approve, item, hand, primary=True)
+            if item.alike:
+                label = text("decision.approve.alike", n=item.alike + 1)
+                _button("approve-alike", label, closed, _approve_alike, item, hand)
             _button("reject", text("decision.reject"), closed, _reject, item, hand)
         elif item.inverse is not None:
             label = text("decision.undo", action=text.name("action", item.inverse.value))

@@ -7,7 +7,8 @@ needs a scope in each pool that a decision reaches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query
@@ -24,7 +25,7 @@ from tocsin.api.dependencies import (
     operation_id,
     require_json,
 )
-from tocsin.api.errors import documented, refuse_unknown_parameters
+from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.principal import Principal
 from tocsin.api.service import Asked, Service
 from tocsin.client.control import (
@@ -61,8 +62,11 @@ from tocsin.domain.decision import (
     parameters_of,
     ranks_in,
 )
+from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import ActionKind, Subject, SubjectKind
 from tocsin.domain.parameters import encode
+
+T = TypeVar("T")
 
 NODE_WIDE = frozenset(
     {
@@ -271,6 +275,18 @@ def approve_by(service: Service, who: Principal, decision_id: str) -> DecisionOu
     return service.approve(decision_id, who.name)
 
 
+def approve_alike_by(service: Service, who: Principal, decision_id: str) -> list[DecisionOut]:
+    """The same for a decision and all that wait as it does, that one first. Of the others those are left out that the
+    scope of `who` does not reach, and those that wait no more."""
+    _require_to_settle(service, who, decision_id)
+    others = service.alike(decision_id)
+    said = [approve_by(service, who, decision_id)]
+    for one in others:
+        with suppress(ApiError, Conflict, NotFound):
+            said.append(approve_by(service, who, one.id))
+    return said
+
+
 def reject_by(service: Service, who: Principal, decision_id: str, request: OverruleRequest) -> DecisionOut:
     """Say no in the same way."""
     _require_to_settle(service, who, decision_id)
@@ -293,7 +309,19 @@ def approve(
     try:
         return approve_by(service, who, decision_id)
     except NotFound as error:
-        return _elsewhere(service, credential, decision_id, "approve", {}, error)
+        return _elsewhere(service, credential, decision_id, "approve", {}, error, DecisionOut)
+
+
+@control_router.post("/decisions/{decision_id}/approve-alike", tags=["decisions"], responses=documented(404))
+def approve_alike(
+    service: ServiceDep, who: Operator, credential: Credential, decision_id: DecisionId, _request: ControlRequest
+) -> list[Wired[DecisionOut]]:
+    """Say yes to a held decision and to all for the same action about the same cause that wait for a yes too: those
+    that were approved, that one first."""
+    try:
+        return approve_alike_by(service, who, decision_id)
+    except NotFound as error:
+        return _elsewhere(service, credential, decision_id, "approve-alike", {}, error, list[DecisionOut])
 
 
 @control_router.post("/decisions/{decision_id}/reject", tags=["decisions"], responses=documented(404))
@@ -305,15 +333,21 @@ def reject(
         return reject_by(service, who, decision_id, request)
     except NotFound as error:
         body = request.model_dump(mode="json", exclude_unset=True)
-        return _elsewhere(service, credential, decision_id, "reject", body, error)
+        return _elsewhere(service, credential, decision_id, "reject", body, error, DecisionOut)
 
 
 def _elsewhere(
-    service: Service, credential: str, decision_id: str, verb: str, body: Mapping[str, JsonValue], unknown: NotFound
-) -> DecisionOut:
+    service: Service,
+    credential: str,
+    decision_id: str,
+    verb: str,
+    body: Mapping[str, JsonValue],
+    unknown: NotFound,
+    kind: type[T],
+) -> T:
     """What the cell answers that has the decision, to the person's own credential; `unknown` where none has it."""
     path = f"/v1/decisions/{quote(decision_id, safe='')}"
-    found = service.cells.pass_on(Asked(f"{path}/{verb}", credential, body=body), path, DecisionOut)
+    found = service.cells.pass_on(Asked(f"{path}/{verb}", credential, body=body), path, kind)
     if found is None:
         raise unknown
     return found

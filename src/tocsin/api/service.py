@@ -216,6 +216,9 @@ class Service(Protocol):
     def approve(self, decision_id: str, actor: str) -> models.DecisionOut:
         """Record a person's yes; guards are asked again before it runs. Raises Conflict where it is not held."""
 
+    def alike(self, decision_id: str) -> list[models.DecisionOut]:
+        """The others for the same action about the same cause that wait for a yes as this one does."""
+
     def reject(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> models.DecisionOut:
         """Record a person's no; `right` where the statement was right all the same."""
 

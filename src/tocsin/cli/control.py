@@ -73,14 +73,19 @@ def resume(context: CliContext, cells: tuple[str, ...], api_url: str | None, tok
 
 @click.command()
 @click.argument("decision_id", shell_complete=values.waiting)
+@click.option("--alike", is_flag=True, help="Also all others for the same action about the same cause that wait.")
 @api_options
 @json_option
 @pass_context
-def approve(context: CliContext, decision_id: str, api_url: str | None, token: str | None, as_json: bool) -> None:
+def approve(
+    context: CliContext, decision_id: str, alike: bool, api_url: str | None, token: str | None, as_json: bool
+) -> None:
     """Approve the proposed decision DECISION_ID; the guards are asked again before it runs."""
     with connect(context, api_url, token) as client:
-        decision = client.approve(decision_id)
-    done(as_json, f"{decision_id} approved", client.base_url, decision=to_json(decision))
+        found = client.approve_alike(decision_id) if alike else [client.approve(decision_id)]
+    names = ", ".join(one.id for one in found)
+    more = {"alike": to_json(found[1:])} if alike else {}
+    done(as_json, f"{names} approved", client.base_url, decision=to_json(found[0]), **more)
 
 
 @click.command()

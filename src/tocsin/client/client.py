@@ -334,6 +334,11 @@ class Client:
     def approve(self, decision_id: str) -> models.DecisionOut:
         return self._post(models.DecisionOut, f"/v1/decisions/{quote(decision_id, safe='')}/approve", {})
 
+    def approve_alike(self, decision_id: str) -> list[models.DecisionOut]:
+        """Say yes to it and to all others for the same action about the same cause: those that were approved."""
+        path = f"/v1/decisions/{quote(decision_id, safe='')}/approve-alike"
+        return self._post(list[models.DecisionOut], path, {})
+
     def reject(self, decision_id: str, reason: str = "", *, right: bool = False) -> models.DecisionOut:
         """Say no; with `right` its statement was right all the same, and does not count against its rule."""
         path = f"/v1/decisions/{quote(decision_id, safe='')}/reject"

@@ -603,6 +603,8 @@ class TimelineItem(DecisionOut):
     """Id of the decision that undoes it and waits or runs."""
     alternatives: tuple[Alternative, ...] = ()
     """Expected losses that were weighed, the least first; empty where the rule alone named the action."""
+    alike: Count = 0
+    """Other decisions for the same action about the same cause that wait for a yes too."""
 
 
 class TimelineMark(Wire):

@@ -522,6 +522,10 @@ class BrainService:
         self._brain.actions.operator.approve(decision_id, actor)
         return self.decision(decision_id)
 
+    def alike(self, decision_id: str) -> list[models.DecisionOut]:
+        found = timeline.alike(self._brain.statuses(final=False), self._status(decision_id))
+        return [views.decision_out(one) for one in found]
+
     def reject(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> models.DecisionOut:
         self._status(decision_id)
         self._brain.actions.operator.reject(decision_id, actor, reason, right=right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tocsin.actions.loop.operator import problem_of
 from tocsin.actions.model.catalogue import ACTIONS
@@ -22,7 +23,7 @@ from tocsin.client.models import (
 )
 from tocsin.client.wire import extended
 from tocsin.domain.clock import to_iso
-from tocsin.domain.decision import DecisionState, asked_by, undone_by
+from tocsin.domain.decision import Decision, DecisionState, asked_by, undone_by
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
@@ -66,11 +67,11 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
     found = [status for status in statuses if _fits(status, query)]
     found.sort(key=lambda status: (-status.decision.at_ms, status.decision.id))
     actions = [status for status in statuses if status.decision.action is not ActionKind.NOTIFY]
-    undone = _undone(statuses)
+    others = _Others.among(statuses)
     return Timeline(
         total=len(found),
         offset=offset,
-        items=[_item(status, controls, undone) for status in found[offset : offset + limit]],
+        items=[_item(status, controls, others) for status in found[offset : offset + limit]],
         marks=[
             TimelineMark(
                 id=one.decision.id,
@@ -94,7 +95,7 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
 def story(brain: LiveBrain, status: DecisionStatus) -> DecisionStory:
     """One decision with its entries of the journal."""
     return DecisionStory(
-        decision=_item(status, brain.actions.controls(), _undone(brain.statuses())),
+        decision=_item(status, brain.actions.controls(), _Others.among(brain.statuses())),
         entries=list(brain.journal.numbered(status.steps)),
         settle_s=brain.settings.actions.settle_seconds,
         runbooks_url=brain.settings.notify.runbooks_url,
@@ -105,7 +106,7 @@ def undone(brain: LiveBrain, identity: str, by: str) -> UndoOut:
     """The answer to an undoing of decision `identity` by decision `by`."""
     statuses = brain.statuses()
     status = next(one for one in statuses if one.decision.id == by)
-    return UndoOut(undone=identity, by=_item(status, brain.actions.controls(), _undone(statuses)))
+    return UndoOut(undone=identity, by=_item(status, brain.actions.controls(), _Others.among(statuses)))
 
 
 def _fits(status: DecisionStatus, query: TimelineQuery) -> bool:
@@ -116,16 +117,47 @@ def _fits(status: DecisionStatus, query: TimelineQuery) -> bool:
     return query.found_in((decision.sentence, decision.rule, subject.name, subject.host, decision.id))
 
 
-def _undone(statuses: Sequence[DecisionStatus]) -> dict[str, str]:
-    """Ids of decisions that undo one, by the key of that one, as long as they wait or run."""
-    return {
-        undoes: status.decision.id
-        for status in statuses
-        if status.state in _OPEN and (undoes := undone_by(status.decision.parameters))
-    }
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """What other decisions have to do with one: ids of those that undo it, by its key, as long as they wait or run; and
+    how many wait for a person about one incident and action."""
+
+    undone: Mapping[str, str]
+    alike: Mapping[tuple[str, ActionKind], int]
+
+    @classmethod
+    def among(cls, statuses: Sequence[DecisionStatus]) -> _Others:
+        undone = {
+            undoes: status.decision.id
+            for status in statuses
+            if status.state in _OPEN and (undoes := undone_by(status.decision.parameters))
+        }
+        return cls(undone, Counter(_kind(one.decision) for one in statuses if one.waits_for_person))
+
+    def like(self, status: DecisionStatus) -> int:
+        """How many others wait as `status` does."""
+        return self.alike.get(_kind(status.decision), 1) - 1 if _is_shared(status) else 0
 
 
-def _item(status: DecisionStatus, controls: Controls, undone_by: Mapping[str, str]) -> TimelineItem:
+def _kind(decision: Decision) -> tuple[str, ActionKind]:
+    return decision.incident, decision.action
+
+
+def _is_shared(status: DecisionStatus) -> bool:
+    """Whether others may wait for the same yes."""
+    return bool(status.decision.incident) and status.waits_for_person
+
+
+def alike(statuses: Iterable[DecisionStatus], status: DecisionStatus) -> list[DecisionStatus]:
+    """The others for the same action about the same cause that wait for a person as `status` does."""
+    if not _is_shared(status):
+        return []
+    mine = status.decision
+    waiting_ones = (one for one in statuses if one.waits_for_person and one.decision.id != mine.id)
+    return [one for one in waiting_ones if _kind(one.decision) == _kind(mine)]
+
+
+def _item(status: DecisionStatus, controls: Controls, others: _Others) -> TimelineItem:
     decision = status.decision
     rejected = controls.rejections.get(decision.id)
     reason, reason_zh = (status.reason, status.reason_zh) if status.outcome is None else ("", "")
@@ -140,7 +172,8 @@ def _item(status: DecisionStatus, controls: Controls, undone_by: Mapping[str, st
         asked_by=asked_by(decision.parameters),
         inverse=ACTIONS[decision.action].inverse,
         undo_problem=problem_of(status, controls),
-        undone_by=undone_by.get(decision.key, ""),
+        undone_by=others.undone.get(decision.key, ""),
+        alike=others.like(status),
         alternatives=tuple(
             Alternative(action=action, gpu_hours=loss, chosen=action is decision.action) for action, loss in losses
         ),

@@ -329,6 +329,14 @@ class FakeService(FakeDecisions):
         update: dict[str, object] = {"state": DecisionState.APPROVED, "approved_by": actor}
         return self._settle(decision_id, actor, update, "approval")
 
+    def alike(self, decision_id: str) -> list[DecisionOut]:
+        one = self.decision(decision_id)
+        return [
+            other
+            for other in self.decisions(1_000, None)
+            if other.approvable and (other.incident, other.action) == (one.incident, one.action) and other.id != one.id
+        ]
+
     def reject(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> DecisionOut:
         update: dict[str, object] = {"state": DecisionState.REJECTED, "rejected_by": actor, "overall": Ruling.DENY}
         return self._settle(decision_id, actor, update, "rejection")
