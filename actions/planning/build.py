@@ -233,8 +233,7 @@ def _nodes(
 ) -> dict[str, FleetNode]:
     risk = host_risk(predictions, {uuid: one.gpu.host for uuid, one in kept.items()}, now_ms, known.risk_horizon_ms)
     nodes: dict[str, FleetNode] = {}
-    for one in kept.values():
-        gpu = one.gpu
+    for gpu in {one.gpu.host: one.gpu for one in kept.values()}.values():
         manager, room = known.nodes.get(gpu.host), known.rooms.get(gpu.host)
         nodes[gpu.host] = FleetNode(
             gpu.host,

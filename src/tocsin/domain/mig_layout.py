@@ -30,6 +30,7 @@ class PossibleLayouts:
     count: int
 
 
+@lru_cache(maxsize=256)
 def template_of(model: str) -> MigTemplate:
     """The slices of a GPU by its model's name; what is not an A30 is taken to have seven."""
     return FOUR_SLICE if _A30.search(model) else SEVEN_SLICE
@@ -76,8 +77,14 @@ def layouts(
 
 def by_label(values: Mapping[str, float], metric: str) -> dict[str, float]:
     """The variants of `metric` among the `values` of a reading, by the value of their label."""
+    return {label: values[key] for label, key in _labels(tuple(values), metric)}
+
+
+@lru_cache(maxsize=4096)
+def _labels(keys: tuple[str, ...], metric: str) -> tuple[tuple[str, str], ...]:
+    """Labels and keys of the variants of `metric` among `keys`; readings of a GPU have the same ones mostly."""
     begin = f"{metric}{{"
-    return {split_variant(key)[2]: value for key, value in values.items() if key.startswith(begin)}
+    return tuple((split_variant(key)[2], key) for key in keys if key.startswith(begin))
 
 
 def deduced(
