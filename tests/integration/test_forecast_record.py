@@ -241,3 +241,18 @@ def test_pools_have_one_turn_in_six_and_the_next_where_one_is_new_or_it_failed()
     assert turns(5, "a", "b", "c") == 0
     worker.fails = True
     assert turns(3, "a", "b", "c") == 3
+
+
+def test_a_crossing_that_is_not_said_again_is_gone_after_two_turns_and_what_is_said_rarely_stays() -> None:
+    running = FleetForecasts(MemoryStore(), Turns({}), ForecastSettings(worker=False))
+    crossing, other = claims(T0)[:2]
+    quiet = replace(other, status=PredictionStatus.NO_CROSSING, eta_ms=None)
+    pool = replace(crossing, subject=Subject(SubjectKind.POOL, "a"))
+    running.put([crossing, quiet, pool], crossing.model)
+
+    def told(minutes: int) -> set[str]:
+        return {one.id for one in running.current(T0 + minutes * MINUTE)}
+
+    assert told(11) == {crossing.id, quiet.id, pool.id}
+    assert told(12) == told(36) == {quiet.id, pool.id}
+    assert told(37) == set()

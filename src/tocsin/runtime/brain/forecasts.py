@@ -12,6 +12,7 @@ from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
+from tocsin.domain.finding import SubjectKind
 from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
@@ -144,8 +145,8 @@ class FleetForecasts:
                 found |= {id(one): within(series[one.subject.name], one.at_ms + 1, _end(one) + 1) for one in part}
         return found
 
-    def _oldest(self, now_ms: int) -> int:
-        return now_ms - int((QUIET_TURNS + 1) * self._settings.every_seconds * SECOND) - MINUTE
+    def _oldest(self, now_ms: int, turns: int = QUIET_TURNS) -> int:
+        return now_ms - int((turns + 1) * self._settings.every_seconds * SECOND) - MINUTE
 
     def due(self, now_ms: int) -> bool:
         """Whether the interval since the last forecast has passed; a clock that stepped back also makes it due."""
@@ -268,11 +269,13 @@ class FleetForecasts:
         return is_news(said, self._newest.get(_key(said)), self._stored_ms.get(_key(said), 0))
 
     def current(self, now_ms: int) -> list[Prediction]:
-        """The newest prediction of each subject and target, less those that have not been made again for so
-        long that even a GPU of which nothing is expected had its turn."""
-        oldest = self._oldest(now_ms)
+        """The newest prediction of each subject and target, less those that have not been made again though they had
+        their turn."""
+        oldest, soon = self._oldest(now_ms), self._oldest(now_ms, 1)
         with self._lock:
-            self._newest = {key: p for key, p in self._newest.items() if p.at_ms >= oldest}
+            self._newest = {
+                key: p for key, p in self._newest.items() if p.at_ms >= (soon if _is_renewed(p) else oldest)
+            }
             return list(self._newest.values())
 
 
@@ -284,6 +287,11 @@ def _is_quiet(said: Prediction, before: Prediction | None) -> bool:
             before is not None and (before.status, before.reason) == (said.status, said.reason)
         )
     return said.muted or (said.status is PredictionStatus.NO_CROSSING and (said.probability or 0.0) < QUIET)
+
+
+def _is_renewed(said: Prediction) -> bool:
+    """Whether it is made again at each turn, as long as it holds."""
+    return said.status is PredictionStatus.CROSSING and said.subject.kind is SubjectKind.GPU and not said.muted
 
 
 def _came(said: Prediction, series: Series | None, onsets: Sequence[Onset]) -> bool | None:
