@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tocsin.client.models_capacity import CapacityOut, CourseOut, FillingOut, ForecastOut, RiskCalendar
-from tocsin.client.whole import by_reason, flat
+from tocsin.client.whole import by_reason
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def _soonest(lists: Iterable[Sequence[FillingOut]], most: int) -> list[FillingOu
 
 def _risk(by_cell: Mapping[str, RiskCalendar], most: int) -> RiskCalendar:
     """Of the records, which cannot be added up, that of the cell which watched longest."""
-    every = flat({name: [one] for name, one in by_cell.items()})
+    every = [by_cell[name] for name in sorted(by_cell)]
     spoken = [one for one in every if one.model]
     expected = Counter[float]()
     for one in every:

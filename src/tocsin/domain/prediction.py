@@ -101,10 +101,19 @@ class Prediction:
         return self.status is PredictionStatus.CROSSING and (self.lead_ms or 0) > 0
 
 
+def _urgency(one: Prediction) -> tuple[bool, int, float]:
+    return one.eta_ms is None, one.eta_ms or 0, -(one.probability or 0.0)
+
+
+def most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:
+    """The soonest, of those without an instant the most probable."""
+    return min(predictions, key=_urgency, default=None)
+
+
 def soonest_each(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """The soonest of those that speak of one metric of one subject, or of one target where there is no metric: what
-    two models say of the same memory is one trouble to come. Soonest first."""
+    """The most urgent of those that speak of one metric of one subject, or of one target where there is no metric: what
+    two models say of the same memory is one trouble to come. The most urgent first."""
     found: dict[tuple[str, str], Prediction] = {}
-    for one in sorted(predictions, key=lambda one: (one.eta_ms is None, one.eta_ms or 0, -(one.probability or 0.0))):
+    for one in sorted(predictions, key=_urgency):
         found.setdefault((one.subject.key, split_variant(one.metric)[0] or one.target), one)
     return list(found.values())

@@ -12,11 +12,10 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import optional_iso, to_iso
 from tocsin.domain.finding import ActionKind, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, most_urgent
 from tocsin.domain.reading import Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
-from tocsin.queries.views import most_urgent
 
 _URGENT = (GpuState.LOST, GpuState.CRITICAL)
 

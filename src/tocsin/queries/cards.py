@@ -23,7 +23,7 @@ from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Inc
 from tocsin.domain.grouping import grouped
 from tocsin.domain.phrase import in_chinese
 from tocsin.domain.place import Place, PlaceKind
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, most_urgent
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import Ranking
@@ -46,7 +46,6 @@ from tocsin.queries.card_words import (
     obstacle_of,
 )
 from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
-from tocsin.queries.views import most_urgent
 from tocsin.rules.conditions.risk import Risk
 from tocsin.rules.episodes import QUIET_MS
 from tocsin.rules.schema import RuleSet

@@ -16,14 +16,14 @@ from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.prediction import Prediction, soonest_each
+from tocsin.domain.prediction import Prediction, most_urgent, soonest_each
 from tocsin.forecaster.live.risk import TARGET as FAULT
 from tocsin.queries.card_life import CauseRecord, read_record
 from tocsin.queries.card_words import Names, Words, action_words, clock, expected_cause, headline
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.report_words import listed, say, sentence
 from tocsin.queries.statement_score import StatedCase, cases_of, is_claim
-from tocsin.queries.views import most_urgent, waiting
+from tocsin.queries.views import waiting
 from tocsin.rules.symptoms import Symptom
 
 KINDS = frozenset(

@@ -26,7 +26,7 @@ from tocsin.client.models import (
 from tocsin.client.wire import extended
 from tocsin.domain.clock import DAY, SECOND, optional_iso, to_iso
 from tocsin.domain.finding import Finding, Incident, Severity
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, most_urgent
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.live.recalibration import KindFigures
 from tocsin.store.port import Columns, Series, Store
@@ -88,11 +88,6 @@ def gpu_state(reading: Reading, findings: Sequence[Finding], now_ms: int, fresh_
 def worst(findings: Sequence[Finding]) -> Finding | None:
     """The most severe finding, the oldest of these."""
     return min(findings, key=lambda f: (-f.severity.rank, f.started_ms, f.id), default=None)
-
-
-def most_urgent(predictions: Iterable[Prediction]) -> Prediction | None:
-    """The soonest, of those without an instant the most probable."""
-    return min(predictions, key=lambda p: (p.eta_ms is None, p.eta_ms or 0, -(p.probability or 0.0)), default=None)
 
 
 def gpu_summary(
