@@ -523,8 +523,7 @@ class BrainService:
         return self.decision(decision_id)
 
     def alike(self, decision_id: str) -> list[models.DecisionOut]:
-        found = timeline.alike(self._brain.statuses(final=False), self._status(decision_id))
-        return [views.decision_out(one) for one in found]
+        return [views.decision_out(one) for one in timeline.alike(self._brain, self._status(decision_id))]
 
     def reject(self, decision_id: str, actor: str, reason: str, *, right: bool = False) -> models.DecisionOut:
         self._status(decision_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.actions.loop.operator import problem_of
@@ -23,7 +23,7 @@ from tocsin.client.models import (
 )
 from tocsin.client.wire import extended
 from tocsin.domain.clock import to_iso
-from tocsin.domain.decision import Decision, DecisionState, asked_by, undone_by
+from tocsin.domain.decision import DecisionState, asked_by, undone_by
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
@@ -31,6 +31,7 @@ from tocsin.journal.page import Wanted
 from tocsin.journal.port import JournalPast
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import decision_out, waiting
+from tocsin.rules.symptoms import is_standing
 
 
 def journal_page(journal: JournalPast, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
@@ -67,7 +68,7 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
     found = [status for status in statuses if _fits(status, query)]
     found.sort(key=lambda status: (-status.decision.at_ms, status.decision.id))
     actions = [status for status in statuses if status.decision.action is not ActionKind.NOTIFY]
-    others = _Others.among(statuses)
+    others = _Others.among(brain, statuses)
     return Timeline(
         total=len(found),
         offset=offset,
@@ -95,7 +96,7 @@ def timeline(brain: LiveBrain, query: TimelineQuery, offset: int, limit: int) ->
 def story(brain: LiveBrain, status: DecisionStatus) -> DecisionStory:
     """One decision with its entries of the journal."""
     return DecisionStory(
-        decision=_item(status, brain.actions.controls(), _Others.among(brain.statuses())),
+        decision=_item(status, brain.actions.controls(), _Others.among(brain, brain.statuses())),
         entries=list(brain.journal.numbered(status.steps)),
         settle_s=brain.settings.actions.settle_seconds,
         runbooks_url=brain.settings.notify.runbooks_url,
@@ -106,7 +107,7 @@ def undone(brain: LiveBrain, identity: str, by: str) -> UndoOut:
     """The answer to an undoing of decision `identity` by decision `by`."""
     statuses = brain.statuses()
     status = next(one for one in statuses if one.decision.id == by)
-    return UndoOut(undone=identity, by=_item(status, brain.actions.controls(), _Others.among(statuses)))
+    return UndoOut(undone=identity, by=_item(status, brain.actions.controls(), _Others.among(brain, statuses)))
 
 
 def _fits(status: DecisionStatus, query: TimelineQuery) -> bool:
@@ -120,41 +121,50 @@ def _fits(status: DecisionStatus, query: TimelineQuery) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Others:
     """What other decisions have to do with one: ids of those that undo it, by its key, as long as they wait or run; and
-    how many wait for a person about one incident and action."""
+    how many wait for the same yes."""
 
     undone: Mapping[str, str]
-    alike: Mapping[tuple[str, ActionKind], int]
+    alike: Mapping[_Yes, int]
 
     @classmethod
-    def among(cls, statuses: Sequence[DecisionStatus]) -> _Others:
+    def among(cls, brain: LiveBrain, statuses: Sequence[DecisionStatus]) -> _Others:
         undone = {
             undoes: status.decision.id
             for status in statuses
             if status.state in _OPEN and (undoes := undone_by(status.decision.parameters))
         }
-        return cls(undone, Counter(_kind(one.decision) for one in statuses if one.waits_for_person))
+        shared = _shared(brain)
+        return cls(undone, Counter(yes for one in statuses if (yes := _yes_to(one, shared))))
 
     def like(self, status: DecisionStatus) -> int:
         """How many others wait as `status` does."""
-        return self.alike.get(_kind(status.decision), 1) - 1 if _is_shared(status) else 0
+        return max(0, self.alike.get((status.decision.incident, status.decision.action), 0) - 1)
 
 
-def _kind(decision: Decision) -> tuple[str, ActionKind]:
-    return decision.incident, decision.action
+_Yes = tuple[str, ActionKind]
+"""What one yes may be to: an action about the cause of an incident."""
 
 
-def _is_shared(status: DecisionStatus) -> bool:
-    """Whether others may wait for the same yes."""
-    return bool(status.decision.incident) and status.waits_for_person
+def _shared(brain: LiveBrain) -> frozenset[str]:
+    """Ids of the incidents whose members have one cause: what merely stands on many GPUs, as full memory does, has
+    none."""
+    return frozenset(one.id for one in brain.incidents if not is_standing(one.root))
 
 
-def alike(statuses: Iterable[DecisionStatus], status: DecisionStatus) -> list[DecisionStatus]:
+def _yes_to(status: DecisionStatus, shared: Collection[str]) -> _Yes | None:
+    """What a yes to it is to; None where it waits for none, or for one of its own."""
+    decision = status.decision
+    waits = status.waits_for_person and decision.incident in shared
+    return (decision.incident, decision.action) if waits else None
+
+
+def alike(brain: LiveBrain, status: DecisionStatus) -> list[DecisionStatus]:
     """The others for the same action about the same cause that wait for a person as `status` does."""
-    if not _is_shared(status):
+    shared = _shared(brain)
+    if (yes := _yes_to(status, shared)) is None:
         return []
-    mine = status.decision
-    waiting_ones = (one for one in statuses if one.waits_for_person and one.decision.id != mine.id)
-    return [one for one in waiting_ones if _kind(one.decision) == _kind(mine)]
+    mine = status.decision.id
+    return [one for one in brain.statuses(final=False) if one.decision.id != mine and _yes_to(one, shared) == yes]
 
 
 def _item(status: DecisionStatus, controls: Controls, others: _Others) -> TimelineItem:
@@ -173,7 +183,7 @@ def _item(status: DecisionStatus, controls: Controls, others: _Others) -> Timeli
         inverse=ACTIONS[decision.action].inverse,
         undo_problem=problem_of(status, controls),
         undone_by=others.undone.get(decision.key, ""),
-        alike=others.like(status),
+        alike=others.like(status) if status.waits_for_person else 0,
         alternatives=tuple(
             Alternative(action=action, gpu_hours=loss, chosen=action is decision.action) for action, loss in losses
         ),

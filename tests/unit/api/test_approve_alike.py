@@ -71,6 +71,14 @@ def test_all_hot_gpus_of_a_host_are_throttled_by_one_yes(demo: Demo) -> None:
             client.approve_alike(items[0].id)
 
 
+def test_what_merely_stands_on_many_gpus_has_no_cause_to_share(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = demo.service.timeline(QUERY, 0, 10).items
+    assert len(demo.service.alike(items[0].id)) == HOT - 1
+    monkeypatch.setattr("tocsin.queries.timeline.is_standing", lambda finding: True)
+    assert demo.service.alike(items[0].id) == []
+    assert {one.alike for one in demo.service.timeline(QUERY, 0, 10).items} == {0}
+
+
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeService, DecisionOut, DecisionOut]:
     """A service, a decision that waits, and another that waits as it does."""
