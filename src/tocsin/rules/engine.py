@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tocsin.domain.clock import DAY, to_minute
+from tocsin.domain.clock import DAY, MINUTE, to_minute
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Evidence, Finding, Subject, SubjectKind, evidence_of
 from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
@@ -32,12 +32,15 @@ from tocsin.topology.labels import RAIL_LABEL
 # The state of one rule over all its subjects: pending, open, clearing.
 
 _NO_GAP = np.iinfo(np.int64).max
+REST_MS = 15 * MINUTE
+"""What goes on for so long after it ceased to hold says so (own choice)."""
 
 
 class RuleState:
     """`open` marks the rows with an open finding, `started` since when it has held, `held` when it held last.
 
-    After `step`, `opened` and `closed` are the rows that changed. Time is that of a row's newest reading, or the
+    After `step`, `opened` and `closed` are the rows that changed, `rested` those that have just ceased to hold and
+    close no sooner than `REST_MS` from then. Time is that of a row's newest reading, or the
     present instant where a condition is judged by that.
     """
 
@@ -64,6 +67,7 @@ class RuleState:
         self._last_now = 0
         self.opened: list[int] = []
         self.closed: list[int] = []
+        self.rested: list[int] = []
         self._masks: list[Bools] = []
         self._counted: Bools | None = None
 
@@ -72,7 +76,7 @@ class RuleState:
         return [int(row) for row in np.flatnonzero(self.open.v)] if self._busy else []
 
     def step(self) -> None:
-        self.opened, self.closed = [], []
+        self.opened, self.closed, self.rested = [], [], []
         self._counted = None
         for probe in self._probes:
             probe.update()
@@ -194,7 +198,10 @@ class RuleState:
             return
         over = false & self.open.v
         self._clear_since.v[true] = 0
-        self._clear_since.v[over & (self._clear_since.v == 0)] = clock[over & (self._clear_since.v == 0)]
+        began = over & (self._clear_since.v == 0)
+        self._clear_since.v[began] = clock[began]
+        if self.rule.table.clear_for >= REST_MS:
+            self.rested = [int(row) for row in np.flatnonzero(began)]
         close = over & (clock - self._clear_since.v >= self.rule.table.clear_for)
         if self._table.any_leaving or self._scope_mask() is not None:
             close = close | (self.open.v & ~self._in_scope(np.ones(len(self._table), dtype=np.bool_)))
@@ -223,6 +230,11 @@ class RuleState:
                 sheet = self._world.sheet
                 self._scope = gpus[sheet.parent.v] if isinstance(sheet, VariantSheet) else gpus
         return self._scope
+
+    def clears(self, row: int) -> tuple[int, int]:
+        """Since when an open row holds no more, and when it closes unless it holds again."""
+        since = int(self._clear_since.v[row])
+        return since, since + self.rule.table.clear_for
 
     def reports(self, row: int) -> list[Report]:
         """What those conditions say of a row that hold there, in the order of the rule."""
@@ -301,6 +313,15 @@ class Renderer:
             told=self._rule.told,
             level=self._rule.level,
         )
+
+    def rested(self, finding: Finding, row: int) -> Finding:
+        """`finding` of an open row that holds no more: its sentence would say for long what is not so."""
+        since, until = map(to_minute, self._state.clears(row))
+        said = f"{finding.sentence} No longer since {since}; over at {until} unless it comes back."
+        chinese = (
+            f"{finding.sentence_zh}自 {since} 起已不再如此；若不再出现，{until} 结束。" if finding.sentence_zh else ""
+        )
+        return replace(finding, sentence=said, sentence_zh=chinese)
 
     def _gpu(self, row: int) -> Gpu | None:
         if self._rule.sheet in _OF_SEVERAL:
@@ -619,6 +640,8 @@ class RuleEngine:
         for row in sorted(state.closed, key=lambda row: findings[row].subject.key):
             result.cleared.append(findings.pop(row))
         opened = set(state.opened)
+        for row in findings.keys() & state.rested:
+            findings[row] = renderer.rested(findings[row], row)
         for row in state.active:
             if row in opened or (state.holds(row) and (touched is None or renderer.gpu_row(row) in touched)):
                 findings[row] = renderer.finding(row)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
 from tocsin.config.settings import FragmentationSettings
+from tocsin.domain.clock import MINUTE, to_minute
+from tocsin.domain.finding import Finding
 from tocsin.domain.fragmentation import FleetFragmentation, TaskClass
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Owner, Reading
@@ -100,3 +105,28 @@ def test_the_mix_of_the_settings_is_checked() -> None:
     for wrong in ({"gpus": 1.5, "share": 1}, {"gpus": 0, "share": 1}, {"gpus": 1, "share": 0}):
         with pytest.raises(ValidationError):
             FragmentationSettings.model_validate({"task_mix": [wrong]})
+
+
+def test_what_is_back_within_the_hour_is_the_same_finding_and_says_when_it_does_not_hold() -> None:
+    engine = RuleEngine(load_rules())
+    at = iter(range(1, 1000))
+
+    def go_on(free: list[int], minutes: int) -> list[Finding]:
+        found: list[Finding] = []
+        for minute in itertools.islice(at, minutes):
+            now_ms = T0 + minute * MINUTE
+            seen = [replace(one, at_ms=now_ms) for one in readings(free)]
+            found = [one for one in engine.step(Inputs(now_ms, seen)).active if one.rule == "fleet_fragmented"]
+        return found
+
+    (first,) = go_on([5, 2, 3], 12)
+    assert first.sentence.endswith("above 30 %.")
+    (rested,) = go_on([0, 0, 8], 50)
+    rests, ends = (to_minute(T0 + minutes * MINUTE) for minutes in (13, 73))
+    assert rested.sentence == f"{first.sentence} No longer since {rests}; over at {ends} unless it comes back."
+    assert rested.sentence_zh == f"{first.sentence_zh}自 {rests} 起已不再如此；若不再出现，{ends} 结束。"
+    assert rested.id == first.id
+    (back,) = go_on([5, 2, 3], 3)
+    assert (back.id, back.sentence) == (first.id, first.sentence)
+    assert len(go_on([0, 0, 8], 60)) == 1
+    assert go_on([0, 0, 8], 1) == []
