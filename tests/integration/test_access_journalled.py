@@ -209,6 +209,9 @@ WRITES: dict[str, tuple[Step | None, Step, str]] = {
     "POST /v1/decisions/{decision_id}/approve": (
         None, lambda w: w.post(f"/v1/decisions/{w.decision()}/approve", {}), "otto"
     ),
+    "POST /v1/decisions/{decision_id}/approve-alike": (
+        None, lambda w: w.post(f"/v1/decisions/{w.decision()}/approve-alike", {}), "otto"
+    ),
     "POST /v1/decisions/{decision_id}/reject": (
         None, lambda w: w.post(f"/v1/decisions/{w.decision()}/reject", {"reason": "no"}), "otto"
     ),
