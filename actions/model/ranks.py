@@ -21,14 +21,20 @@ class JobOnGpu:
     known: bool = True
 
 
+NO_JOB = JobOnGpu()
+"""Of a GPU that nobody holds, or several do."""
+
+
 def work_on(host: str, owners: Sequence[Owner], node: NodeState | None = None, *, blind: bool = False) -> JobOnGpu:
     """The work of `owners` on a GPU of `host`, which its manager shows as `node`, None where none does.
 
     A Slurm job spans hosts, and so does a job of several pods that the manager knows. Any other pod, a container, and a
     process in none of these stand for themselves. `blind` says that a manager has not answered lately.
     """
+    if len(owners) == 1:
+        return _work(host, owners[0], node, blind)
     found = {_work(host, owner, node, blind) for owner in owners}
-    return found.pop() if len(found) == 1 else JobOnGpu()
+    return found.pop() if len(found) == 1 else NO_JOB
 
 
 def _work(host: str, owner: Owner, node: NodeState | None, blind: bool) -> JobOnGpu:

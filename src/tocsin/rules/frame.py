@@ -588,7 +588,8 @@ class Frame:
         sheet.values.v[:, self.gpus.updated.v[sheet.parent.v]] = np.nan
         if rows:
             sheet.write(columns, rows, values)
-            touched = np.unique(np.array(rows))
+            touched = np.zeros_like(table.updated.v)
+            touched[np.array(rows)] = True
             table.updated.v[touched] = True
             table.at.v[touched] = self.gpus.at.v[sheet.parent.v[touched]]
 

@@ -124,6 +124,13 @@ class PeerProbe(Probe):
 
 
 def _groups(*codes: Ints) -> Ints:
-    stacked = np.stack(codes, axis=1)
-    _, group = np.unique(stacked, axis=0, return_inverse=True)
-    return np.asarray(group, dtype=np.int64).reshape(-1)
+    """A number for each row, the same where all `codes` are; from 0, below the number of rows."""
+    group, count = np.zeros(codes[0].size, dtype=np.int64), 1
+    for code in codes:
+        # One number for each code seen, so that their product, of two numbers below the number of rows, fits.
+        seen, number = np.unique(code, return_inverse=True)
+        group, count = group * seen.size + number, count * seen.size
+        if count > code.size:
+            seen, group = np.unique(group, return_inverse=True)
+            count = seen.size
+    return group

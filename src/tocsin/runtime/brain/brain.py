@@ -346,7 +346,7 @@ class Brain:
             self.active,
             nodes,
             workloads,
-            recalled=self.memory.is_recalled,
+            recalled=self.memory.recalled().__contains__,
             counts=self._counting.of,
         )
         groups = GpuGroups(gpus).prepared()

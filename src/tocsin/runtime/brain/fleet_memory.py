@@ -64,6 +64,11 @@ class FleetMemory:
         with self._lock:
             return uuid in self._recalled
 
+    def recalled(self) -> frozenset[str]:
+        """UUIDs of all of which `is_recalled` is true."""
+        with self._lock:
+            return frozenset(self._recalled)
+
     def _drop_unknown(self, readings: Sequence[Reading]) -> None:
         """A host that names its GPUs now has none any more that it could not name before."""
         named = {one.gpu.uuid for one in readings}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 
 import structlog
 
@@ -24,21 +25,20 @@ class TopologyWatch:
     def __init__(self, site: Sequence[Claim], metrics: OwnMetrics) -> None:
         self._site = tuple(site)
         self._metrics = metrics
-        self._known: tuple[object, object] | None = None
+        self._gpus: tuple[Gpu, ...] = ()
+        self._places: dict[str, tuple[Claim, ...]] | None = None
         self._topology = NO_TOPOLOGY
         self._said: frozenset[str] = frozenset()
 
     def now(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState]) -> Topology:
         """The topology of `gpus` and `nodes`."""
-        known = (
-            [(gpu.uuid, gpu.host, gpu.parent, gpu.rack, gpu.labels) for gpu in gpus],
-            {host: node.places for host, node in nodes.items() if node.places},
-        )
-        if known != self._known:
+        places = {host: node.places for host, node in nodes.items() if node.places}
+        if places != self._places or not _alike(gpus, self._gpus):
             claims = [*self._site, *(claim for node in nodes.values() for claim in node.places)]
             self._topology = topology_of(gpus, claims)
-            self._known = known
+            self._places = places
             self._say()
+        self._gpus = tuple(gpus)
         return self._topology
 
     def _say(self) -> None:
@@ -48,3 +48,18 @@ class TopologyWatch:
         for text in sorted(said - self._said)[:MOST_SAID]:
             log.warning("sources disagree about a place", said=text)
         self._said = said
+
+
+def _alike(gpus: Sequence[Gpu], others: Sequence[Gpu]) -> bool:
+    """Whether what the topology is made of is the same of both. What an agent says of a GPU is the same object for as
+    long as it says the same, so that few have to be compared."""
+    if len(gpus) != len(others):
+        return False
+    if all(map(is_, gpus, others)):
+        return True
+    changed = ((one, other) for one, other in zip(gpus, others, strict=True) if one is not other)
+    return all(_placed(one) == _placed(other) for one, other in changed)
+
+
+def _placed(gpu: Gpu) -> tuple[object, ...]:
+    return gpu.uuid, gpu.host, gpu.parent, gpu.rack, gpu.labels
