@@ -58,6 +58,11 @@ class Asked:
         return _VERBS.get(self.method, "get" if self.name else "list")
 
     @property
+    def writer(self) -> str:
+        """Field manager: a server takes the name of the program where the request states none."""
+        return self.query.get("fieldManager") or self.agent.partition("/")[0] or "unknown"
+
+    @property
     def dry_run(self) -> bool:
         return self.query.get("dryRun") == "All"
 
@@ -241,7 +246,7 @@ class KubeDouble:
             raise conflict(asked.collection, asked.name)
         changed = copy.deepcopy(found)
         if wanted["spec"]["replicas"] != changed["spec"]["replicas"]:
-            writer = {"manager": asked.query.get("fieldManager", "unknown"), "subresource": "scale"}
+            writer = {"manager": asked.writer, "subresource": "scale"}
             changed["metadata"]["managedFields"] = [{**_writer_of_scale(), **writer}]
         changed["spec"]["replicas"] = wanted["spec"]["replicas"]
         return _ok(_scale_of(self.state.change(asked.collection, asked.name, changed, dry_run=asked.dry_run)))
@@ -343,7 +348,7 @@ def _closed(node: Json) -> bool:
 
 def _writers_of_cordon(node: Json, asked: Asked) -> list[Json]:
     """A server gives a field to whoever changed it last, and to nobody once it is gone."""
-    writer = asked.query.get("fieldManager", "unknown")
+    writer = asked.writer
     fields = {"f:spec": {"f:unschedulable": {}}}
     others = [each for each in node["metadata"].get("managedFields", []) if each.get("fieldsV1") != fields]
     own = {"manager": writer, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
@@ -352,7 +357,7 @@ def _writers_of_cordon(node: Json, asked: Asked) -> list[Json]:
 
 def _writers_of_conditions(node: Json, asked: Asked) -> list[Json]:
     """A writer of status has the conditions that it wrote last, as `node_condition_of_tocsin` was recorded."""
-    writer = asked.query.get("fieldManager", "unknown")
+    writer = asked.writer
     written = {f'k:{{"type":"{each["type"]}"}}' for each in asked.body.get("status", {}).get("conditions", [])}
     there = {f'k:{{"type":"{each["type"]}"}}' for each in node.get("status", {}).get("conditions", [])}
     owned: dict[str, set[str]] = {}
