@@ -29,7 +29,7 @@ export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 REHEARSALS ?= build/rehearsals
-.PHONY: help demo setup setup-servers lint quick unit walk attack lines kills takeovers detect scale clicks chaos wheel-test aws-test test release bench docs prior statements backtest \
+.PHONY: help demo setup setup-servers lint quick unit walk attack lines kills takeovers detect scale clicks kubernetes chaos wheel-test aws-test test release bench docs prior statements backtest \
 	rehearsal rehearsals grafana chart clean
 
 help:  ## List the targets
@@ -81,6 +81,10 @@ detect: setup  ## From the kernel log to the manager's first call, FAULTS times 
 
 clicks: setup  ## Click at random in the dashboard of a made-up fleet, CLICKS times (500: five minutes)
 	TOCSIN_CLICKS=$(CLICKS) $(BIN)/python -m pytest tests/e2e/test_clicks_browser.py -q --benchmark-disable -p no:xdist
+
+kubernetes: setup  ## Contract tests of Kubernetes on a real API server of its programs in the folder KUBERNETES, and Debian's etcd-server (3 minutes)
+	TOCSIN_TEST_KUBERNETES_BIN=$(KUBERNETES) PYTHONPATH=tests/support $(BIN)/python -m tocsin_testing.kube_server \
+		$(BIN)/python -m pytest tests/contract/test_kubernetes_*.py -q --benchmark-disable -p no:xdist
 
 chaos: setup-servers setup  ## Break store, disk, clock and driver under a running agent (5 minutes at most)
 	timeout 300 $(BIN)/python -m pytest tests/chaos --benchmark-disable -p no:xdist

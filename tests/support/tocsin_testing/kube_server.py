@@ -53,24 +53,23 @@ class KubeServer:
         """Start all of it, and wait until namespaces get their service accounts."""
         self._write_files()
         self._start_etcd()
-        self.start_apiserver()
+        self.launch_apiserver()
+        self.await_apiserver()
         self._start_controllers()
         with self.door() as door:
             self._until("kube-controller-manager", lambda: bool(door.ask("GET", _DEFAULT_ACCOUNT)))
 
-    def start_apiserver(self) -> None:
-        """Start the API server, and wait until it says that it is ready."""
+    def launch_apiserver(self) -> None:
+        """Start the API server, and do not wait for it."""
         self._start("kube-apiserver", self._apiserver_flags())
+
+    def await_apiserver(self) -> None:
+        """Wait until the API server serves an administrator."""
         with self.door() as door:
-            # An answer 200 to /readyz is the text "ok", which is no object.
             self._until("kube-apiserver", lambda: bool(door.ask("GET", "/api/v1/namespaces/kube-system")))
 
     def stop_apiserver(self) -> None:
         self._stop("kube-apiserver")
-
-    def launch_apiserver(self) -> None:
-        """Start the API server, and do not wait for it."""
-        self._start("kube-apiserver", self._apiserver_flags())
 
     def stop(self) -> None:
         """Stop all of it."""
@@ -151,9 +150,16 @@ class KubeServer:
         served = [f"--secure-port={free_port()}", f"--cert-dir={self.folder / 'certificates'}"]
         accounts = ["--use-service-account-credentials", f"--root-ca-file={self.folder / 'ca.pem'}"]
         accounts.append(f"--service-account-private-key-file={self.folder / 'accounts.key'}")
-        self._start("kube-controller-manager", [known, *alone, *served, *accounts])
+        old = self._unserved_port("kube-controller-manager")
+        self._start("kube-controller-manager", [known, *alone, *old, *served, *accounts])
         served = [f"--secure-port={free_port()}", f"--cert-dir={self.folder / 'certificates'}"]
-        self._start("kube-scheduler", [known, *alone, *served])
+        self._start("kube-scheduler", [known, *alone, *self._unserved_port("kube-scheduler"), *served])
+
+    def _unserved_port(self, name: str) -> list[str]:
+        """Before Kubernetes 1.24 each also serves a fixed port, without TLS, on all addresses, unless it is told not
+        to."""
+        said = subprocess.run([self._programs / name, "--help"], capture_output=True, text=True, timeout=30, check=True)
+        return ["--port=0"] if " --port int " in said.stdout else []
 
     def _start(self, name: str, flags: list[str]) -> None:
         program = shutil.which("etcd") if name == "etcd" else str(self._programs / name)
