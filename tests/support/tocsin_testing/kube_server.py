@@ -1,7 +1,8 @@
 """A real API server with its controllers and its scheduler, for the contract tests of Kubernetes.
 
 The folder that ``TOCSIN_TEST_KUBERNETES_BIN`` names has `kube-apiserver`, `kube-controller-manager` and
-`kube-scheduler`; `etcd` is installed. There is no kubelet and no network of pods.
+`kube-scheduler`; `etcd` is installed. There is no kubelet and no network of pods. Debian 12's source package
+`kubernetes` (1.20.2, its dependencies are in it) makes them with golang-1.19: ``make WHAT=cmd/kube-apiserver``.
 
 ``python -m tocsin_testing.kube_server COMMAND`` runs a command beside it, which finds its kubeconfig by
 ``TOCSIN_TEST_KUBECONFIG``; without a command it prints the path of that file and serves until it is interrupted.
