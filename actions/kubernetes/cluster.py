@@ -18,12 +18,11 @@ _MANAGER = "tocsin"
 HORIZONTAL, SCALED_OBJECT = "HorizontalPodAutoscaler", "ScaledObject"
 """Kinds of autoscalers: Kubernetes' own and KEDA's."""
 _AUTOSCALERS = {
-    HORIZONTAL: tuple(f"/apis/autoscaling/{one}/namespaces/{{}}/horizontalpodautoscalers" for one in ("v2", "v2beta2")),
-    SCALED_OBJECT: ("/apis/keda.sh/v1alpha1/namespaces/{}/scaledobjects",),
+    HORIZONTAL: "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
+    SCALED_OBJECT: "/apis/keda.sh/v1alpha1/namespaces/{}/scaledobjects",
 }
-"""Where they are, the newest version first: v2 of Kubernetes 1.23."""
-_BUDGETS = tuple(f"/apis/policy/{one}/poddisruptionbudgets" for one in ("v1", "v1beta1"))
-"""Likewise: v1 of Kubernetes 1.21."""
+_BUDGETS, _OLD_BUDGETS = (f"/apis/policy/{version}/poddisruptionbudgets" for version in ("v1", "v1beta1"))
+"""Of Kubernetes 1.21 and of what is older."""
 _RESOURCE = "/apis/resource.k8s.io"
 _STRICT = {"fieldValidation": "Strict"}
 """Without it the server drops fields of a selector that it does not know: what is left matches more devices."""
@@ -84,7 +83,13 @@ class Cluster:
 
     def budgets(self) -> list[Json]:
         """The PodDisruptionBudgets of all namespaces."""
-        return _newest(_BUDGETS, lambda path: self._all(path, {"resourceVersion": "0"}))
+        query = {"resourceVersion": "0"}
+        try:
+            return self._all(_BUDGETS, query)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+        return self._all(_OLD_BUDGETS, query)
 
     def change_node(self, name: str, change: Callable[[KubeNode], Json | None]) -> bool:
         """Apply the merge patch that `change` makes of the node as it is now; False where that is None.
@@ -128,15 +133,19 @@ class Cluster:
         self._write("PATCH", path, {"metadata": {"labels": dict(labels)}}, MERGE)
 
     def evict(self, pod: Pod, grace_seconds: int | None = None) -> None:
-        """Ask for the eviction of this very pod: 429 where a budget forbids it, 409 where another has its name.
-
-        The body names no version, so that each server takes it for its own: ``policy/v1`` is of Kubernetes 1.22.
-        """
+        """Ask for the eviction of this very pod: 429 where a budget forbids it, 409 where another has its name."""
         options: Json = {"preconditions": {"uid": pod.uid}}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         body = {"metadata": {"name": pod.name, "namespace": pod.namespace}, "deleteOptions": options}
-        self._write("POST", f"{_pod_path(pod)}/eviction", body)
+        path = f"{_pod_path(pod)}/eviction"
+        try:
+            self._write("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction"} | body)
+        except KubeError as error:
+            if error.status != 400:
+                raise
+            # Before Kubernetes 1.22 there is no such version: a body that names none is taken for the server's own.
+            self._write("POST", path, body)
 
     def delete_pod(self, pod: Pod) -> None:
         """Delete this very pod, whatever budget protects it."""
@@ -156,15 +165,14 @@ class Cluster:
     def autoscalers(self, kind: str, namespace: str) -> list[Json]:
         """The autoscalers of a kind in `namespace`; no ScaledObjects where KEDA is not installed."""
         try:
-            return _newest(_AUTOSCALERS[kind], lambda path: self._all(path.format(_in_path(namespace)), {}))
+            return self._all(_AUTOSCALERS[kind].format(_in_path(namespace)), {})
         except KubeError as error:
             if kind == SCALED_OBJECT and error.status == 404:
                 return []
             raise
 
     def patch_autoscaler(self, kind: str, namespace: str, name: str, body: Json) -> None:
-        place = _in_path(namespace), _in_path(name)
-        _newest(_AUTOSCALERS[kind], lambda path: self._write("PATCH", f"{path}/{{}}".format(*place), body, MERGE))
+        self._write("PATCH", f"{_AUTOSCALERS[kind].format(_in_path(namespace))}/{_in_path(name)}", body, MERGE)
 
     def device_versions(self) -> dict[str, frozenset[str]]:
         """Versions of ``resource.k8s.io`` that are served, with the resources of each; empty without DRA."""
@@ -284,20 +292,6 @@ def again_on(status: int, work: Callable[[], T]) -> T:
             if error.status != status:
                 raise
     return work()
-
-
-def _newest(paths: Iterable[str], work: Callable[[str], T]) -> T:
-    """What `work` makes of the first of `paths` that is there; raises what it said of the first where none is."""
-    missing: KubeError | None = None
-    for path in paths:
-        try:
-            return work(path)
-        except KubeError as error:
-            if error.status != 404:
-                raise
-            missing = missing or error
-    assert missing is not None
-    raise missing
 
 
 def _in_path(name: str) -> str:

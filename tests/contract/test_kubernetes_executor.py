@@ -316,7 +316,7 @@ def test_a_budget_that_frees_up_lets_the_drain_end(site: Site, clock: ManualCloc
     drain = decide(ActionKind.DRAIN, node)
     assert executor.execute(drain).pending
     site.pod("train-1", site.node("n2"))
-    site.until(lambda: site.get(f"{site.folder('poddisruptionbudgets')}/train")["status"]["disruptionsAllowed"] == 1)
+    site.until(lambda: site.get(f"{site.budgets()}/train")["status"]["disruptionsAllowed"] == 1)
     clock.advance(5 * SECOND)
     result = _run(executor, drain, site, clock)
     assert result.ok
@@ -500,7 +500,6 @@ def _replicas(site: Site, name: str) -> int:
 
 
 def test_a_pool_scales_within_its_bounds_once_per_decision(site: Site, clock: ManualClock) -> None:
-    site.needs(22, "writers of the subresource scale in managedFields")
     bounds = _workloads(site.deployment("infer", 3), min_replicas=2, max_replicas=5)
     executor = site.executor(clock, **bounds)
     out = _pool(ActionKind.SCALE_OUT)
@@ -539,7 +538,7 @@ def test_the_minimum_of_an_autoscaler_moves_within_its_bounds_where_allowed(site
     bounds = _workloads(site.deployment("infer", 3))
     site.autoscaler("infer", 2, 4)
     executor = site.executor(clock, autoscaled="raise_minimum", **bounds)
-    path = f"{site.folder('horizontalpodautoscalers')}/infer"
+    path = f"/apis/autoscaling/v2/namespaces/{site.space}/horizontalpodautoscalers/infer"
 
     def lowest() -> int:
         return int(site.get(path)["spec"]["minReplicas"])

@@ -85,6 +85,31 @@ def test_a_server_that_is_overloaded_is_asked_again_and_then_given_up(site: Site
     assert (over.ok, over.pending, over.certain) == (False, False, False)
 
 
+def _before_122(asked: Asked) -> Answer | None:
+    """A server that knows no ``policy/v1``, as 1.20 answered."""
+    if asked.sub == "eviction" and asked.body.get("apiVersion") == "policy/v1":
+        told = 'no kind "Eviction" is registered for version "policy/v1" in scheme'
+        return Answer(400, {"kind": "Status", "message": told, "reason": "BadRequest", "code": 400}, {})
+    if asked.path == "/apis/policy/v1/poddisruptionbudgets":
+        return Answer(404, "404 page not found\n", {})
+    if asked.path == "/apis/policy/v1beta1/poddisruptionbudgets":
+        return Answer(200, {"kind": "PodDisruptionBudgetList", "metadata": {}, "items": []}, {})
+    return None
+
+
+def test_a_server_before_1_22_is_drained_too(site: Site, clock: ManualClock) -> None:
+    node = site.node()
+    train = site.pod("train-0", node)
+    _answers(site, _before_122)
+    executor, drain = site.executor(clock), decide(ActionKind.DRAIN, node)
+    assert executor.execute(drain).pending
+    assert site.find_pod(train)["metadata"]["deletionTimestamp"]
+    site.finish(train)
+    clock.advance(5 * SECOND)
+    done = executor.execute(drain)
+    assert (done.ok, done.pending) == (True, False)
+
+
 def test_nobody_there_is_certain_and_a_stalled_server_is_not(site: Site, tmp_path: Path, clock: ManualClock) -> None:
     node = site.node()
     nobody = write_kubeconfig(tmp_path / "nobody", f"http://127.0.0.1:{free_port()}", "t")

@@ -9,11 +9,12 @@ import asyncio
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
+
+from anyio import CapacityLimiter, to_thread
 
 from tocsin.api.errors import ApiError
 from tocsin.api.principal import Principal
@@ -24,7 +25,7 @@ from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeri
 from tocsin.config.access import Role
 from tocsin.store.line_protocol.decode import MAX_REJECTED
 from tocsin.store.line_protocol.encode import encode
-from tocsin.store.line_protocol.grammar import LineError, cut_head, parse_head
+from tocsin.store.line_protocol.grammar import LineError, cut_head, parse_head, remembered
 
 MAX_MEMBERS = 4096
 """Members that a gzip body may have: each costs a decoder, empty ones too. Files of bgzip have one for 64 KiB."""
@@ -234,20 +235,14 @@ Head = tuple[str, Mapping[str, str]]
 _IDENTITY = ("gpu_uuid=", "host=", "mig_uuid=")
 _TAGS = re.compile(r"(?:,[^,=\\]++=[^,=\\]++)++")
 """Tags that need no escapes; what is none is left to the grammar."""
-_LABELS: set[str] = set()
-"""Texts of tags that name nobody, as lines repeat them: the link, the kind of error."""
-_MOST_LABELS, _LONGEST_LABELS = 4096, 64
+_LABELS = 4096
 
 
+@remembered(_LABELS)
 def _names_nobody(tags: str) -> bool:
-    """Whether `tags`, as they stand behind the name of a GPU, leave open nothing of whom the line is about."""
-    if not tags or tags in _LABELS:
-        return True
-    if _TAGS.fullmatch(tags) is None or any(name in tags for name in _IDENTITY):
-        return False
-    if len(tags) <= _LONGEST_LABELS and len(_LABELS) < _MOST_LABELS:
-        _LABELS.add(tags)
-    return True
+    """Whether `tags`, as they stand behind the name of a GPU, leave open nothing of whom the line is about: the link,
+    the kind of error, as lines repeat them."""
+    return not tags or (_TAGS.fullmatch(tags) is not None and not any(name in tags for name in _IDENTITY))
 
 
 class _Heads:
@@ -368,8 +363,7 @@ class Ingest:
 
     def __init__(self, max_body_bytes: int, workers: int = WORKERS, unpackers: int = 2) -> None:
         self._limit = max_body_bytes
-        # Its own hand-over costs a third of anyio's, and a fleet of 10,000 GPUs has 125 of them a second.
-        self._threads = ThreadPoolExecutor(workers, "ingest")
+        self._threads = CapacityLimiter(workers)
         self._unpacking = asyncio.Semaphore(unpackers)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
@@ -397,7 +391,7 @@ class Ingest:
         result, lines = IngestResult(), 0
         while True:
             async with turn:
-                found = await asyncio.get_running_loop().run_in_executor(self._threads, _next, upload, parts, lines)
+                found = await to_thread.run_sync(_next, upload, parts, lines, limiter=self._threads)
             if found is None:
                 return result
             more, count = found

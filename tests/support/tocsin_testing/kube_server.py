@@ -32,7 +32,7 @@ from tocsin.actions.kubernetes.api import ApiClient, KubeError
 from tocsin.actions.kubernetes.client import connect
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin_testing.kube_site import REAL
-from tocsin_testing.servers import free_port
+from tocsin_testing.servers import end, free_port
 
 PROGRAMS = "TOCSIN_TEST_KUBERNETES_BIN"
 AUDIENCE = "https://kubernetes.default.svc"
@@ -170,13 +170,7 @@ class KubeServer:
             self._running[name] = subprocess.Popen([program, *flags], stdout=out, stderr=subprocess.STDOUT)
 
     def _stop(self, name: str) -> None:
-        process = self._running.pop(name)
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(20)
+        end(self._running.pop(name), 20.0)
 
     def _until(self, name: str, ready: Callable[[], bool]) -> None:
         """Poll until `ready`; fail with the log of `name` where a process ends or the time runs out."""

@@ -41,10 +41,6 @@ REAL = "TOCSIN_TEST_KUBECONFIG"
 
 SOMEBODY = "somebody"
 """Field manager of all that tests write: a server takes the name of a program that states none, here Tocsin's."""
-_VERSIONS = {
-    "poddisruptionbudgets": ("policy", ["v1", "v1beta1"]),
-    "horizontalpodautoscalers": ("autoscaling", ["v2", "v2beta2"]),
-}
 
 
 class Closes(Protocol):
@@ -249,13 +245,14 @@ class Site:
             "metadata": {"name": name},
             "spec": {"minAvailable": at_least, "selector": {"matchLabels": {"app": app}}},
         }
-        path = self.folder("poddisruptionbudgets")
+        path = self.budgets()
         self.door.ask("POST", path, body=body)
         if self.double is None or not self.double.state.halted:
             self.until(lambda: "observedGeneration" in self.get(f"{path}/{name}").get("status", {}))
 
     def deployment(self, name: str, replicas: int) -> str:
-        """A deployment whose pods nobody can start; its target as settings name it."""
+        """A deployment to scale whose pods nobody can start; its target as settings name it."""
+        self.needs(23, "autoscaling/v2, which is asked before anything is scaled")
         body = json.loads(json.dumps(exchanges()["deployment_create"]["request"]["body"]))
         body["metadata"]["name"] = name
         body["spec"]["replicas"] = replicas
@@ -268,21 +265,17 @@ class Site:
         body["metadata"] = {"name": name} | ({"ownerReferences": [owner]} if owner else {})
         body["spec"] |= {"minReplicas": lowest, "maxReplicas": highest}
         body["spec"]["scaleTargetRef"]["name"] = name
-        body.pop("apiVersion", None)
-        self.door.ask("POST", self.folder("horizontalpodautoscalers"), body=body)
+        self.door.ask("POST", f"/apis/autoscaling/v2/namespaces/{self.space}/horizontalpodautoscalers", body=body)
 
-    def folder(self, plural: str) -> str:
-        """Where budgets or autoscalers of this namespace are, in the newest version that the server serves."""
-        group, versions = _VERSIONS[plural]
-        if self.double is None:
-            served = {one["version"] for one in self.get(f"/apis/{group}")["versions"]}
-            versions = [one for one in versions if one in served]
-        return f"/apis/{group}/{versions[0]}/namespaces/{self.space}/{plural}"
+    def budgets(self) -> str:
+        """Where the budgets of this namespace are, in the newest version that the server serves."""
+        served = {one["version"] for one in self.get("/apis/policy")["versions"]} if self.double is None else {"v1"}
+        return f"/apis/policy/{'v1' if 'v1' in served else 'v1beta1'}/namespaces/{self.space}/poddisruptionbudgets"
 
     def needs(self, minor: int, what: str) -> None:
-        """Skip the test on a server before Kubernetes 1.`minor`, which has not `what`."""
+        """Skip the test on a server before Kubernetes 1.`minor`, where there is no `what`."""
         if self.double is None and int(self.get("/version")["minor"].rstrip("+")) < minor:
-            pytest.skip(f"the server is older than Kubernetes 1.{minor}, which has {what}")
+            pytest.skip(f"before Kubernetes 1.{minor} there is no {what}")
 
     def finish(self, title: str) -> None:
         """End a pod as its kubelet would."""

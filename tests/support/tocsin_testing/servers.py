@@ -47,12 +47,17 @@ def server(command: list[str], ready_url: str, log: Path) -> Iterator[subprocess
         wait_until_ready(ready_url, process, log)
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+    """Terminate `process`; kill it where it has not ended after `seconds`."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(seconds)
 
 
 @contextlib.contextmanager
