@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.api.service import LineBody
 from tocsin.client.client import Client
+from tocsin.client.control import IngestResult
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, ManualClock
@@ -201,11 +203,17 @@ def test_findings_and_incidents_open_once_and_close_once(fleet: Fleet) -> None:
     assert fleet.service.findings() == []
 
 
+def ingested(fleet: Fleet, text: str) -> IngestResult:
+    (kept,) = fleet.service.ingest([LineBody(text, "ms")])
+    assert isinstance(kept, IngestResult)
+    return kept
+
+
 def test_an_xid_through_line_protocol_is_one_incident_however_often_it_comes(fleet: Fleet) -> None:
     fleet.minute()
     text = encode(Batch(events=[xid(79, gpu(5, host="node-0"), fleet.clock.now_ms())]))
     for _ in range(3):
-        fleet.service.ingest(text, "ms")
+        ingested(fleet, text)
         fleet.minute()
     incidents = [i for i in fleet.service.incidents() if i.root.category == "hardware"]
     assert len(incidents) == 1
@@ -218,7 +226,7 @@ def test_an_xid_through_line_protocol_is_one_incident_however_often_it_comes(fle
 def test_an_old_event_never_leads_to_an_action(fleet: Fleet) -> None:
     fleet.minute()
     old = fleet.clock.now_ms() - 40 * 24 * 60 * MINUTE
-    fleet.service.ingest(encode(Batch(events=[xid(79, gpu(5, host="node-0"), old)])), "ms")
+    ingested(fleet, encode(Batch(events=[xid(79, gpu(5, host="node-0"), old)])))
     for _ in range(4):
         fleet.minute()
     assert [d for d in fleet.service.decisions(100) if d.subject.name == "GPU-00000005"] == []
@@ -230,7 +238,7 @@ def test_ingest_keeps_the_good_lines_and_names_the_bad(fleet: Fleet) -> None:
     known = replace(gpu(2), host=fleet.service.owner_against("GPU-00000002", ""))
     good = encode(Batch(readings=[reading(known, now, power_watts=321)]), info=False).strip()
     future = encode(Batch(readings=[reading(known, now + 120 * MINUTE, power_watts=1)]), info=False).strip()
-    result = fleet.service.ingest(f"{good}\nnot a line at all\n{future}\n", "ms")
+    result = ingested(fleet, f"{good}\nnot a line at all\n{future}\n")
     assert result.readings == 1
     assert [line.number for line in result.rejected] == [2, 3]
     assert fleet.service.gpu("GPU-00000002").values["gpu_power_watts"] == 321.0

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.api.ingest import own_lines
 from tocsin.api.principal import simple
+from tocsin.api.who_may_say import Judge
 from tocsin.config.access import Role
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE
@@ -45,8 +45,8 @@ class Site:
         def against(gpu: str, claimant: str) -> str:
             return self.owners.against(gpu, claimant, now_ms)[0]
 
-        mine, _ = own_lines(text, simple(host, Role.AGENT, host=host), against)
-        self.take(decode(mine, now_ms=now_ms).batch, now_ms)
+        judge = Judge(simple(host, Role.AGENT, host=host), against)
+        self.take(decode(text, now_ms=now_ms, admit=judge).batch, now_ms)
 
 
 def tag(name: str, value: str) -> str:

@@ -74,6 +74,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Tocsin has metrics of its own; asking for each request whether somebody wants others costs as much as a route.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         # Taken as they are: routers that are included are built anew for each application, at its first request.
         routes=[PlainWrite(), DOCUMENT, *(route for router in ROUTERS for route in router.routes)],
     )
@@ -81,7 +83,7 @@ def create_app(
     app.state.service = service
     app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads)
     app.state.encoded_map = EncodedMap()
-    app.state.ingest = Ingest(settings.max_body_bytes)
+    app.state.ingest = Ingest(service, settings.max_body_bytes)
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)
     replays = Replays(clock)
     app.state.desks = Desks(settings.desks, clock, replays)

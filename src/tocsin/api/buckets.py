@@ -6,6 +6,7 @@ import ipaddress
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from tocsin.domain.clock import Clock
@@ -16,6 +17,7 @@ MAX_KEYS = 10_000
 V = TypeVar("V")
 
 
+@lru_cache(maxsize=MAX_KEYS)
 def same_network(address: str) -> str:
     """`address` as failures count for it: of IPv6 the /64 that one subscriber has all of (RFC 6177), else itself."""
     try:

@@ -8,24 +8,23 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 
 from tocsin.api.errors import ApiError
+from tocsin.api.gathering import Gathering
 from tocsin.api.principal import Principal
-from tocsin.api.service import CellService, Service
+from tocsin.api.service import LineBody, Service
+from tocsin.api.who_may_say import Judge, foreign, other_cell
 from tocsin.client.control import IngestResult, RejectedLine
-from tocsin.client.moved import MISDIRECTED, OTHER_CELL
 from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeries, Tally, TooLarge
-from tocsin.config.access import Role
 from tocsin.store.line_protocol.decode import MAX_REJECTED
 from tocsin.store.line_protocol.encode import encode
-from tocsin.store.line_protocol.grammar import LineError, cut_head, parse_head, remembered
 
 MAX_MEMBERS = 4096
 """Members that a gzip body may have: each costs a decoder, empty ones too. Files of bgzip have one for 64 KiB."""
@@ -38,7 +37,11 @@ MAX_LINE = 2 * SLICE
 """A longer line is refused: a GPU with all metrics and labels has a line of some 20 KB."""
 _CUT_TRIES = 4
 WORKERS = 8
-"""Slices in work at once: most wait to be kept, together with each other."""
+"""Groups of slices in work at once."""
+TOGETHER = 3 * SLICE
+"""Bytes of a group from which on no further slice joins it."""
+SMALL = 1_024
+"""A smaller body is taken at once, without others: it is an event that somebody waits for, as nodes send them alone."""
 
 
 def unpacked(body: bytes, encoding: str, limit: int) -> Iterator[bytes]:
@@ -157,151 +160,10 @@ def decode(body: bytes) -> tuple[str, RefusedLines]:
     return "\n".join(lines), refused
 
 
-_TELEMETRY = frozenset({"gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_event"})
-
-
-def own_lines(text: str, who: Principal, owner_against: Callable[[str, str], str]) -> tuple[str, RefusedLines]:
-    """`text` with the lines that `who` may not send left empty, so that the others keep their numbers, and those lines.
-
-    Agents write readings and events alone: a prediction or a finding of theirs would be acted on. `owner_against` tells
-    which other node than the line's reports a GPU, empty where none does: its UUID cannot be taken over by another's
-    certificate or token. Every record of line protocol starts on a line of its own, with its tags, so each line is
-    looked at.
-    """
-    refused = RefusedLines()
-    if not who.hosts and who.role is not Role.AGENT:
-        return text, refused
-    lines = text.split("\n")
-    heads, told, problem = _Heads(), None, ""
-    for place, line in enumerate(lines):
-        try:
-            found = heads.of(line)
-        except LineError:
-            # No record can start here; whether it belongs to one that started earlier is for the decoder to say.
-            found = None
-        if found is None or found is not told:
-            told, problem = found, "" if found is None else _problem(found, who, owner_against)
-        if problem:
-            lines[place] = ""
-            refused.add(place + 1, problem)
-    return "\n".join(lines) if refused.first else text, refused
-
-
-def own_hosts(text: str, cells: CellService, *, sure: bool = False) -> tuple[str, RefusedLines]:
-    """`text` with the lines of hosts of other cells left empty, and those lines.
-
-    Raises ApiError 421, which names the other cell and its URL, where no line is left: whoever speaks for one host goes
-    on there, with all that it has. Where it is to be `sure`, it also raises for a host that is nobody's: whose own
-    cell does not answer for a while must not become this one's by asking here.
-    """
-    if not cells.assigned() and not sure:
-        return text, RefusedLines()
-    lines, refused, where, heads = list[str](), RefusedLines(), None, _Heads()
-    for number, line in enumerate(text.split("\n"), start=1):
-        host = _host_of(line, heads)
-        home = cells.elsewhere(host) if host else None
-        if sure and host and home is None and not cells.has(host):
-            raise not_assigned(host)
-        lines.append("" if home else line)
-        if home:
-            where = host, *home
-            refused.add(number, f"host {host[:100]!r} belongs to cell {home[0]}: push it to {home[1]}")
-    if where is not None and not any(line.strip() for line in lines):
-        raise other_cell(*where)
-    return "\n".join(lines), refused
-
-
-def other_cell(host: str, cell: str, url: str) -> ApiError:
-    """That `host` is another cell's, and where that is reached."""
-    message = f"host {host[:100]!r} belongs to cell {cell}: its brain is at {url}"
-    return ApiError(MISDIRECTED, OTHER_CELL, message, {"host": host[:100], "cell": cell, "url": url})
-
-
-def not_assigned(host: str) -> ApiError:
-    """That `host` is no cell's by what is set, and this one does not take it from its own."""
-    return ApiError(MISDIRECTED, "not_assigned", f"host {host[:100]!r} is not assigned to this cell")
-
-
-def _host_of(line: str, heads: _Heads) -> str:
-    """The host that a line is about; empty where it names none."""
-    try:
-        found = heads.of(line)
-    except LineError:
-        return ""
-    return "" if found is None else found[1].get("host", "")
-
-
-Head = tuple[str, Mapping[str, str]]
-_IDENTITY = ("gpu_uuid=", "host=", "mig_uuid=")
-_TAGS = re.compile(r"(?:,[^,=\\]++=[^,=\\]++)++")
-"""Tags that need no escapes; what is none is left to the grammar."""
-_LABELS = 4096
-
-
-@remembered(_LABELS)
-def _names_nobody(tags: str) -> bool:
-    """Whether `tags`, as they stand behind the name of a GPU, leave open nothing of whom the line is about: the link,
-    the kind of error, as lines repeat them."""
-    return not tags or (_TAGS.fullmatch(tags) is not None and not any(name in tags for name in _IDENTITY))
-
-
-class _Heads:
-    """Measurement and tags of lines that follow each other; of labels nothing, where a line goes on about the GPU of
-    the one before, as most do."""
-
-    def __init__(self) -> None:
-        self._begin = ""
-        self._last: Head | None = None
-
-    def of(self, line: str) -> Head | None:
-        """None for what is no record. Raises LineError."""
-        if line.endswith((" ", "\r")) or line.startswith(" "):
-            line = line.strip(" \r")
-        if self._last is not None and line.startswith(self._begin):
-            end = line.find(" ", len(self._begin))
-            if end > 0 and _names_nobody(line[len(self._begin) : end]):
-                return self._last
-        # What has no blank has no fields: the commonest junk, without the price of an error.
-        if " " not in line or line.isspace() or line.startswith("#"):
-            return None
-        head = cut_head(line)[0]
-        self._last, self._begin = parse_head(head), head
-        if "\\" in head:
-            self._last = None
-            return parse_head(head)
-        label, _, _ = head.rpartition(",")
-        if label and not head[len(label) + 1 :].startswith(_IDENTITY):
-            self._begin = label
-        return self._last
-
-
-def _problem(head: Head, who: Principal, owner_against: Callable[[str, str], str]) -> str:
-    measurement, tags = head
-    if measurement not in _TELEMETRY:
-        return f"{who.name} may write readings and events alone"
-    # A MIG instance belongs to the host of its GPU: both names are looked up.
-    return foreign(
-        who, tags.get("host", ""), [tags[name] for name in ("gpu_uuid", "mig_uuid") if name in tags], owner_against
-    )
-
-
-def foreign(who: Principal, host: str, gpus: Iterable[str], owner_against: Callable[[str, str], str]) -> str:
-    """Why `who` may not write for `host` and `gpus` on it; empty where that may be."""
-    if not who.hosts and who.role is not Role.AGENT:
-        return ""
-    if not who.speaks_for(host):
-        return f"{who.name} may not write for host {host[:100]!r}"
-    for reported in (owner_against(gpu, host) for gpu in gpus):
-        if reported and not who.speaks_for(reported):
-            return f"{who.name} may not write for a GPU that host {reported[:100]!r} reports"
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Who sends what to whom; `client` is the address."""
+    """Who sends something, and how; `client` is the address."""
 
-    service: Service
     who: Principal
     client: str
     precision: str
@@ -324,9 +186,10 @@ PUSH_STEP = 2_000
 """Series that are made into lines at a time."""
 
 
-def pushed_lines(upload: Upload, body: bytes, form: Form[T], tally: Tally, limit: int) -> Iterator[bytes]:
-    """Line protocol of the series in `body`, step by step; nothing of what the sender may not say. Raises ApiError."""
-    service, who = upload.service, upload.who
+def pushed_lines(
+    service: Service, who: Principal, body: bytes, form: Form[T], tally: Tally, limit: int
+) -> Iterator[bytes]:
+    """Line protocol of the series in `body`, step by step; nothing of what `who` may not say. Raises ApiError."""
 
     def admits(host: str, gpus: Collection[str]) -> str:
         return foreign(who, host, gpus, service.owner_against)
@@ -354,17 +217,55 @@ def pushed_lines(upload: Upload, body: bytes, form: Form[T], tally: Tally, limit
         yield encode(taken.batch).encode("utf-8", "replace")
 
 
+def _with_end(parts: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each of `parts`, and whether it is the last. What is raised for a later one is raised after all before it."""
+    part = next(parts, None)
+    while part is not None:
+        try:
+            following = next(parts, None)
+        except ApiError:
+            yield part, False
+            raise
+        yield part, following is None
+        part = following
+
+
+class _Slices:
+    """What is left of a body, slice by slice, each with whether it is the last; for one thread at a time."""
+
+    def __init__(self, parts: Iterator[tuple[bytes, bool]]) -> None:
+        self._parts = parts
+        self.before = 0
+        """Lines of those that were taken."""
+        self.ended = False
+
+    def take(self) -> bytes:
+        """The next slice, empty behind the last. Raises what the body's unpacking raises."""
+        part, self.ended = next(self._parts, (b"", True))
+        return part
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The next slice of an upload."""
+
+    upload: Upload
+    slices: _Slices
+
+
 class Ingest:
-    """Takes bodies on threads of its own, one slice of one caller after the other.
+    """Takes bodies for `service` on threads of its own, one slice of one caller after the other.
 
     Whatever a body holds, no other request waits for it; of two callers each gets every second slice, however much the
-    other sends.
+    other sends. What several callers send at the same time is kept together.
     """
 
-    def __init__(self, max_body_bytes: int, workers: int = WORKERS, unpackers: int = 2) -> None:
+    def __init__(self, service: Service, max_body_bytes: int, workers: int = WORKERS, unpackers: int = 2) -> None:
+        self._service = service
         self._limit = max_body_bytes
         self._threads = CapacityLimiter(workers)
         self._unpacking = asyncio.Semaphore(unpackers)
+        self._gathering = Gathering(self._on_a_thread)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:
@@ -372,7 +273,8 @@ class Ingest:
 
         Raises ApiError 400, 413 or 415 for a body that cannot be unpacked.
         """
-        return await self._kept(upload, slices(unpacked(body, encoding, self._limit)))
+        parts = _with_end(slices(unpacked(body, encoding, self._limit)))
+        return await self._kept(upload, parts, hurry=len(body) < SMALL)
 
     async def push(self, upload: Upload, body: bytes, form: Form[T], tally: Tally) -> IngestResult:
         """Keep the series of `body`, counted in `tally`; of all such bodies two are unpacked at a time.
@@ -381,41 +283,78 @@ class Ingest:
         refused sample, and what comes before it is kept.
         """
         async with self._unpacking:
-            return await self._kept(
-                upload, pushed_lines(upload, body, form, tally, min(self._limit, MAX_UNPACKED_BYTES))
-            )
+            limit = min(self._limit, MAX_UNPACKED_BYTES)
+            # Each step is made of what the ones before left: none may be made ahead.
+            lines = ((part, False) for part in pushed_lines(self._service, upload.who, body, form, tally, limit))
+            return await self._kept(upload, lines, hurry=True)
 
-    async def _kept(self, upload: Upload, parts: Iterator[bytes]) -> IngestResult:
+    async def _kept(self, upload: Upload, parts: Iterator[tuple[bytes, bool]], *, hurry: bool) -> IngestResult:
         caller = upload.who.name, "" if upload.who.hosts else upload.client
         turn = self._turns.setdefault(caller, asyncio.Lock())
-        result, lines = IngestResult(), 0
-        while True:
+        result: IngestResult | None = None
+        one = _Turn(upload, _Slices(parts))
+        while result is None or not one.slices.ended:
+            # Where bodies of one caller queue up, each would wait for others anew.
+            queued = turn.locked()
             async with turn:
-                found = await to_thread.run_sync(_next, upload, parts, lines, limiter=self._threads)
-            if found is None:
-                return result
-            more, count = found
-            lines += count
-            result = _together(result, more)
+                result = _together(result, await self._gathering.join(one, hurry=hurry or queued))
+        return result
+
+    async def _on_a_thread(self, turns: Sequence[_Turn]) -> Sequence[IngestResult | Exception]:
+        return await to_thread.run_sync(self._kept_now, turns, limiter=self._threads)
+
+    def _kept_now(self, turns: Sequence[_Turn]) -> list[IngestResult | Exception]:
+        """What became of the first of `turns`, as many as fit together, at least one."""
+        parts, size = list[_Part](), 0
+        for turn in turns:
+            if size >= TOGETHER:
+                break
+            parts.append(part := _Part(self._service, turn))
+            size += part.size
+        bodies = [part.body for part in parts if part.body is not None]
+        kept = iter(self._service.ingest(bodies) if bodies else ())
+        return [part.told(next(kept)) if part.body is not None else part.problem or IngestResult() for part in parts]
 
 
-def _next(upload: Upload, parts: Iterator[bytes], before: int) -> tuple[IngestResult, int] | None:
-    """What became of the next slice, with its number of lines; None behind the last. `before` are the lines so far."""
-    part = next(parts, None)
-    if part is None:
-        return None
-    text, undecodable = decode(part)
-    text, foreign = own_lines(text, upload.who, upload.service.owner_against)
-    text, misdirected = own_hosts(text, upload.service.cells, sure=upload.sure)
-    kept = upload.service.ingest(text, upload.precision)
-    refused = undecodable, foreign, misdirected
-    found = sorted([*chain(*(one.first for one in refused)), *kept.rejected], key=lambda line: line.number)
-    rejected = [RejectedLine(number=line.number + before, problem=line.problem) for line in found[:MAX_REJECTED]]
-    more = kept.rejected_more + sum(one.more for one in refused) + len(found) - len(rejected)
-    return kept.model_copy(update={"rejected": rejected, "rejected_more": more}), text.count("\n")
+class _Part:
+    """One slice on its way: what is to be kept of it, None where there is nothing or a `problem` with all of it."""
+
+    def __init__(self, service: Service, turn: _Turn) -> None:
+        self.body: LineBody | None = None
+        self.problem: Exception | None = None
+        self.size = 0
+        self._before = turn.slices.before
+        upload = turn.upload
+        try:
+            part = turn.slices.take()
+        except Exception as error:  # noqa: BLE001  # the request raises it
+            self.problem = error
+            return
+        if part:
+            self.size = len(part)
+            text, self._refused = decode(part)
+            self._judge = Judge(upload.who, service.owner_against, service.cells, sure=upload.sure)
+            self.body = LineBody(text, upload.precision, self._judge)
+            turn.slices.before += text.count("\n")
+
+    def told(self, kept: IngestResult | Exception) -> IngestResult | Exception:
+        """What to answer where `kept` became of the lines."""
+        if isinstance(kept, Exception):
+            return kept
+        if self._judge.elsewhere is not None and not kept.records:
+            # Whoever speaks for one host goes on there, with all that it has.
+            return other_cell(*self._judge.elsewhere)
+        found = sorted([*self._refused.first, *kept.rejected], key=lambda line: line.number)
+        rejected = [
+            RejectedLine(number=line.number + self._before, problem=line.problem) for line in found[:MAX_REJECTED]
+        ]
+        more = kept.rejected_more + self._refused.more + len(found) - len(rejected)
+        return kept.model_copy(update={"rejected": rejected, "rejected_more": more}) if found or more else kept
 
 
-def _together(one: IngestResult, other: IngestResult) -> IngestResult:
+def _together(one: IngestResult | None, other: IngestResult) -> IngestResult:
+    if one is None:
+        return other
     rejected = [*one.rejected, *other.rejected]
     return IngestResult(
         readings=one.readings + other.readings,

@@ -15,9 +15,10 @@ from tocsin import __version__
 from tocsin.api.auth import WRITERS, Viewer, Writer
 from tocsin.api.dependencies import ServiceDep, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
-from tocsin.api.ingest import Ingest, Upload, not_assigned, other_cell
+from tocsin.api.ingest import Ingest, Upload
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
+from tocsin.api.who_may_say import not_assigned, other_cell
 from tocsin.client.control import IngestResult, OrderTaken, Readiness
 from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.client.wire import Wire, Wired
@@ -81,17 +82,16 @@ async def ping() -> Response:
 
 
 def _partial(result: IngestResult) -> ApiError:
-    kept = result.readings + result.events + result.findings + result.predictions
     first = result.rejected[0]
     total = len(result.rejected) + result.rejected_more
     message = (
         f"{total} lines are refused, the first is line {first.number}: {first.problem}; "
-        f"the others are kept ({kept} records) and need not be sent again"
+        f"the others are kept ({result.records} records) and need not be sent again"
     )
     details: dict[str, Any] = {
         "rejected": [line.model_dump() for line in result.rejected[:MAX_REJECTED]],
         "rejected_total": total,
-        "kept": kept,
+        "kept": result.records,
         "warnings": result.warnings[:MAX_REJECTED],
     }
     return ApiError(400, "lines_rejected", message, details)
@@ -115,7 +115,6 @@ _WRITE_BODY = {
 )
 async def write(
     request: Request,
-    service: ServiceDep,
     who: Writer,
     precision: Annotated[Literal["ns", "us", "ms", "s"], Query(description="Unit of the timestamps.")] = "ns",
     org: Annotated[str, Query(description="Taken and ignored.")] = "",  # noqa: ARG001  # InfluxDB clients send it
@@ -126,15 +125,15 @@ async def write(
 
     Bad lines do not cost the good ones: those are kept, and the answer is 400 with the numbers of the bad.
     """
-    return await _kept(request, service, who, precision)
+    return await _kept(request, who, precision)
 
 
-async def _kept(request: Request, service: Service, who: Principal, precision: str) -> Response:
+async def _kept(request: Request, who: Principal, precision: str) -> Response:
     body = await request.body()
     encoding = request.headers.get("content-encoding", "").strip().lower()
     client = request.client.host if request.client is not None else ""
     ingest: Ingest = request.app.state.ingest
-    result = await ingest.take(Upload(service, who, client, precision, is_sure(request)), body, encoding)
+    result = await ingest.take(Upload(who, client, precision, is_sure(request)), body, encoding)
     if result.rejected:
         raise _partial(result)
     return Response(status_code=204)
@@ -171,8 +170,7 @@ class PlainWrite(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        service: Service = request.app.state.service
-        answer = await _kept(request, service, request.state.principal, _precision_of(scope["query_string"]))
+        answer = await _kept(request, request.state.principal, _precision_of(scope["query_string"]))
         await answer(scope, receive, send)
 
 

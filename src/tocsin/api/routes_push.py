@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from tocsin.api.auth import Writer
 from tocsin.api.dependencies import ServiceDep, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
-from tocsin.api.ingest import Form, Ingest, Upload, foreign, unpacked
+from tocsin.api.ingest import Form, Ingest, Upload, unpacked
+from tocsin.api.who_may_say import foreign
 from tocsin.client.control import IngestResult
 from tocsin.client.models_alerts import AlertmanagerWebhook
 from tocsin.collector.push import otlp, otlp_json, remote_write
@@ -64,11 +65,11 @@ def _body(what: str, *more: str) -> dict[str, Any]:
     return {"requestBody": {"description": what, "content": content}}
 
 
-async def _push(request: Request, service: ServiceDep, who: Writer, form: Form[Any], tally: Tally) -> IngestResult:
+async def _push(request: Request, who: Writer, form: Form[Any], tally: Tally) -> IngestResult:
     body = await request.body()
     client = request.client.host if request.client is not None else ""
     ingest: Ingest = request.app.state.ingest
-    return await ingest.push(Upload(service, who, client, "ms"), body, form, tally)
+    return await ingest.push(Upload(who, client, "ms"), body, form, tally)
 
 
 @push_router.post(
@@ -77,7 +78,7 @@ async def _push(request: Request, service: ServiceDep, who: Writer, form: Form[A
     openapi_extra=_body("Remote write 1.0 or 2.0 of Prometheus, in Snappy's block format."),
     responses=documented(400, 401, 403, 415, 421, 422, 429, 500, 503),
 )
-async def write_series(request: Request, service: ServiceDep, who: Writer) -> Response:
+async def write_series(request: Request, who: Writer) -> Response:
     """Keep what Prometheus and its like send: 204 once every sample of a GPU is durable; others are set aside.
 
     Samples that are refused do not cost the others: those are kept, and the answer is 400 with the first reason.
@@ -90,7 +91,7 @@ async def write_series(request: Request, service: ServiceDep, who: Writer) -> Re
         raise _unsupported("send Content-Encoding: snappy")
     tally = Tally()
     try:
-        problem = _problem(tally, await _push(request, service, who, form, tally))
+        problem = _problem(tally, await _push(request, who, form, tally))
     except ApiError as error:
         error.headers = {**(error.headers or {}), **_written(Tally())}
         raise
@@ -122,7 +123,7 @@ def _written(tally: Tally) -> dict[str, str]:
         **documented(400, 401, 403, 415, 421, 422, 429, 500, 503),
     },
 )
-async def otlp_metrics(request: Request, service: ServiceDep, who: Writer) -> Response:
+async def otlp_metrics(request: Request, who: Writer) -> Response:
     """Keep metrics of OpenTelemetry's collectors and SDKs; `partial_success` says what was refused of them."""
     media = _content_type(request)[0]
     if media not in (PROTOBUF, JSON):
@@ -134,7 +135,7 @@ async def otlp_metrics(request: Request, service: ServiceDep, who: Writer) -> Re
     if media == JSON:
         form = Form(lambda body, limit: otlp_json.parsed(unpack(body, limit)), otlp_json.read)
     tally = Tally()
-    _problem(tally, await _push(request, service, who, form, tally))
+    _problem(tally, await _push(request, who, form, tally))
     return Response((otlp_json if media == JSON else otlp).answer(tally), media_type=media)
 
 

@@ -34,8 +34,19 @@ from tocsin.domain.entry import Entry, Verification
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.silence import MatcherKind, SilenceKind
+from tocsin.store.line_protocol.decode import Admit
 
 Detail = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class LineBody:
+    """Line protocol of one caller: `precision` is `ns`, `us`, `ms` or `s`; `admit` says what the caller may not say,
+    None where that is nothing."""
+
+    text: str
+    precision: str
+    admit: Admit | None = None
 
 
 class SilenceService(Protocol):
@@ -306,8 +317,9 @@ class Service(Protocol):
     def right_size(self, first_day: int, last_day: int, limit: int) -> RightSizeOut:
         """Jobs of those days that less would do for, the most freed first."""
 
-    def ingest(self, text: str, precision: str) -> control.IngestResult:
-        """Keep line protocol, durable on return. `precision` is `ns`, `us`, `ms` or `s`; bad lines are reported."""
+    def ingest(self, bodies: Sequence[LineBody]) -> list[control.IngestResult | Exception]:
+        """Keep what several callers sent, durable on return; what became of each. Bad lines are reported, and what is
+        wrong with one body costs no other."""
 
     def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
         """Readings and events of what others push, for `ingest` to keep; what `admits` speaks against is counted.

@@ -148,6 +148,11 @@ class IngestResult(Wire):
     rejected_more: Count = 0
     warnings: list[str] = Field(default_factory=list)
 
+    @property
+    def records(self) -> int:
+        """How much is kept, of whatever kind."""
+        return self.readings + self.events + self.findings + self.predictions
+
 
 class InjectionRequest(RequestBody):
     """Rehearse a failure on a simulated GPU."""

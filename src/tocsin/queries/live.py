@@ -189,5 +189,5 @@ class LiveBrain(Protocol):
     def pool_pasts(self) -> Sequence[PoolPast]:
         """The hourly past of every pool, as of the last forecast."""
 
-    def accept(self, batch: Batch) -> None:
-        """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected."""
+    def accept_all(self, batches: Sequence[Batch]) -> list[Exception | None]:
+        """Keep readings and events together, durable on return; what is wrong with each batch."""

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from tocsin import __version__
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.scope import base_key
-from tocsin.api.service import Detail, Service
+from tocsin.api.service import Detail, LineBody, Service
 from tocsin.api.tenancy import Names
 from tocsin.client import control, models
 from tocsin.client.errors import NotFound
@@ -73,7 +73,7 @@ from tocsin.queries.tenants import TenantService, names_of_others
 from tocsin.queries.usage import UsageQueries
 from tocsin.queries.views import peer_band
 from tocsin.queries.what_if import what_if_now
-from tocsin.store.line_protocol.decode import decode
+from tocsin.store.line_protocol.decode import Decoded, decode
 from tocsin.store.port import Store
 
 
@@ -605,21 +605,27 @@ class BrainService:
         self._brain.journal.must_lead()
         return self._brain.orders.report(order_id, sent)
 
-    def ingest(self, text: str, precision: str) -> control.IngestResult:
-        decoded = decode(text, precision=precision, now_ms=self.now_ms())
-        batch = decoded.batch
-        self._brain.accept(batch)
-        self._brain.metrics.count("tocsin_api_lines_total", decoded.refused, outcome="rejected")
-        self._brain.metrics.count("tocsin_api_lines_total", len(batch), outcome="accepted")
-        return control.IngestResult(
-            readings=len(batch.readings),
-            events=len(batch.events),
-            findings=len(batch.findings),
-            predictions=len(batch.predictions),
-            rejected=[control.RejectedLine(number=line.number, problem=line.problem) for line in decoded.rejected],
-            rejected_more=decoded.refused - len(decoded.rejected),
-            warnings=list(decoded.warnings),
-        )
+    def ingest(self, bodies: Sequence[LineBody]) -> list[control.IngestResult | Exception]:
+        found = [self._decoded(body) for body in bodies]
+        problems = iter(self._brain.accept_all([one.batch for one in found if isinstance(one, Decoded)]))
+        told, lines = list[control.IngestResult | Exception](), Counter[str]()
+        for one in found:
+            if isinstance(one, Exception):
+                told.append(one)
+            elif (problem := next(problems)) is not None:
+                told.append(problem)
+            else:
+                lines.update(accepted=len(one.batch), rejected=one.refused)
+                told.append(_ingested(one))
+        for outcome, count in lines.items():
+            self._brain.metrics.count("tocsin_api_lines_total", count, outcome=outcome)
+        return told
+
+    def _decoded(self, body: LineBody) -> Decoded | Exception:
+        try:
+            return decode(body.text, precision=body.precision, now_ms=self.now_ms(), admit=body.admit)
+        except Exception as error:  # noqa: BLE001  # told to the one who sent it
+            return error
 
     def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
         taken = self._pushed.take(series, admits, self.now_ms())
@@ -644,3 +650,16 @@ class BrainService:
             EntryKind.INJECTION, {"kind": kind, "gpu": uuid, "at_ms": at_ms}, actor=actor, simulated=True
         )
         return control.InjectionOut(kind=kind, gpu=uuid, at=to_iso(at_ms), sentence=sentence)
+
+
+def _ingested(found: Decoded) -> control.IngestResult:
+    batch = found.batch
+    return control.IngestResult(
+        readings=len(batch.readings),
+        events=len(batch.events),
+        findings=len(batch.findings),
+        predictions=len(batch.predictions),
+        rejected=[control.RejectedLine(number=line.number, problem=line.problem) for line in found.rejected],
+        rejected_more=found.refused - len(found.rejected),
+        warnings=list(found.warnings),
+    )

@@ -16,7 +16,7 @@ from tocsin.actions.model.earning import proven_share
 from tocsin.actions.node.order_queue import OrderQueue
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
-from tocsin.api.service import Detail
+from tocsin.api.service import Detail, LineBody
 from tocsin.client.control import (
     BreakerOut,
     ControlState,
@@ -76,6 +76,8 @@ from tocsin.journal.bundle import FILES, pack
 from tocsin.queries.cells import CellQueries
 from tocsin.queries.what_if import change_of
 from tocsin.runtime.brain.orders import OrderService
+from tocsin.store.line_protocol.decode import Admit
+from tocsin.store.line_protocol.grammar import parse_head
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing import fake_ahead, fake_drift, fake_now, fake_usage
@@ -86,6 +88,17 @@ from tocsin_testing.fake_silences import FakeSilences
 _LONGEST_S = 10.0
 """How long a slow fleet makes people wait at most."""
 FAULTS = ("thermal_drift", "gsp_timeout")
+
+
+def _refusal(line: str, admit: Admit | None) -> str:
+    head, *rest = line.split(" ")
+    if len(rest) != 2 or not rest[1].isdecimal():
+        return "no timestamp"
+    if admit is None:
+        return ""
+    measurement, tags = parse_head(head)
+    uuids = tuple(tags[name] for name in ("gpu_uuid", "mig_uuid") if name in tags)
+    return admit(measurement, tags.get("host", ""), uuids)
 
 
 class FakeService(FakeDecisions):
@@ -609,20 +622,22 @@ class FakeService(FakeDecisions):
             ],
         )
 
-    def ingest(self, text: str, precision: str) -> IngestResult:
+    def ingest(self, bodies: Sequence[LineBody]) -> list[IngestResult | Exception]:
         if self.store_down:
-            raise StoreUnavailable("the store does not answer")
+            return [StoreUnavailable("the store does not answer") for _ in bodies]
+        return [self._ingested(body) for body in bodies]
+
+    def _ingested(self, body: LineBody) -> IngestResult:
         rejected, kept = [], 0
-        for number, line in enumerate(text.split("\n"), start=1):
-            parts = line.split(" ")
+        for number, line in enumerate(body.text.split("\n"), start=1):
             if not line:
                 continue
-            if len(parts) == 3 and parts[2].isdecimal():
+            if problem := _refusal(line, body.admit):
+                rejected.append(RejectedLine(number=number, problem=problem))
+            else:
                 kept += 1
                 self.lines.append(line)
-            else:
-                rejected.append(RejectedLine(number=number, problem="no timestamp"))
-        self.precisions.append(precision)
+        self.precisions.append(body.precision)
         return IngestResult(readings=kept, rejected=rejected)
 
     def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:

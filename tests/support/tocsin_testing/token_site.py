@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 from tocsin.actions.loop.routing import build_routing
 from tocsin.actions.planning.facts import NodeState
-from tocsin.api.ingest import own_lines
 from tocsin.api.principal import simple
+from tocsin.api.service import LineBody
+from tocsin.api.who_may_say import Judge
 from tocsin.config.access import Role
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -78,8 +79,10 @@ class TokenSite:
 
     def push(self, text: str, host: str) -> None:
         """As `POST /write` takes it with the token of `host`."""
-        mine, _ = own_lines(text, simple(host, Role.AGENT, host=host), self.service.owner_against)
-        self.service.ingest(mine, "ms")
+        judge = Judge(simple(host, Role.AGENT, host=host), self.service.owner_against)
+        (kept,) = self.service.ingest([LineBody(text, "ms", judge)])
+        if isinstance(kept, Exception):
+            raise kept
 
     def step(self, hostile: Iterable[str] = ()) -> None:
         """Half a minute; `hostile` are lines that node-a sends before and after what is so."""

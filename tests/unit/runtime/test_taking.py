@@ -9,7 +9,6 @@ import pytest
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
-from tocsin.domain.event import Event, EventKind
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.runtime.brain.taking import Taking
 from tocsin_testing.builders import T0
@@ -17,9 +16,8 @@ from tocsin_testing.builders import T0
 PATIENCE = 30.0
 
 
-def batch(name: str, *, event: bool = False) -> Batch:
-    events = [Event(EventKind.XID, name, "h", T0, code=79)] if event else []
-    return Batch([Reading(Gpu(name, "h"), T0, {"gpu_power_watts": 1.0})], events)
+def batch(name: str) -> Batch:
+    return Batch([Reading(Gpu(name, "h"), T0, {"gpu_power_watts": 1.0})])
 
 
 class Store:
@@ -50,13 +48,19 @@ def in_thread(work: Callable[[], None], errors: list[Exception]) -> threading.Th
     return thread
 
 
+def one_taken(taking: Taking, one: Batch) -> None:
+    (error,) = taking.take([one])
+    if error is not None:
+        raise error
+
+
 def several(taking: Taking, store: Store, names: list[str]) -> tuple[list[threading.Thread], list[Exception]]:
     """One batch that is being kept, and `names` that came meanwhile, by name."""
     errors: list[Exception] = []
-    threads = [in_thread(lambda: taking.take(batch("first")), errors)]
+    threads = [in_thread(lambda: one_taken(taking, batch("first")), errors)]
     assert store.begun.wait(PATIENCE)
     for number, name in enumerate(names, start=1):
-        threads.append(in_thread(lambda name=name: taking.take(batch(name)), errors))  # type: ignore[misc]
+        threads.append(in_thread(lambda name=name: one_taken(taking, batch(name)), errors))  # type: ignore[misc]
         while len(taking._waiting) < number:
             threads[-1].join(0.001)
     return threads, errors
@@ -70,20 +74,20 @@ def ended(threads: list[threading.Thread]) -> None:
 
 def test_what_comes_while_another_is_kept_is_kept_together() -> None:
     store = Store()
-    taking = Taking(store.keep, lambda _hurry: None)
+    taking = Taking(store.keep)
     threads, errors = several(taking, store, ["a", "b", "c"])
     assert store.kept == []
     store.go.set()
     ended(threads)
     assert store.kept == [["first"], ["a", "b", "c"]]
     assert errors == []
-    taking.take(batch("last"))
+    one_taken(taking, batch("last"))
     assert store.kept[-1] == ["last"]
 
 
 def test_what_is_wrong_with_one_costs_no_other() -> None:
     store = Store()
-    taking = Taking(store.keep, lambda _hurry: None)
+    taking = Taking(store.keep)
     threads, errors = several(taking, store, ["a", "bad", "c"])
     store.go.set()
     ended(threads)
@@ -91,27 +95,14 @@ def test_what_is_wrong_with_one_costs_no_other() -> None:
     assert len(errors) == 1
 
 
-def test_others_are_waited_for_only_after_several_came_at_once() -> None:
-    store, paused = Store(), list[int]()
-    taking = Taking(store.keep, lambda _hurry: paused.append(len(store.kept)))
-    threads, _ = several(taking, store, ["a", "b"])
+def test_each_of_several_batches_has_its_own_outcome() -> None:
+    store = Store()
     store.go.set()
-    ended(threads)
-    assert paused == []
-    taking.take(batch("alone"))
-    assert paused == [2]
-    taking.take(batch("alone"))
-    assert paused == [2]
-
-
-def test_an_event_holds_nobody_up() -> None:
-    store, hurried = Store(), list[bool]()
-    taking = Taking(store.keep, lambda hurry: hurried.append(hurry.is_set()))
-    threads, _ = several(taking, store, ["a", "b"])
-    store.go.set()
-    ended(threads)
-    taking.take(batch("with event", event=True))
-    assert hurried == [True]
+    taking = Taking(store.keep)
+    told = taking.take([batch("a"), batch("bad"), batch("c")])
+    assert [type(error) for error in told] == [type(None), InputError, type(None)]
+    assert store.kept == [["a"], ["c"]]
+    assert taking.take([]) == []
 
 
 def test_one_that_was_not_kept_is_not_taken_for_kept() -> None:
@@ -120,5 +111,5 @@ def test_one_that_was_not_kept_is_not_taken_for_kept() -> None:
 
     taking = Taking(end)
     with pytest.raises(KeyboardInterrupt):
-        taking.take(batch("a"))
+        taking.take([batch("a")])
     assert not taking._busy

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tocsin.store.line_protocol import decode as module
 from tocsin.store.line_protocol import repeats
 from tocsin.store.line_protocol.decode import decode
-from tocsin.store.line_protocol.repeats import Items, Tails
+from tocsin.store.line_protocol.repeats import Block, Blocks, Items, Tails
 from tocsin_testing.builders import T0
 
 HEADS = ("gpu,gpu_uuid=A,host=h", "gpu,gpu_uuid=A,host=h2", "gpu,gpu_uuid=B", "gpu_missing,gpu_uuid=A,host=h")
@@ -42,13 +42,48 @@ def test_a_body_reads_the_same_whatever_was_read_before(lines: list[str]) -> Non
         return rows, found.rejected, found.warnings, found.dropped, found.refused
 
     body = "\n".join(lines)
-    decode("\n".join(f"{HEADS[0]}{tail} {T0}" for tail in TAILS), now_ms=T0)
+    for _ in range(3):
+        decode("\n".join(f"{HEADS[0]}{tail} {T0}" for tail in TAILS), now_ms=T0)
     warm = read(body)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_TAILS", Tails())
         patch.setattr(module, "_ITEMS", Items())
-        patch.setattr(module._Said, "goes_on", lambda _self, _line: False)
+        patch.setattr(module, "_BLOCKS", Blocks())
+        patch.setattr(module._Said, "goes_on", lambda _self, _lines, _at: 0)
         assert read(body) == warm
+
+
+links = st.lists(st.sampled_from((0, 1)), min_size=6, max_size=6)
+
+
+@given(st.lists(st.tuples(st.sampled_from("AB"), links, st.booleans()), min_size=1, max_size=10))
+def test_labelled_lines_read_the_same_as_a_block_and_one_by_one(ticks: list[tuple[str, list[int], bool]]) -> None:
+    for tick, (gpu, ups, odd) in enumerate(ticks):
+        lines = [f",link={link} nvlink_up={up}" for link, up in enumerate(ups)]
+        if odd:
+            lines.insert(3, ",link=9 nvlink_up=7")
+        text = "\n".join(f"gpu,gpu_uuid={gpu}{line} {T0 + tick}" for line in (" power_watts=5", *lines))
+        (found,) = decode(text, now_ms=T0 + tick).batch.readings
+        told = {f'gpu_nvlink_up{{link="{link}"}}': float(up) for link, up in enumerate(ups)}
+        assert (found.at_ms, found.gpu.uuid) == (T0 + tick, gpu)
+        assert found.values == {"gpu_power_watts": 5.0, **told}
+
+
+def test_what_every_link_says_again_is_read_at_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCKS", Blocks())
+    lines = [" power_watts=5", *(f",link={link} nvlink_up=1" for link in range(18))]
+    looks = []
+    goes_on = module._Said.goes_on
+
+    def counted(self: module._Said, lines: list[str], at: int) -> int:
+        looks.append(taken := goes_on(self, lines, at))
+        return taken
+
+    monkeypatch.setattr(module._Said, "goes_on", counted)
+    for tick in range(4):
+        looks.clear()
+        decode("\n".join(f"gpu,gpu_uuid=A{line} {T0 + tick}" for line in lines) + "\n", now_ms=T0 + tick)
+    assert looks == [18, 0]
 
 
 def test_readings_that_share_what_is_remembered_are_not_changed_by_each_other() -> None:
@@ -80,6 +115,25 @@ def test_made_up_values_and_tails_fill_no_memory(monkeypatch: pytest.MonkeyPatch
     assert tails.get("x" * (repeats.LONGEST_TAIL + 1)) is None
 
 
+def test_made_up_blocks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "MOST_BLOCKS", 10)
+    monkeypatch.setattr(repeats, "MOST_SHARED", 5)
+    blocks = Blocks()
+    for number in range(100):
+        blocks.put(f"gpu,gpu_uuid={number}", Block((f"{number}", "b", "c", "d"), {}))
+        assert len(blocks._new) <= 10
+        assert len({id(one) for one in (*blocks._new.values(), *blocks._old.values())}) <= 10
+    assert blocks.get("gpu,gpu_uuid=99") is not None
+    assert blocks.get("gpu,gpu_uuid=0") is None
+    for short_or_long in (("a", "b", "c"), ("x" * repeats.LONGEST_BLOCK, "b", "c", "d")):
+        blocks.put("gpu", Block(short_or_long, {}))
+        assert blocks.get("gpu") is None
+    alike = [Block(("a", "b", "c", "d"), {}) for _ in range(2)]
+    for number, one in enumerate(alike):
+        blocks.put(f"alike{number}", one)
+    assert blocks.get("alike0") is blocks.get("alike1")
+
+
 def test_what_goes_on_being_met_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "MOST_TAILS", 10)
     tails = Tails()
@@ -96,6 +150,14 @@ def test_what_a_line_said_is_not_what_its_gpu_said_in_all(monkeypatch: pytest.Mo
     second = [f"gpu,gpu_uuid=B sm_clock_hertz=1 {T0}", f"gpu,gpu_uuid=B fan_speed_ratio=0.25 {T0}"]
     _, other = decode("\n".join(first + second), now_ms=T0).batch.readings
     assert other.values == {"gpu_sm_clock_hertz": 1.0, "gpu_fan_speed_ratio": 0.25}
+
+
+def test_a_label_before_the_name_of_a_gpu_is_not_taken_for_another_gpu_s() -> None:
+    """As senders that sort their tags have it."""
+    lines = [f"gpu,availability=max,gpu_uuid={one} row_remap_banks={banks} {T0}" for one, banks in (("A", 1), ("B", 2))]
+    for _ in range(2):
+        found = decode("\n".join(lines), now_ms=T0).batch.readings
+        assert [(one.gpu.uuid, [*one.values.values()]) for one in found] == [("A", [1.0]), ("B", [2.0])]
 
 
 def test_a_tag_that_nobody_knows_is_told_on_every_line() -> None:

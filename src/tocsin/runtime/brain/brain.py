@@ -225,7 +225,12 @@ class Brain:
     def accept(self, batch: Batch) -> None:
         """Keep readings and events: durable on return. Raises StoreUnavailable or StoreRejected, and NotLeading on
         standby: what is told to this brain alone, the active one never sees."""
-        self._taking.take(batch)
+        if (problem := self.accept_all([batch])[0]) is not None:
+            raise problem
+
+    def accept_all(self, batches: Sequence[Batch]) -> list[Exception | None]:
+        """As `accept` for each, kept together; what was raised for each."""
+        return self._taking.take(batches)
 
     def _keep(self, batch: Batch) -> None:
         self.journal.must_lead()

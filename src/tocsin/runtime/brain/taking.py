@@ -1,8 +1,7 @@
 """Batches that come at the same time are kept together: one transaction, one look at owners, one place in memory.
 
 A fleet's nodes push a few readings each, and what a write costs has little to do with how many readings are in it.
-Nobody is answered before what it sent is kept. Where several came at once the next ones are waited for, for a moment; a
-sender that is alone never waits, and an event holds nobody up.
+Nobody is answered before what it sent is kept.
 """
 
 from __future__ import annotations
@@ -15,63 +14,53 @@ from itertools import chain
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
 
-LINGER_SECONDS = 0.05
-"""How long others are waited for (own choice): an agent that pushes every few seconds does not notice."""
-
 
 @dataclass
 class _Waiting:
-    """A batch that is not kept yet; `leads` is set where its thread is to keep the next batches, its own among them."""
+    """Batches of one thread that are not kept yet, and what is wrong with each; `leads` is set where the thread is to
+    keep the next ones, its own among them."""
 
-    batch: Batch
+    batches: Sequence[Batch]
     leads: bool = False
-    error: Exception | None = field(default_factory=lambda: Unavailable("the readings were not kept; send them again"))
+    errors: list[Exception | None] = field(default_factory=list)
     turn: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.errors = [Unavailable("the readings were not kept; send them again") for _ in self.batches]
 
 
 class Taking:
-    """Hands batches to `keep`, one call at a time; safe to use from several threads. `pause` waits for its event to be
-    set, for `LINGER_SECONDS` at most."""
+    """Hands batches to `keep`, one call at a time; safe to use from several threads. What comes while others are being
+    kept is kept together after them."""
 
-    def __init__(
-        self,
-        keep: Callable[[Batch], None],
-        pause: Callable[[threading.Event], object] = lambda hurry: hurry.wait(LINGER_SECONDS),
-    ) -> None:
+    def __init__(self, keep: Callable[[Batch], None]) -> None:
         self._keep = keep
-        self._pause = pause
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
-        self._busy = self._several = False
-        self._hurry = threading.Event()
+        self._busy = False
 
-    def take(self, batch: Batch) -> None:
-        """Keep `batch`, perhaps with others; raises what `keep` raises for it alone."""
-        mine = _Waiting(batch)
+    def take(self, batches: Sequence[Batch]) -> list[Exception | None]:
+        """Keep `batches`, perhaps with others; what `keep` raised for each alone."""
+        if not batches:
+            return []
+        mine = _Waiting(batches)
         with self._lock:
             self._waiting.append(mine)
             mine.leads, self._busy = not self._busy, True
-            if batch.events or batch.findings:
-                self._hurry.set()
         if not mine.leads:
             mine.turn.wait()
         if mine.leads:
             self._lead()
-        if mine.error is not None:
-            raise mine.error
+        return mine.errors
 
     def _lead(self) -> None:
         """Keep what waits by then, tell those who sent it, and make the first of those who came since the next."""
-        if self._several:
-            self._pause(self._hurry)
         with self._lock:
             group, self._waiting = self._waiting, []
-            self._hurry.clear()
         try:
-            self._keep_all(group)
+            self._keep_all([(one, place) for one in group for place in range(len(one.batches))])
         finally:
             with self._lock:
-                self._several = len(group) > 1
                 self._busy = bool(self._waiting)
                 if self._waiting:
                     self._waiting[0].leads = True
@@ -79,18 +68,19 @@ class Taking:
             for one in group:
                 one.turn.set()
 
-    def _keep_all(self, group: Sequence[_Waiting]) -> None:
+    def _keep_all(self, group: Sequence[tuple[_Waiting, int]]) -> None:
         try:
-            self._keep(_joined([one.batch for one in group]))
-            for one in group:
-                one.error = None
-        except Exception as error:  # noqa: BLE001  # the thread that sent it raises it
+            self._keep(_joined([one.batches[place] for one, place in group]))
+            for one, place in group:
+                one.errors[place] = None
+        except Exception as error:  # noqa: BLE001  # told to the one who sent it
             if len(group) == 1:
-                group[0].error = error
+                ((one, place),) = group
+                one.errors[place] = error
                 return
             # What is wrong with one sender's batch costs no other.
-            for one in group:
-                self._keep_all([one])
+            for member in group:
+                self._keep_all([member])
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:

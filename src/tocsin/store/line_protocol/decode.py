@@ -31,7 +31,7 @@ from tocsin.store.line_protocol.grammar import (
     remembered,
     scan_fields,
 )
-from tocsin.store.line_protocol.repeats import Items, Tails
+from tocsin.store.line_protocol.repeats import Block, Blocks, Items, Tails
 from tocsin.store.points import FieldValue, Point, PointError
 
 # ---------------------------------------------------------------------- heads and fields
@@ -232,6 +232,7 @@ class LineRows:
 
 _TAILS = Tails()
 _ITEMS = Items()
+_BLOCKS = Blocks()
 
 MAX_WARNINGS = 100
 """Warnings that are spelt out; the others are counted in one more."""
@@ -258,6 +259,11 @@ class BadLine:
     problem: str
 
 
+Admit = Callable[[str, str, tuple[str, ...]], str]
+"""Why whoever sent a line may not say it, by its measurement, its host (empty where it names none) and the UUIDs that
+it is about, a GPU's before its MIG instance's; empty where it may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """What a body of line protocol held.
@@ -281,15 +287,34 @@ class _Said:
         self._begin, self._end = begin, end
         self._from, self._to = len(begin), -len(end)
         self._row = row
+        self._block = _BLOCKS.get(begin)
+        self._tails: list[str] = []
+        self._met: dict[str, float] = {}
 
-    def goes_on(self, line: str) -> bool:
-        """Take `line` where it says of this GPU and instant what is known; whether it does."""
+    def goes_on(self, lines: list[str], at: int) -> int:
+        """Take the lines from `at` on that say of this GPU and instant what is known, as far as can be seen at a look;
+        how many they are."""
+        if (block := self._block) is not None:
+            self._block = None
+            begin, end = self._begin, self._end
+            if lines[at : at + len(block.tails)] == [f"{begin}{tail}{end}" for tail in block.tails]:
+                self._row.values.update(block.values)
+                return len(block.tails)
+        line = lines[at]
         if not line.startswith(self._begin) or not line.endswith(self._end):
-            return False
-        if (values := _TAILS.get(line[self._from : self._to])) is None:
-            return False
+            return 0
+        tail = line[self._from : self._to]
+        if (values := _TAILS.get(tail)) is None:
+            return 0
         self._row.values.update(values)
-        return True
+        self._tails.append(tail)
+        self._met.update(values)
+        return 1
+
+    def learn(self) -> None:
+        """Remember the lines that went on, which are over."""
+        if self._tails:
+            _BLOCKS.put(self._begin, Block((*self._tails,), self._met))
 
 
 def _known_values(head: GpuHead, text: str) -> dict[str, float] | None:
@@ -316,11 +341,12 @@ def _known_values(head: GpuHead, text: str) -> dict[str, float] | None:
 
 
 class _Decoder:
-    def __init__(self, precision: str, now_ms: int) -> None:
+    def __init__(self, precision: str, now_ms: int, admit: Admit | None) -> None:
         if precision not in NANOSECONDS:
             raise InputError("precision", precision, "is not known", f"use one of {', '.join(NANOSECONDS)}")
         self._step = NANOSECONDS[precision]
         self._now_ms = now_ms
+        self._admit = admit
         self._rows = LineRows()
         self._said: _Said | None = None
         self._events: list[Event] = []
@@ -333,6 +359,14 @@ class _Decoder:
         self._dropped = 0
         self._refused = 0
 
+    def _admitted(self, measurement: str, host: str, uuids: tuple[str, ...]) -> None:
+        """Raise LineError where the sender may not say this. Every line is asked about before any of it is taken."""
+        if self._admit is not None and (problem := self._admit(measurement, host, uuids)):
+            raise LineError(problem)
+
+    def _admitted_of(self, measurement: str, gpu: Gpu) -> None:
+        self._admitted(measurement, gpu.host, (gpu.parent, gpu.uuid) if gpu.parent else (gpu.uuid,))
+
     # ------------------------------------------------------------------ lines
 
     def run(self, text: str, undecodable: bool) -> None:
@@ -340,11 +374,13 @@ class _Decoder:
         lines = text.split("\n")
         at = seen = start = 0
         while at < len(lines):
-            line = lines[at].removesuffix("\r")
-            taken = 1
-            if (said := self._said) is not None and said.goes_on(line):
-                at += 1
-                continue
+            if (said := self._said) is not None:
+                if taken := said.goes_on(lines, at):
+                    at += taken
+                    continue
+                said.learn()
+                self._said = None
+            line, taken = lines[at].removesuffix("\r"), 1
             try:
                 if line.startswith(_PLAIN) and '"' not in line and not undecodable:
                     self._plain(line.strip(" "), at + 1)
@@ -406,8 +442,11 @@ class _Decoder:
             if stamp.isdigit():
                 # The text first: where it is open, what stands last on the line is no instant.
                 if line.startswith("gpu_info,"):
-                    self._rows.put_info(info_of(body), self._instant(stamp))
+                    gpu = info_of(body)
+                    self._admitted_of(points.INFO, gpu)
+                    self._rows.put_info(gpu, self._instant(stamp))
                 elif (owned := owners_in(body)) is not None:
+                    self._admitted_of(points.OWNER, owned[0])
                     self._rows.put_owners(owned[0], self._instant(stamp), owned[1])
                 return
         if '"' in line:
@@ -425,6 +464,7 @@ class _Decoder:
         """A line about a GPU without quoted text."""
         head, text, stamp = cut(line)
         parsed, at_ms = gpu_head(head), self._instant(stamp)
+        self._admitted_of(head.partition(",")[0], parsed.gpu)
         if not head.startswith("gpu,"):
             self._reasons(parsed, text, at_ms, line_number)
             return
@@ -435,7 +475,10 @@ class _Decoder:
         row = self._put(parsed, at_ms, values, {})
         if row is None or parsed.strange or "\\" in line or not stamp:
             return
-        begin = head.rpartition(",")[0] if parsed.label else head
+        begin, _, last = head.rpartition(",") if parsed.label else (head, "", "")
+        if parsed.label and not last.startswith(f"{parsed.label}="):
+            # What is remembered of a line must not have in it whom the line is about.
+            return
         end = f" {stamp}"
         self._said = _Said(begin, end, row)
         if line.endswith(f"{text}{end}"):
@@ -464,6 +507,8 @@ class _Decoder:
 
     def _typed(self, head: str, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
         measurement, tags = parse_head(head)
+        uuids = tuple(tags[name] for name in ("gpu_uuid", "mig_uuid") if name in tags)
+        self._admitted(measurement, tags.get("host", ""), uuids)
         if measurement in (points.GPU, points.MISSING):
             text = [name for name, value in fields.items() if isinstance(value, str)]
             for name in text:
@@ -602,8 +647,10 @@ def _shown(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-def decode(text: str | bytes, *, precision: str = "ms", now_ms: int) -> Decoded:
+def decode(text: str | bytes, *, precision: str = "ms", now_ms: int, admit: Admit | None = None) -> Decoded:
     """Read line protocol with timestamps in `precision`: ``ns``, ``us``, ``ms`` or ``s``.
+
+    Lines that `admit` speaks against are rejected with what it says; without it whoever sent them may say anything.
 
     A point without a timestamp is dated `now_ms`. Lines of one GPU and instant become one `Reading`; within it a value
     outranks a reason for its absence, and of two values the later line's holds. Readings carry the attributes of their
@@ -618,6 +665,6 @@ def decode(text: str | bytes, *, precision: str = "ms", now_ms: int) -> Decoded:
             body, undecodable = text.decode("utf-8", "surrogateescape"), True
     else:
         body = text
-    decoder = _Decoder(precision, now_ms)
+    decoder = _Decoder(precision, now_ms, admit)
     decoder.run(body, undecodable)
     return decoder.result()

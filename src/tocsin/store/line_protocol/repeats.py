@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tocsin.domain.metrics import BY_FIELD
 
 MOST_TAILS = 16_384
 """Tails of one generation: a fleet of one kind of GPU has some hundreds, and some for each process."""
 LONGEST_TAIL = 512
+MOST_BLOCKS = 16_384
+"""Beginnings of one generation: one for each GPU that reports."""
+MOST_SHARED = 1_024
+"""Different blocks of one generation."""
+LEAST_OF_BLOCK, LONGEST_BLOCK = 4, 8_192
+"""Lines of a block, and its text without instants, in characters."""
 VALUES_OF_FIELD = 256
 """Texts of one field that are remembered: all of a temperature's, the first of a counter's."""
 _LONGEST_ITEM = 128
@@ -45,6 +52,39 @@ class Tails:
         if len(self._new) >= MOST_TAILS:
             self._old, self._new = self._new, {}
         self._new[text] = values
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The `tails` of lines that follow each other, and what they say together."""
+
+    tails: tuple[str, ...]
+    values: Mapping[str, float]
+
+
+class Blocks:
+    """What the labelled lines of a GPU said last, by the text that begins each of them. May be used by several threads.
+
+    Two generations, as of `Tails`; GPUs whose lines say the same share one block.
+    """
+
+    def __init__(self) -> None:
+        self._new: dict[str, Block] = {}
+        self._old: dict[str, Block] = {}
+        self._shared: dict[tuple[str, ...], Block] = {}
+
+    def get(self, begin: str) -> Block | None:
+        """The block of lines with this beginning; None where it is not known."""
+        return self._new.get(begin) or self._old.get(begin)
+
+    def put(self, begin: str, block: Block) -> None:
+        """Remember `block`, unless it is too short to be worth it or too long."""
+        size = len(begin) + sum(map(len, block.tails))
+        if len(block.tails) < LEAST_OF_BLOCK or size > LONGEST_BLOCK:
+            return
+        if len(self._new) >= MOST_BLOCKS or len(self._shared) >= MOST_SHARED:
+            self._old, self._new, self._shared = self._new, {}, {}
+        self._new[begin] = self._shared.setdefault(block.tails, block)
 
 
 class Items:
