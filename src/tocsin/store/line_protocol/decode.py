@@ -280,6 +280,10 @@ class Decoded:
     refused: int = 0
 
 
+_PROCESS = ",pid="
+"""Begins the tail of a line about a process, which no two GPUs have in common: it ends a block that they share."""
+
+
 class _Said:
     """The GPU and the instant that the last line was about: most that follow say more of the same."""
 
@@ -290,6 +294,7 @@ class _Said:
         self._block = _BLOCKS.get(begin)
         self._tails: list[str] = []
         self._met: dict[str, float] = {}
+        self._open = True
 
     def goes_on(self, lines: list[str], at: int) -> int:
         """Take the lines from `at` on that say of this GPU and instant what is known, as far as can be seen at a look;
@@ -307,8 +312,10 @@ class _Said:
         if (values := _TAILS.get(tail)) is None:
             return 0
         self._row.values.update(values)
-        self._tails.append(tail)
-        self._met.update(values)
+        self._open = self._open and not tail.startswith(_PROCESS)
+        if self._open:
+            self._tails.append(tail)
+            self._met.update(values)
         return 1
 
     def learn(self) -> None:
