@@ -192,11 +192,9 @@ def likely_sentence(
     chance: float,
     horizon_ms: int,
     reasons: Sequence[Reason],
-    like: Likeness | None,
     classes: Sequence[tuple[str, float]] = (),
 ) -> tuple[str, str]:
-    """A warning with its reasons and what such situations came to; `classes` split the probability by class of fault,
-    the likeliest first."""
+    """A warning with its reasons; `classes` split the probability by class of fault, the likeliest first."""
     hours = horizon_ms / HOUR
     english = f"{where}: a hardware fault within {hours:.0f} h has a probability of {_share(chance)}"
     chinese = f"{where}：{hours:.0f} 小时内发生硬件故障的概率为 {_share(chance)}"
@@ -209,9 +207,6 @@ def likely_sentence(
         words = [why(one) for one in reasons]
         english += ", because of " + "; ".join(one for one, _ in words)
         chinese += "，原因：" + "；".join(one for _, one in words)
-    if like is not None and like.of:
-        english += f"; {like.faults} of {like.of} similar past situations ended in a fault"
-        chinese += f"；相似的 {like.of} 个历史情形中有 {like.faults} 个随后发生故障"
     return english + ".", chinese + "。"
 
 

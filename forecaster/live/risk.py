@@ -161,7 +161,7 @@ class RiskModel:
         if warned is None:
             english, chinese = unlikely_sentence(where(gpu), chance, ahead)
             return replace(made, sentence=english, sentence_zh=chinese)
-        english, chinese = likely_sentence(where(gpu), chance, ahead, warned.reasons, warned.likeness, split)
+        english, chinese = likely_sentence(where(gpu), chance, ahead, warned.reasons, split)
         evidence = _evidence(warned, now_ms)
         return replace(made, status=PredictionStatus.LIKELY, sentence=english, sentence_zh=chinese, evidence=evidence)
 
@@ -191,13 +191,15 @@ def _evidence(warned: RiskWarning, now_ms: int) -> tuple[Evidence, ...]:
     told = [(one, *why(one)) for one in warned.reasons]
     pieces = [Evidence(one.feature, english, now_ms, one.weight, chinese) for one, english, chinese in told]
     like = warned.likeness
-    if like is not None:
+    if like is not None and like.median_hours is not None:
+        # How many of the most similar ones did is no rate: what is kept of the past has more faults in it, and more
+        # quiet rows that look like one, than the past had.
         said = say(
-            "{n} of the {total} most similar past situations were followed by a fault", n=like.faults, total=like.of
+            "situations like this one ended in a fault before: {n}, after {hours} h at the median",
+            n=like.faults,
+            hours=f"{like.median_hours:.0f}",
         )
-        if like.median_hours is not None:
-            said = say("{said}, after {n} h at the median", said=said, n=f"{like.median_hours:.0f}")
-        pieces.append(evidence_of("past cases", said, now_ms, like.faults / like.of if like.of else 0.0))
+        pieces.append(evidence_of("past cases", said, now_ms, like.faults))
     return tuple(pieces)
 
 

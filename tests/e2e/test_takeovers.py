@@ -1,6 +1,6 @@
 """Brains on one real PostgreSQL that are killed, stopped and cut off at random: what is done twice, and who is active.
 
-By hand `make takeovers` does it 1,000 times with ten brains at default settings. Here the lease is short.
+By hand `make takeovers` does it 1,000 times with ten brains a cell at default settings. Here the lease is short.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tocsin_testing.tcp_proxy import TcpProxy
 TAKEOVERS = int(os.environ.get("TOCSIN_TAKEOVERS", "50"))
 BY_HAND = "TOCSIN_TAKEOVERS" in os.environ
 BRAINS = 10 if BY_HAND else 4
-CELLS = ("west",) if BY_HAND else ("west", "east", "north")
+CELLS = ("west", "east", "north")
 """Cells that are harmed beside each other, each with its share of the takeovers: most of the time is waiting."""
 EACH = -(-TAKEOVERS // len(CELLS))
 """Takeovers of each cell."""

@@ -192,9 +192,9 @@ def _prediction(
             Evidence(name=metric, text=f"{metric} rises steadily for 4 h", at_ms=at_ms, value=value),
             Evidence(
                 name="past cases",
-                text="6 of the 8 most similar past situations were followed by a fault, after 3 h at the median",
+                text="situations like this one ended in a fault before: 6, after 3 h at the median",
                 at_ms=at_ms,
-                value=0.75,
+                value=6,
             ),
         ),
         simulated=True,

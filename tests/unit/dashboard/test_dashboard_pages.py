@@ -205,7 +205,7 @@ def test_a_prediction_without_enough_data_says_so(url: str) -> None:
 
 def test_what_a_prediction_rests_on_and_what_was_diagnosed_is_shown(url: str) -> None:
     shown = said(opened("gpu", gpu=fleet.uuid(*fleet.HOT)))
-    assert "6 of the 8 most similar past situations were followed by a fault" in shown
+    assert "situations like this one ended in a fault before: 6" in shown
     assert "Evidence of predictions" in shown
     assert "<b>temperature &gt;= 93 C</b>" in shown
     assert "limited by communication between the GPUs" in said(opened("gpu", gpu=fleet.uuid(0, 3)))
