@@ -21,7 +21,7 @@ from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.brain.recorder import Recorder
 
 WATCHED: tuple[tuple[type, str], ...] = (
-    (Brain, "accept"),
+    (Brain, "accept_all"),
     (RuleEngine, "judge_events"),
     (RuleEngine, "step"),
     (Recorder, "record"),

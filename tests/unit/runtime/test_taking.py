@@ -11,6 +11,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.errors import InputError
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.runtime.brain.taking import Taking
+from tocsin.store.port import StoreUnavailable
 from tocsin_testing.builders import T0
 
 PATIENCE = 30.0
@@ -103,6 +104,18 @@ def test_each_of_several_batches_has_its_own_outcome() -> None:
     assert [type(error) for error in told] == [type(None), InputError, type(None)]
     assert store.kept == [["a"], ["c"]]
     assert taking.take([]) == []
+
+
+def test_a_store_that_does_not_answer_is_asked_once_for_all() -> None:
+    asked: list[int] = []
+
+    def keep(one: Batch) -> None:
+        asked.append(len(one.readings))
+        raise StoreUnavailable("the store does not answer")
+
+    told = Taking(keep).take([batch("a"), batch("b"), batch("c")])
+    assert [type(error) for error in told] == [StoreUnavailable] * 3
+    assert asked == [3]
 
 
 def test_one_that_was_not_kept_is_not_taken_for_kept() -> None:

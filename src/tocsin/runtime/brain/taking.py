@@ -13,6 +13,7 @@ from itertools import chain
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.errors import Unavailable
+from tocsin.store.port import StoreMisconfigured
 
 
 @dataclass
@@ -74,9 +75,10 @@ class Taking:
             for one, place in group:
                 one.errors[place] = None
         except Exception as error:  # noqa: BLE001  # told to the one who sent it
-            if len(group) == 1:
-                ((one, place),) = group
-                one.errors[place] = error
+            if len(group) == 1 or isinstance(error, Unavailable | StoreMisconfigured):
+                # What does not answer, or refuses everything, would be waited for once for each of them.
+                for one, place in group:
+                    one.errors[place] = error
                 return
             # What is wrong with one sender's batch costs no other.
             for member in group:
