@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.grouping import grouped
@@ -19,6 +19,9 @@ from tocsin.domain.reading import UNKNOWN_GPU, Gpu
 
 MOST_PARTS = 7
 """MIG instances that one GPU has at most, on every model that has any."""
+
+
+T = TypeVar("T")
 
 
 class Owners(Protocol):
@@ -53,29 +56,76 @@ class _Came:
     managed: str
 
 
+_Asked = tuple[tuple[int, ...], tuple[int | None, ...], int]
+"""What a host's weights are made of, beside the ages of its GPUs: these, by identity; what its manager shows, where one
+knows it; with how many it came, where that is not more than usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What a look at a host came to; `settled` where it stays so until something else is asked, as no GPU is new.
+    `gpus` keeps those that `asked` names alive."""
+
+    asked: _Asked
+    gpus: tuple[Gpu, ...]
+    weights: Mapping[str, LimitWeight]
+    racks: Mapping[str, Gpu]
+    came: Mapping[str, _Came]
+    settled: bool
+
+
 class Counting:
-    """Weights of the GPUs of a fleet; for one thread."""
+    """Weights of the GPUs of a fleet, looked at anew where a host has changed; for one thread."""
 
     def __init__(self, owners: Owners, usual: int, managed_label: str, listed: Collection[str] = ()) -> None:
         """`usual` is `actions.unshown_gpus_per_host`, `listed` are the UUIDs in the site's file."""
         self._owners, self._usual, self._label = owners, usual, managed_label
         self._listed = frozenset(listed)
         self._came: dict[str, _Came] = {}
+        self._settled: dict[str, _Looked] = {}
         self._last: tuple[Mapping[str, LimitWeight], Mapping[str, Gpu]] = {}, {}
 
     def look(
         self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int
     ) -> tuple[dict[str, LimitWeight], dict[str, Gpu]]:
         """The weight of each of `gpus` by UUID, and those whose rack is the one that they came with."""
-        surplus = self._surplus(gpus, nodes, now_ms)
-        racks = self._remember(gpus, now_ms)
-        weights = {}
-        for gpu in gpus:
-            shown = gpu.host in nodes or gpu.uuid in self._listed or self._owners.counts(gpu.uuid, now_ms)
-            counted = shown and gpu.uuid not in surplus and not self._strays(gpu)
-            weights[gpu.uuid] = LimitWeight(counted and not gpu.uuid.startswith(UNKNOWN_GPU), gpu.uuid in surplus)
+        hosts = grouped((gpu.host, gpu) for gpu in gpus)
+        came = {host: self._owners.came_with(host) for host in hosts}
+        # Of a host that is alone nobody else's limits can be widened.
+        usual = max(self._usual, median_low(came.values())) if len(came) > 1 else max(came.values(), default=0)
+        looked, settled = list[_Looked](), dict[str, _Looked]()
+        for host, mine in hosts.items():
+            shown = (nodes[host].gpus,) if host in nodes else ()
+            asked = tuple(map(id, mine)), shown, min(came[host], usual)
+            known = self._settled.get(host)
+            if known is None or known.asked != asked:
+                known = self._looked(asked, mine, now_ms)
+            looked.append(known)
+            if known.settled:
+                settled[host] = known
+        self._settled = settled
+        weights, racks = _together(one.weights for one in looked), _together(one.racks for one in looked)
+        self._came = _together(one.came for one in looked)
         self._last = weights, racks
         return weights, racks
+
+    def _looked(self, asked: _Asked, gpus: Sequence[Gpu], now_ms: int) -> _Looked:
+        _, shown, came = asked
+        wholes = self._in_order(gpus, now_ms)
+        listed = sum(uuid in self._listed for uuid in wholes)
+        most = (shown[0] if shown else None) or max(came, listed)
+        surplus = _beyond(gpus, frozenset(wholes[:most]))
+        said, racks = self._remember(gpus, now_ms)
+        weights = {}
+        for gpu in gpus:
+            seen = bool(shown) or gpu.uuid in self._listed or self._owners.counts(gpu.uuid, now_ms)
+            counted = seen and gpu.uuid not in surplus and not self._strays(gpu, said[gpu.uuid])
+            weights[gpu.uuid] = LimitWeight(counted and not gpu.uuid.startswith(UNKNOWN_GPU), gpu.uuid in surplus)
+        settled = not any(self._is_new(gpu, now_ms) for gpu in gpus)
+        return _Looked(asked, tuple(gpus), weights, racks, said, settled)
+
+    def _is_new(self, gpu: Gpu, now_ms: int) -> bool:
+        return self._owners.age_ms(gpu.uuid, now_ms) < self._owners.newcomer_ms
 
     @property
     def surplus(self) -> frozenset[str]:
@@ -88,37 +138,23 @@ class Counting:
         weights, racks = self._last
         return weights.get(gpu.uuid, LimitWeight(counted=False, surplus=True)), racks.get(gpu.uuid, gpu)
 
-    def _remember(self, gpus: Iterable[Gpu], now_ms: int) -> dict[str, Gpu]:
-        """What GPUs came with: it may change while they are new, and is forgotten with them."""
+    def _remember(self, gpus: Iterable[Gpu], now_ms: int) -> tuple[dict[str, _Came], dict[str, Gpu]]:
+        """What GPUs came with, and those that have another rack now: it may change while they are new, and is forgotten
+        with them."""
         came, racks = {}, {}
         for gpu in gpus:
             said = _Came(gpu.pool, gpu.rack, self._opted(gpu))
-            new = self._owners.age_ms(gpu.uuid, now_ms) < self._owners.newcomer_ms
-            came[gpu.uuid] = first = said if new else self._came.get(gpu.uuid, said)
+            came[gpu.uuid] = first = said if self._is_new(gpu, now_ms) else self._came.get(gpu.uuid, said)
             if first.rack and first.rack != gpu.rack:
                 racks[gpu.uuid] = replace(gpu, rack=first.rack)
-        self._came = came
-        return racks
+        return came, racks
 
     def _opted(self, gpu: Gpu) -> str:
         return gpu.labels.get(self._label, "").strip().lower()
 
-    def _strays(self, gpu: Gpu) -> bool:
-        """Whether its agent has moved it into another pool, or opted it in, since it came."""
-        first = self._came[gpu.uuid]
+    def _strays(self, gpu: Gpu, first: _Came) -> bool:
+        """Whether its agent has moved it into another pool, or opted it in, since it `first` came."""
         return gpu.pool != first.pool or self._opted(gpu) != first.managed
-
-    def _surplus(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int) -> frozenset[str]:
-        hosts = grouped((gpu.host, gpu) for gpu in gpus)
-        came = {host: self._owners.came_with(host) for host in hosts}
-        # Of a host that is alone nobody else's limits can be widened.
-        usual = max(self._usual, median_low(came.values())) if len(came) > 1 else max(came.values(), default=0)
-        found: set[str] = set()
-        for host, mine in hosts.items():
-            wholes = self._in_order(mine, now_ms)
-            most = self._most(host, wholes, nodes, min(came[host], usual))
-            found |= _beyond(mine, frozenset(wholes[:most]))
-        return frozenset(found)
 
     def _in_order(self, gpus: Sequence[Gpu], now_ms: int) -> list[str]:
         """UUIDs of the whole GPUs of a host: those that the site lists, then in the order in which they came.
@@ -130,11 +166,6 @@ class Counting:
             whole = gpu.parent or gpu.uuid
             ages[whole] = max(ages.get(whole, 0), self._owners.age_ms(whole, now_ms))
         return sorted(ages, key=lambda uuid: (_rank(uuid, self._listed), -ages[uuid], uuid))
-
-    def _most(self, host: str, wholes: Sequence[str], nodes: Mapping[str, NodeState], came: int) -> int:
-        """How many whole GPUs of `host` may count; `came` of them where nobody shows any."""
-        shown = nodes[host].gpus if host in nodes else None
-        return shown or max(came, sum(uuid in self._listed for uuid in wholes))
 
 
 def _rank(uuid: str, listed: frozenset[str]) -> int:
@@ -150,4 +181,11 @@ def _beyond(gpus: Iterable[Gpu], within: frozenset[str]) -> set[str]:
         parts[whole] += bool(gpu.parent)
         if whole not in within or parts[whole] > MOST_PARTS:
             found.add(gpu.uuid)
+    return found
+
+
+def _together(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for part in parts:
+        found.update(part)
     return found
