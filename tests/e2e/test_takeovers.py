@@ -32,7 +32,7 @@ from tocsin_testing.tcp_proxy import TcpProxy
 TAKEOVERS = int(os.environ.get("TOCSIN_TAKEOVERS", "50"))
 BY_HAND = "TOCSIN_TAKEOVERS" in os.environ
 BRAINS = 10 if BY_HAND else 4
-CELLS = ("west", "east", "north")
+CELLS = ("west", "east") if BY_HAND else ("west", "east", "north")
 """Cells that are harmed beside each other, each with its share of the takeovers: most of the time is waiting."""
 EACH = -(-TAKEOVERS // len(CELLS))
 """Takeovers of each cell."""

@@ -251,7 +251,7 @@ def test_from_the_kernel_log_to_the_managers_first_call(
             finally:
                 node.close()
         with closing(Client(place.url)) as person:
-            _until(lambda: not person.findings())
+            _until(lambda: not [one for one in person.findings() if one.rule == "xid_bus"])
         used = (_cpu_seconds(place.brain) - cpu) / (time.monotonic() - since)
     assert set(place.calls.times.values()) == {1}
     benchmark.pedantic(lambda: None, rounds=1)
@@ -276,10 +276,15 @@ def _ways(found: Sequence[Lap], taken: Sequence[tuple[float, float]]) -> Iterato
         way = [one for one in found if begun <= one.begin.at <= called]
         first = {one.name: one for one in reversed(way)}
         # What was judged while a reading of the node itself came in is none of this way.
-        kept = max((one for one in way if one.name == KEPT and one.end.at <= first[JUDGED].begin.at), key=_begin)
+        kept = max((one for one in way if one.name == KEPT and one.begin.at <= first[JUDGED].begin.at), key=_begin)
         steps = [
             ("the agent sees the line and pushes it", None, kept.begin),
-            ("the brain keeps it in the store", kept.begin, kept.end),
+            # The thread that judges is woken before the sender is told that it is kept.
+            (
+                "the brain keeps it in the store",
+                kept.begin,
+                replace(kept.end, at=min(kept.end.at, first[JUDGED].begin.at)),
+            ),
             ("it waits for the thread that judges", None, first[JUDGED].begin),
             ("rules and incidents", first[JUDGED].begin, first["Recorder.record"].begin),
             ("the finding goes on record", first["Recorder.record"].begin, first["Recorder.record"].end),
