@@ -14,7 +14,6 @@ import numpy as np
 from tocsin.domain.clock import HOUR
 from tocsin.forecaster.features.examples import Examples, Floats, HeldSequences, Ints, Singles
 from tocsin.forecaster.hazard.scorer import Scorer
-from tocsin.forecaster.lifecycle.cases import Likeness
 
 LEAST = 0.1
 """Log-odds below which a reason is none."""
