@@ -265,7 +265,7 @@ class Ingest:
         self._limit = max_body_bytes
         self._threads = CapacityLimiter(workers)
         self._unpacking = asyncio.Semaphore(unpackers)
-        self._gathering = Gathering(self._on_a_thread)
+        self._gathering = Gathering(self._on_a_thread, service.evaluating)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:

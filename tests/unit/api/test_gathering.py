@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tocsin.api.gathering import LINGER_SECONDS, MOST, QUIET_SECONDS, Gathering
+from tocsin.api.gathering import LINGER_SECONDS, MOST, QUIET_SECONDS, REST_SECONDS, Gathering
 from tocsin_testing.virtual_loop import run_virtual
 
 
@@ -122,6 +122,27 @@ def test_more_than_a_group_is_never_waited_for() -> None:
     works = Works(seconds=10.0)
     at(works, *(works.later(0, str(number)) for number in range(MOST + 1)))
     assert [len(group) for group in works.groups] == [1, MOST]
+
+
+def test_while_it_rests_those_in_no_hurry_wait_for_a_moment() -> None:
+    works, busy = Works(), [True]
+    works.gathering = Gathering(works.work, lambda: busy[0])
+
+    async def rest(seconds: float) -> tuple[str, float]:
+        await asyncio.sleep(seconds)
+        busy[0] = False
+        return "", 0.0
+
+    found = at(works, works.later(0, "waits"), rest(0.2), works.later(0.1, "event", hurry=True))
+    assert works.groups == [["waits", "event"]]
+    assert found[-1] == ("EVENT", pytest.approx(0.0))
+    busy[0] = True
+    begun = [works.later(1.0, "a"), works.later(1.15, "b")]
+    found = at(works, *begun, rest(1.2))
+    assert works.groups[-1] == ["a", "b"]
+    assert found[0][1] == pytest.approx(0.2, abs=QUIET_SECONDS)
+    busy[0] = True
+    assert at(works, works.later(0, "long"))[0][1] == pytest.approx(REST_SECONDS, abs=QUIET_SECONDS)
 
 
 def test_who_went_away_stops_nobody() -> None:

@@ -150,6 +150,7 @@ class Brain:
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
         self.evaluations, self.evaluated_at = 0, clock.monotonic()
+        self.evaluating = False
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
@@ -291,7 +292,11 @@ class Brain:
     def tick(self) -> None:
         """Judge the whole state once and do what follows from it."""
         with self._guard, self._timed():
-            self._evaluate()
+            self.evaluating = True
+            try:
+                self._evaluate()
+            finally:
+                self.evaluating = False
         self.evaluated_at = self.clock.monotonic()
 
     def judge_events(self) -> None:
