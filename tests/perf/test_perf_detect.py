@@ -3,7 +3,7 @@ forecasts all the time.
 
 The whole way is real: kernel log, agent, spool, uplink, HTTP, store, rules, guards, journal, executor, HTTP; brain and
 fleet are processes of their own. One fault at a time, each on a node that reports like the rest of the fleet before and
-after it: the driver is loaded anew before the next, so that its finding is over at the next evaluation. `make detect
+after it: the driver is loaded anew before the next, so that its finding is over. `make detect
 FAULTS=1000` asks for more faults. Run without --benchmark-only it is a small fleet, for correctness alone.
 """
 
@@ -240,18 +240,17 @@ def test_from_the_kernel_log_to_the_managers_first_call(
     ]
     with site(tmp_path, httpserver, SMALL if benchmark.disabled else GPUS, every_seconds, victims) as place:
         cpu, since = _cpu_seconds(place.brain), time.monotonic()
-        for gpu in victims:
-            node = Node(tmp_path / gpu.host, gpu, place.url)
-            try:
-                _until(node.is_known)
-                begun = node.fail()
-                taken.append((begun, place.calls.wait_for(gpu.host)))
-                node.repair()
-                _until(node.is_known)
-            finally:
-                node.close()
         with closing(Client(place.url)) as person:
-            _until(lambda: not [one for one in person.findings() if one.rule == "xid_bus"])
+            for gpu in victims:
+                node = Node(tmp_path / gpu.host, gpu, place.url)
+                try:
+                    _until(node.is_known)
+                    begun = node.fail()
+                    taken.append((begun, place.calls.wait_for(gpu.host)))
+                    node.repair()
+                    _until(lambda: not [one for one in person.findings() if one.rule == "xid_bus"])
+                finally:
+                    node.close()
         used = (_cpu_seconds(place.brain) - cpu) / (time.monotonic() - since)
     assert set(place.calls.times.values()) == {1}
     benchmark.pedantic(lambda: None, rounds=1)
