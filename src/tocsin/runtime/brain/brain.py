@@ -149,8 +149,7 @@ class Brain:
         self.alert_silences = AlertSilences()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
-        self.evaluations, self.evaluated_at = 0, clock.monotonic()
-        self.evaluating = False
+        self.evaluations, self.evaluating, self.evaluated_at = 0, False, clock.monotonic()
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
