@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.api.principal import simple
-from tocsin.api.who_may_say import Judge
+from tocsin.api.write_access import WriteAccess
 from tocsin.config.access import Role
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE
@@ -45,8 +45,8 @@ class Site:
         def against(gpu: str, claimant: str) -> str:
             return self.owners.against(gpu, claimant, now_ms)[0]
 
-        judge = Judge(simple(host, Role.AGENT, host=host), against)
-        self.take(decode(text, now_ms=now_ms, admit=judge).batch, now_ms)
+        access = WriteAccess(simple(host, Role.AGENT, host=host), against)
+        self.take(decode(text, now_ms=now_ms, admit=access).batch, now_ms)
 
 
 def tag(name: str, value: str) -> str:

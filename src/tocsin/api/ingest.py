@@ -17,10 +17,10 @@ from weakref import WeakValueDictionary
 from anyio import CapacityLimiter, to_thread
 
 from tocsin.api.errors import ApiError
-from tocsin.api.gathering import Gathering
+from tocsin.api.micro_batching import MicroBatcher
 from tocsin.api.principal import Principal
 from tocsin.api.service import LineBody, Service
-from tocsin.api.who_may_say import Judge, foreign, other_cell
+from tocsin.api.write_access import WriteAccess, foreign, other_cell
 from tocsin.client.control import IngestResult, RejectedLine
 from tocsin.collector.push.samples import MAX_UNPACKED_BYTES, Broken, PushedSeries, Tally, TooLarge
 from tocsin.store.line_protocol.decode import MAX_REJECTED
@@ -231,9 +231,11 @@ def _with_end(parts: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 
 class _Slices:
-    """What is left of a body, slice by slice, each with whether it is the last; for one thread at a time."""
+    """What is left of the body of `upload`, slice by slice, each with whether it is the last; for one thread at a
+    time."""
 
-    def __init__(self, parts: Iterator[tuple[bytes, bool]]) -> None:
+    def __init__(self, upload: Upload, parts: Iterator[tuple[bytes, bool]]) -> None:
+        self.upload = upload
         self._parts = parts
         self.before = 0
         """Lines of those that were taken."""
@@ -243,14 +245,6 @@ class _Slices:
         """The next slice, empty behind the last. Raises what the body's unpacking raises."""
         part, self.ended = next(self._parts, (b"", True))
         return part
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """The next slice of an upload."""
-
-    upload: Upload
-    slices: _Slices
 
 
 class Ingest:
@@ -265,7 +259,7 @@ class Ingest:
         self._limit = max_body_bytes
         self._threads = CapacityLimiter(workers)
         self._unpacking = asyncio.Semaphore(unpackers)
-        self._gathering = Gathering(self._on_a_thread, service.evaluating)
+        self._batcher = MicroBatcher(self._on_a_thread)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:
@@ -292,58 +286,58 @@ class Ingest:
         caller = upload.who.name, "" if upload.who.hosts else upload.client
         turn = self._turns.setdefault(caller, asyncio.Lock())
         result: IngestResult | None = None
-        one = _Turn(upload, _Slices(parts))
-        while result is None or not one.slices.ended:
+        left = _Slices(upload, parts)
+        while result is None or not left.ended:
             # Where bodies of one caller queue up, each would wait for others anew.
             queued = turn.locked()
             async with turn:
-                result = _together(result, await self._gathering.join(one, hurry=hurry or queued))
+                result = _together(result, await self._batcher.submit(left, hurry=hurry or queued))
         return result
 
-    async def _on_a_thread(self, turns: Sequence[_Turn]) -> Sequence[IngestResult | Exception]:
-        return await to_thread.run_sync(self._kept_now, turns, limiter=self._threads)
+    async def _on_a_thread(self, bodies: Sequence[_Slices]) -> Sequence[IngestResult | Exception]:
+        return await to_thread.run_sync(self._kept_now, bodies, limiter=self._threads)
 
-    def _kept_now(self, turns: Sequence[_Turn]) -> list[IngestResult | Exception]:
-        """What became of the first of `turns`, as many as fit together, at least one."""
+    def _kept_now(self, bodies: Sequence[_Slices]) -> list[IngestResult | Exception]:
+        """What became of the next slice of the first of `bodies`, as many as fit together, at least one."""
         parts, size = list[_Part](), 0
-        for turn in turns:
+        for body in bodies:
             if size >= TOGETHER:
                 break
-            parts.append(part := _Part(self._service, turn))
+            parts.append(part := _Part(self._service, body))
             size += part.size
-        bodies = [part.body for part in parts if part.body is not None]
-        kept = iter(self._service.ingest(bodies) if bodies else ())
+        good = [part.body for part in parts if part.body is not None]
+        kept = iter(self._service.ingest(good) if good else ())
         return [part.told(next(kept)) if part.body is not None else part.problem or IngestResult() for part in parts]
 
 
 class _Part:
     """One slice on its way: what is to be kept of it, None where there is nothing or a `problem` with all of it."""
 
-    def __init__(self, service: Service, turn: _Turn) -> None:
+    def __init__(self, service: Service, left: _Slices) -> None:
         self.body: LineBody | None = None
         self.problem: Exception | None = None
         self.size = 0
-        self._before = turn.slices.before
-        upload = turn.upload
+        self._before = left.before
+        upload = left.upload
         try:
-            part = turn.slices.take()
+            part = left.take()
         except Exception as error:  # noqa: BLE001  # the request raises it
             self.problem = error
             return
         if part:
             self.size = len(part)
             text, self._refused = decode(part)
-            self._judge = Judge(upload.who, service.owner_against, service.cells, sure=upload.sure)
-            self.body = LineBody(text, upload.precision, self._judge)
-            turn.slices.before += text.count("\n")
+            self._access = WriteAccess(upload.who, service.owner_against, service.cells, sure=upload.sure)
+            self.body = LineBody(text, upload.precision, self._access)
+            left.before += text.count("\n")
 
     def told(self, kept: IngestResult | Exception) -> IngestResult | Exception:
         """What to answer where `kept` became of the lines."""
         if isinstance(kept, Exception):
             return kept
-        if self._judge.elsewhere is not None and not kept.records:
+        if self._access.elsewhere is not None and not kept.records:
             # Whoever speaks for one host goes on there, with all that it has.
-            return other_cell(*self._judge.elsewhere)
+            return other_cell(*self._access.elsewhere)
         found = sorted([*self._refused.first, *kept.rejected], key=lambda line: line.number)
         rejected = [
             RejectedLine(number=line.number + self._before, problem=line.problem) for line in found[:MAX_REJECTED]

@@ -18,7 +18,7 @@ from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.ingest import Ingest, Upload
 from tocsin.api.principal import Principal
 from tocsin.api.service import Service
-from tocsin.api.who_may_say import not_assigned, other_cell
+from tocsin.api.write_access import not_assigned, other_cell
 from tocsin.client.control import IngestResult, OrderTaken, Readiness
 from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.client.wire import Wire, Wired

@@ -11,7 +11,7 @@ from tocsin.api.auth import Writer
 from tocsin.api.dependencies import ServiceDep, operation_id, require_json
 from tocsin.api.errors import ApiError, documented, refuse_unknown_parameters
 from tocsin.api.ingest import Form, Ingest, Upload, unpacked
-from tocsin.api.who_may_say import foreign
+from tocsin.api.write_access import foreign
 from tocsin.client.control import IngestResult
 from tocsin.client.models_alerts import AlertmanagerWebhook
 from tocsin.collector.push import otlp, otlp_json, remote_write

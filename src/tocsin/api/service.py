@@ -317,9 +317,6 @@ class Service(Protocol):
     def right_size(self, first_day: int, last_day: int, limit: int) -> RightSizeOut:
         """Jobs of those days that less would do for, the most freed first."""
 
-    def evaluating(self) -> bool:
-        """Whether the whole state is being judged just now, so that what can wait a moment should."""
-
     def ingest(self, bodies: Sequence[LineBody]) -> list[control.IngestResult | Exception]:
         """Keep what several callers sent, durable on return; what became of each. Bad lines are reported, and what is
         wrong with one body costs no other."""

@@ -189,9 +189,5 @@ class LiveBrain(Protocol):
     def pool_pasts(self) -> Sequence[PoolPast]:
         """The hourly past of every pool, as of the last forecast."""
 
-    @property
-    def evaluating(self) -> bool:
-        """Whether an evaluation of the whole state is under way."""
-
     def accept_all(self, batches: Sequence[Batch]) -> list[Exception | None]:
         """Keep readings and events together, durable on return; what is wrong with each batch."""

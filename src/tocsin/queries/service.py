@@ -605,9 +605,6 @@ class BrainService:
         self._brain.journal.must_lead()
         return self._brain.orders.report(order_id, sent)
 
-    def evaluating(self) -> bool:
-        return self._brain.evaluating
-
     def ingest(self, bodies: Sequence[LineBody]) -> list[control.IngestResult | Exception]:
         found = [self._decoded(body) for body in bodies]
         problems = iter(self._brain.accept_all([one.batch for one in found if isinstance(one, Decoded)]))

@@ -622,9 +622,6 @@ class FakeService(FakeDecisions):
             ],
         )
 
-    def evaluating(self) -> bool:
-        return False
-
     def ingest(self, bodies: Sequence[LineBody]) -> list[IngestResult | Exception]:
         if self.store_down:
             return [StoreUnavailable("the store does not answer") for _ in bodies]

@@ -11,7 +11,7 @@ from tocsin.actions.loop.routing import build_routing
 from tocsin.actions.planning.facts import NodeState
 from tocsin.api.principal import simple
 from tocsin.api.service import LineBody
-from tocsin.api.who_may_say import Judge
+from tocsin.api.write_access import WriteAccess
 from tocsin.config.access import Role
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
@@ -79,8 +79,8 @@ class TokenSite:
 
     def push(self, text: str, host: str) -> None:
         """As `POST /write` takes it with the token of `host`."""
-        judge = Judge(simple(host, Role.AGENT, host=host), self.service.owner_against)
-        (kept,) = self.service.ingest([LineBody(text, "ms", judge)])
+        access = WriteAccess(simple(host, Role.AGENT, host=host), self.service.owner_against)
+        (kept,) = self.service.ingest([LineBody(text, "ms", access)])
         if isinstance(kept, Exception):
             raise kept
 

@@ -149,7 +149,7 @@ class Brain:
         self.alert_silences = AlertSilences()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
-        self.evaluations, self.evaluating, self.evaluated_at = 0, False, clock.monotonic()
+        self.evaluations, self.evaluated_at = 0, clock.monotonic()
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
@@ -291,11 +291,7 @@ class Brain:
     def tick(self) -> None:
         """Judge the whole state once and do what follows from it."""
         with self._guard, self._timed():
-            self.evaluating = True
-            try:
-                self._evaluate()
-            finally:
-                self.evaluating = False
+            self._evaluate()
         self.evaluated_at = self.clock.monotonic()
 
     def judge_events(self) -> None:

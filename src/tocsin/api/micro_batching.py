@@ -15,8 +15,6 @@ LINGER_SECONDS = 0.1
 QUIET_SECONDS = 0.02
 """Nobody else is waited for once nobody came for so long: senders that go on as soon as they are answered all wait by
 then."""
-REST_SECONDS = 0.5
-"""How long a group waits at most while something else has the interpreter to itself (own choice)."""
 MOST = 64
 """Requests of one group."""
 
@@ -24,34 +22,25 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Gathering(Generic[T, R]):
+class MicroBatcher(Generic[T, R]):
     """Groups for `work`, which answers each of a group with what became of it, in order. It may answer fewer: the rest
-    come first in the next group. For the event loop's thread alone.
+    come first in the next group. For the event loop's thread alone."""
 
-    While it `rests`, those that are in no hurry wait, for a moment: two threads that compute take the interpreter from
-    each other, and both take longer than one after the other.
-    """
-
-    def __init__(
-        self,
-        work: Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]],
-        rests: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, work: Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]]) -> None:
         self._work = work
-        self._rests = rests
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._several = False
         self._timer: asyncio.TimerHandle | None = None
         self._began = self._last = 0.0
 
-    async def join(self, one: T, *, hurry: bool = False) -> R:
+    async def submit(self, one: T, *, hurry: bool = False) -> R:
         """What became of `one`; raises what `work` answered for it. In a `hurry` nobody is waited for."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
         self._waiting.append((one, answer))
         self._last = loop.time()
-        if hurry or len(self._waiting) >= MOST or not (self._several or self._tasks or self._rests()):
+        if hurry or len(self._waiting) >= MOST or not (self._several or self._tasks):
             self._go()
         elif self._timer is None:
             self._began = self._last
@@ -59,11 +48,8 @@ class Gathering(Generic[T, R]):
         return await answer
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
         until = min(self._last + QUIET_SECONDS, self._began + LINGER_SECONDS)
-        if until <= now < self._began + REST_SECONDS and self._rests():
-            until = now + QUIET_SECONDS
-        if until > now:
+        if until > loop.time():
             self._timer = loop.call_at(until, self._look, loop)
         else:
             self._go()

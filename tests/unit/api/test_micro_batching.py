@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tocsin.api.gathering import LINGER_SECONDS, MOST, QUIET_SECONDS, REST_SECONDS, Gathering
+from tocsin.api.micro_batching import LINGER_SECONDS, MOST, QUIET_SECONDS, MicroBatcher
 from tocsin_testing.virtual_loop import run_virtual
 
 
@@ -17,7 +17,7 @@ class Works:
     def __init__(self, seconds: float = 0.0, most: int = MOST) -> None:
         self.seconds, self.most = seconds, most
         self.groups: list[list[str]] = []
-        self.gathering: Gathering[str, str] = Gathering(self.work)
+        self.batcher: MicroBatcher[str, str] = MicroBatcher(self.work)
 
     async def work(self, names: Sequence[str]) -> Sequence[str | Exception]:
         names = names[: self.most]
@@ -32,7 +32,7 @@ class Works:
         await asyncio.sleep(seconds)
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        return await self.gathering.join(name, hurry=hurry), loop.time() - begun
+        return await self.batcher.submit(name, hurry=hurry), loop.time() - begun
 
 
 def at(works: Works, *calls: Awaitable[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -84,7 +84,7 @@ def test_senders_that_go_on_as_soon_as_they_are_answered_wait_for_silence_alone(
 
     async def sender(name: str) -> float:
         for _ in range(50):
-            await works.gathering.join(name)
+            await works.batcher.submit(name)
         return asyncio.get_running_loop().time()
 
     async def all_of_them() -> float:
@@ -124,34 +124,13 @@ def test_more_than_a_group_is_never_waited_for() -> None:
     assert [len(group) for group in works.groups] == [1, MOST]
 
 
-def test_while_it_rests_those_in_no_hurry_wait_for_a_moment() -> None:
-    works, busy = Works(), [True]
-    works.gathering = Gathering(works.work, lambda: busy[0])
-
-    async def rest(seconds: float) -> tuple[str, float]:
-        await asyncio.sleep(seconds)
-        busy[0] = False
-        return "", 0.0
-
-    found = at(works, works.later(0, "waits"), rest(0.2), works.later(0.1, "event", hurry=True))
-    assert works.groups == [["waits", "event"]]
-    assert found[-1] == ("EVENT", pytest.approx(0.0))
-    busy[0] = True
-    begun = [works.later(1.0, "a"), works.later(1.15, "b")]
-    found = at(works, *begun, rest(1.2))
-    assert works.groups[-1] == ["a", "b"]
-    assert found[0][1] == pytest.approx(0.2, abs=QUIET_SECONDS)
-    busy[0] = True
-    assert at(works, works.later(0, "long"))[0][1] == pytest.approx(REST_SECONDS, abs=QUIET_SECONDS)
-
-
 def test_who_went_away_stops_nobody() -> None:
     works = Works(seconds=0.1)
 
     async def leave() -> str:
-        await works.gathering.join("first")
-        gone = asyncio.create_task(works.gathering.join("gone"))
-        stays = asyncio.create_task(works.gathering.join("stays"))
+        await works.batcher.submit("first")
+        gone = asyncio.create_task(works.batcher.submit("gone"))
+        stays = asyncio.create_task(works.batcher.submit("stays"))
         await asyncio.sleep(0.01)
         gone.cancel()
         return await stays

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.api.principal import Principal, simple
-from tocsin.api.who_may_say import Judge
+from tocsin.api.write_access import WriteAccess
 from tocsin.config.access import Role
 from tocsin.store.line_protocol.decode import Decoded, decode
 from tocsin_testing.builders import T0
@@ -51,7 +51,7 @@ def against(gpu: str, host: str) -> str:
 
 
 def judged(*lines: str, who: Principal = WHO) -> Decoded:
-    return decode("\n".join(lines), now_ms=T0, admit=Judge(who, against))
+    return decode("\n".join(lines), now_ms=T0, admit=WriteAccess(who, against))
 
 
 @given(st.lists(line, min_size=1, max_size=6))
@@ -93,6 +93,6 @@ def test_each_reason_is_told() -> None:
 def test_owners_of_a_gpu_are_asked_for_once_for_all_of_its_lines() -> None:
     asked: list[str] = []
     lines = [f"gpu,gpu_uuid=G,host=a,link={number} nvlink_up=1 1" for number in range(18)]
-    judge = Judge(WHO, lambda gpu, _host: asked.append(gpu) or "")  # type: ignore[func-returns-value]
-    decode("\n".join(lines), now_ms=T0, admit=judge)
+    access = WriteAccess(WHO, lambda gpu, _host: asked.append(gpu) or "")  # type: ignore[func-returns-value]
+    decode("\n".join(lines), now_ms=T0, admit=access)
     assert asked == ["G"]

@@ -39,7 +39,7 @@ def not_assigned(host: str) -> ApiError:
     return ApiError(MISDIRECTED, "not_assigned", f"host {host[:100]!r} is not assigned to this cell")
 
 
-class Judge:
+class WriteAccess:
     """Says of each line of one body why `who` may not say it, as the decoder asks.
 
     A prediction or a finding of an agent's would be acted on, and a GPU cannot be taken over by another node's
