@@ -52,7 +52,7 @@ _CATEGORIES: Mapping[Category, Words] = {
     Category.THERMAL: ("too hot", "温度过高"),
     Category.POWER: ("power trouble", "供电异常"),
     Category.MEMORY: ("memory is nearly full", "显存将满"),
-    Category.FRAGMENTATION: ("what is free lies in pieces", "空闲资源碎片化"),
+    Category.FRAGMENTATION: ("free capacity is fragmented", "空闲资源碎片化"),
     Category.CAPACITY: ("load or capacity is out of bounds", "负载或容量超出范围"),
     Category.TELEMETRY: ("readings are in doubt", "读数可疑"),
     Category.VERSIONS: ("versions differ between hosts", "主机之间版本不一致"),
@@ -61,7 +61,7 @@ _EXPECTED: Mapping[Category, Words] = {
     Category.HARDWARE: ("a hardware fault is expected", "预计发生硬件故障"),
     Category.THERMAL: ("expected to get too hot", "预计温度过高"),
     Category.MEMORY: ("memory is expected to run full", "预计显存用尽"),
-    Category.FRAGMENTATION: ("free memory is expected to lie in pieces", "预计显存碎片化"),
+    Category.FRAGMENTATION: ("free memory is expected to be fragmented", "预计显存碎片化"),
     Category.CAPACITY: ("expected to be short of GPUs", "预计 GPU 不足"),
 }
 _METRICS: tuple[tuple[str, Words], ...] = (
@@ -361,8 +361,8 @@ def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     stopped = against(status.verdicts)
     if stopped and status.state in (DecisionState.HELD, DecisionState.APPROVED):
         reason, reason_zh = names.plain(stopped[0].reason or stopped[0].guard), names.plain(in_chinese(stopped[0].said))
-        because = f"：{reason_zh}。" if reason_zh else ""
-        said = f"{action} cannot start now: {reason}.", f"{action_zh} 目前不能开始{because}"
+        because = f"：{reason_zh.removesuffix('。')}。" if reason_zh else ""
+        said = f"{action} cannot start now: {reason.removesuffix('.')}.", f"{action_zh} 目前不能开始{because}"
         return as_line(said), stopped[0].guard
     ended = _ENDED.get(status.state)
     if ended is None:

@@ -123,6 +123,9 @@ def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
         "",
     ]
     assert [item.name for item in card.evidence if item.kind == "guard"] == ["max_concurrent", "approval"]
+    whole = replace(FULL, reason="It is full.")
+    stopped = cards([hot], [one], [decided(one, ActionKind.DRAIN, whole, APPROVAL)])[0]
+    assert stopped.obstacle == "Drain cannot start now: It is full."
     nothing = cards([hot], [one])[0]
     assert (nothing.action, nothing.next) == (None, "Nothing: watch only")
     assert "look at its cooling" in nothing.obstacle
