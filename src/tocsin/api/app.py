@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
@@ -20,7 +21,7 @@ from tocsin.api.node_tokens import ReviewsTokens
 from tocsin.api.read_audit import ReadAudit
 from tocsin.api.routes_cell_at import OwnCell, cell_at_router
 from tocsin.api.routes_cells import cells_control_router, cells_router
-from tocsin.api.routes_decisions import control_router, decisions_router
+from tocsin.api.routes_decisions import EXPORTS_AT_ONCE, control_router, decisions_router
 from tocsin.api.routes_desk import Desks, desk_router
 from tocsin.api.routes_ops import PlainWrite, ops_router, orders_router
 from tocsin.api.routes_push import push_router
@@ -83,6 +84,7 @@ def create_app(
     app.state.service = service
     app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads)
     app.state.encoded_map = EncodedMap()
+    app.state.export_turns = CapacityLimiter(EXPORTS_AT_ONCE)
     app.state.ingest = Ingest(service, settings.max_body_bytes)
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)
     replays = Replays(clock)

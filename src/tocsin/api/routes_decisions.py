@@ -6,12 +6,13 @@ needs a scope in each pool that a decision reaches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import JsonValue
 
@@ -244,6 +245,17 @@ def _in_pieces(lines: Iterable[str]) -> Iterator[str]:
         yield "".join(piece)
 
 
+EXPORTS_AT_ONCE = 2
+"""Exports of which a piece is made at the same time: however many read, they take neither the threads nor the
+processor that others wait for."""
+
+
+async def _in_turn(pieces: Iterator[str], turns: CapacityLimiter) -> AsyncIterator[str]:
+    """`pieces`, none of them empty, each made once there is a turn for it."""
+    while piece := await to_thread.run_sync(next, pieces, "", limiter=turns):
+        yield piece
+
+
 @decisions_router.get(
     "/journal/export",
     tags=["journal"],
@@ -257,6 +269,7 @@ def _in_pieces(lines: Iterable[str]) -> Iterator[str]:
     },
 )
 def export_journal(
+    request: Request,
     service: ServiceDep,
     _who: Viewer,
     form: ExportForm = "jsonl",
@@ -267,7 +280,8 @@ def export_journal(
 ) -> StreamingResponse:
     """The journal as JSON lines or CEF, in order, as `tocsin journal export` writes it."""
     query = JournalQuery(tuple(kind or ()), start_ms=_bound("start", start), end_ms=_bound("end", end))
-    lines = _in_pieces(service.export_journal(form, query, after))
+    turns: CapacityLimiter = request.app.state.export_turns
+    lines = _in_turn(_in_pieces(service.export_journal(form, query, after)), turns)
     name = f'attachment; filename="tocsin-journal.{form}"'
     return StreamingResponse(lines, media_type=MEDIA_TYPES[form], headers={"Content-Disposition": name})
 
