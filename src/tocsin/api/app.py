@@ -83,8 +83,8 @@ def create_app(
     app.state.document, app.state.documenting = b"", asyncio.Lock()
     app.state.service = service
     app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads)
-    app.state.encoded_map = EncodedMap()
-    app.state.ingest, app.state.export_turns = Ingest(service, settings.max_body_bytes), CapacityLimiter(EXPORTS_AT_ONCE)
+    app.state.encoded_map, app.state.export_turns = EncodedMap(), CapacityLimiter(EXPORTS_AT_ONCE)
+    app.state.ingest = Ingest(service, settings.max_body_bytes)
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)
     replays = Replays(clock)
     app.state.desks = Desks(settings.desks, clock, replays)
