@@ -225,22 +225,22 @@ def test_one_task_of_an_array_moves_and_a_job_that_may_not_stays(cluster: Cluste
 def test_hold_requeue_and_release(cluster: Cluster) -> None:
     slurm = client(cluster)
     number = cluster.submit("--comment=tocsin-checkpoint")
-    cluster.until("it runs", lambda: running_on(cluster, number))
+    starts = cluster.folder / f"{number}.starts"
+    cluster.until("it has begun", lambda: running_on(cluster, number) and starts.exists())
     (job,) = [each for each in slurm.snapshot().jobs if each.ref == number]
     assert job.gpus == {job.nodes[0]: frozenset({0})}
     slurm.requeue(job, hold=True)
-    cluster.until("it is held", lambda: cluster.field("job", number, "Reason") == "job_requeued_in_held_state")
+    # As the product does: a job that is still ending is left alone, else its first end would end it in the queue.
+    cluster.until("it is held", lambda: cluster.field("job", number, "JobState") == "PENDING")
+    assert cluster.field("job", number, "Reason") == "job_requeued_in_held_state"
     slurm.requeue(job)
     slurm.release(job)
-
-    starts = cluster.folder / f"{number}.starts"
 
     def started_again() -> bool:
         if cluster.field("job", number, "Reason") == "BeginTime":
             slurm.start_soon(job)
         return starts.read_text().count("start") > 1
 
-    # Where the end of the first run reaches slurmctld late, it ends the second in the queue; what the job wrote stays.
     cluster.until("it runs again", started_again)
     cluster.clear()
     cluster.until("it is gone", lambda: not any(each.active for each in slurm.snapshot().jobs))
