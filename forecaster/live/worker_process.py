@@ -31,6 +31,8 @@ CHUNK = 32
 """GPUs a call: `close` waits for the call under way, so that calls must be short."""
 SCORED = 1000
 """Rows that a risk model scores at once."""
+_NICE = 10
+"""A forecast gives way to all that the brain does itself: an event is answered at once on two cores too."""
 
 
 class Models:
@@ -105,6 +107,7 @@ def _follow_parent() -> None:
 def start(make: Engine, settings: ForecastSettings, only: Sequence[str] | None, place: RiskInputs | None) -> None:
     """Build the models. Ctrl-C reaches the whole process group; ending is the parent's decision alone."""
     one_thread()
+    os.nice(_NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, name="follow-parent", daemon=True).start()
     _models[:] = [make(settings, only, place)]

@@ -14,6 +14,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.event import Event, EventKind
+from tocsin.domain.reading import Gpu
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.brain.periodic import Periodic
@@ -79,15 +80,26 @@ def test_an_event_alone_is_found_and_decided(running: RunningBrain) -> None:
     assert {one.decision.key: (one.state, one.overall) for one in brain.statuses()} == told
 
 
-def test_nothing_is_done_to_a_gpu_that_no_evaluation_has_seen_until_the_next_one(running: RunningBrain) -> None:
-    brain = running.brain
+def _drain_of_a_gpu_that_fails_as_it_comes(brain: Brain, new: Gpu, beside: list[Gpu]) -> DecisionStatus:
     _whole(brain)
     _clock(brain).advance(10 * SECOND)
-    _feed(brain, xid(79, NEW, brain.clock.now_ms()), gpus=[NEW])
+    _feed(brain, xid(79, new, brain.clock.now_ms()), gpus=[*beside, new])
     brain.judge_events()
     (drain,) = [one for one in brain.statuses() if one.decision.action != "notify"]
-    assert drain.decision.subject.name == NEW.uuid
+    assert drain.decision.subject.name == new.uuid
+    return drain
+
+
+def test_nothing_is_done_to_a_gpu_more_of_a_known_host_until_the_next_evaluation(running: RunningBrain) -> None:
+    brain = running.brain
+    drain = _drain_of_a_gpu_that_fails_as_it_comes(brain, gpu(98, host="node-1", pool="default"), FLEET[8:])
     assert _held_by(drain) == {"approval", "managed"}
+
+
+def test_a_node_that_has_just_come_is_judged_like_others(running: RunningBrain) -> None:
+    brain = running.brain
+    drain = _drain_of_a_gpu_that_fails_as_it_comes(brain, NEW, [])
+    assert _held_by(drain) == {"approval"}
     _clock(brain).advance(SECOND)
     brain.tick()
     (after,) = [one for one in brain.statuses() if one.decision.action != "notify"]

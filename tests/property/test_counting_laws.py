@@ -47,3 +47,21 @@ def test_weights_are_those_of_a_look_at_every_host(found: list[tuple[str, str, i
         seen = list(gpus.values())
         assert remembering.look(seen, nodes, now_ms) == forgetting.look(seen, nodes, now_ms)
         assert remembering.surplus == forgetting.surplus
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 5)), max_size=12), st.integers(0, 6), st.booleans())
+def test_a_look_at_a_new_host_alone_is_that_of_all(found: list[tuple[str, int]], shown: int, managed: bool) -> None:
+    owners = Ownership(256, NEWCOMER_MS)
+    owners.seed((), T0 - DAY, ())
+    old = [Gpu(f"old{n}", "old", rack="r") for n in range(4)]
+    new = [Gpu(f"{host}{number}", host, rack="r") for host, number in dict.fromkeys(found)]
+    nodes = {"a": NodeState("a", True, gpus=shown)} if managed else {}
+    counting = Counting(owners, 6, LABEL, ("b5",))  # as many as any host here comes with
+    owners.refuse(Batch(readings=[Reading(gpu, T0, {}) for gpu in old]), T0)
+    counting.look(old, nodes, T0)
+    owners.refuse(Batch(readings=[Reading(gpu, T0 + MINUTE, {}) for gpu in new]), T0 + MINUTE)
+    counting.look_at_new(new, nodes, T0 + MINUTE)
+    alone = {gpu.uuid: counting.of(gpu) for gpu in [*old, *new]}
+    counting.look([*old, *new], nodes, T0 + MINUTE)
+    assert alone == {gpu.uuid: counting.of(gpu) for gpu in [*old, *new]}

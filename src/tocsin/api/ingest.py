@@ -251,7 +251,8 @@ class Ingest:
     """Takes bodies for `service` on threads of its own, one slice of one caller after the other.
 
     Whatever a body holds, no other request waits for it; of two callers each gets every second slice, however much the
-    other sends. What several callers send at the same time is kept together.
+    other sends. What several callers send at the same time is kept together. A caller's small bodies wait for each
+    other alone: an event of one node behind a proxy does not queue behind the readings of all others.
     """
 
     def __init__(self, service: Service, max_body_bytes: int, workers: int = WORKERS, unpackers: int = 2) -> None:
@@ -260,7 +261,7 @@ class Ingest:
         self._threads = CapacityLimiter(workers)
         self._unpacking = asyncio.Semaphore(unpackers)
         self._batcher = MicroBatcher(self._on_a_thread)
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[str, str, bool], asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:
         """Keep `body`; what was kept is durable, also where a later part of it is refused as a whole.
@@ -268,7 +269,8 @@ class Ingest:
         Raises ApiError 400, 413 or 415 for a body that cannot be unpacked.
         """
         parts = _with_end(slices(unpacked(body, encoding, self._limit)))
-        return await self._kept(upload, parts, hurry=len(body) < SMALL)
+        small = len(body) < SMALL
+        return await self._kept(upload, parts, small=small, hurry=small)
 
     async def push(self, upload: Upload, body: bytes, form: Form[T], tally: Tally) -> IngestResult:
         """Keep the series of `body`, counted in `tally`; of all such bodies two are unpacked at a time.
@@ -280,10 +282,12 @@ class Ingest:
             limit = min(self._limit, MAX_UNPACKED_BYTES)
             # Each step is made of what the ones before left: none may be made ahead.
             lines = ((part, False) for part in pushed_lines(self._service, upload.who, body, form, tally, limit))
-            return await self._kept(upload, lines, hurry=True)
+            return await self._kept(upload, lines, small=len(body) < SMALL, hurry=True)
 
-    async def _kept(self, upload: Upload, parts: Iterator[tuple[bytes, bool]], *, hurry: bool) -> IngestResult:
-        caller = upload.who.name, "" if upload.who.hosts else upload.client
+    async def _kept(
+        self, upload: Upload, parts: Iterator[tuple[bytes, bool]], *, small: bool, hurry: bool
+    ) -> IngestResult:
+        caller = upload.who.name, "" if upload.who.hosts else upload.client, small
         turn = self._turns.setdefault(caller, asyncio.Lock())
         result: IngestResult | None = None
         left = _Slices(upload, parts)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
+import threading
+from collections.abc import Sequence
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +17,10 @@ from pydantic import SecretStr
 
 from tocsin.api.app import create_app
 from tocsin.api.errors import ApiError
-from tocsin.api.ingest import MAX_MEMBERS, SLICE, slices, unpacked
+from tocsin.api.ingest import MAX_MEMBERS, SLICE, SMALL, Ingest, Upload, slices, unpacked
+from tocsin.api.principal import Grant, Principal
+from tocsin.api.service import LineBody
+from tocsin.client.control import IngestResult
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin_testing.fake_service import FakeService, serving
 
@@ -136,6 +142,35 @@ def test_influxdb_client_writes_to_it() -> None:
                 api.write("b", record=[GOOD, "nonsense"], write_precision="ms")
     assert service.lines == [GOOD] * 3
     assert service.precisions == ["ms", "ms"]
+
+
+class BusyService(FakeService):
+    """Keeps readings once `free` is set, and an event at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_work, self.free = threading.Event(), threading.Event()
+
+    def ingest(self, bodies: Sequence[LineBody]) -> list[IngestResult | Exception]:
+        if any(len(body.text) >= SMALL for body in bodies):
+            self.at_work.set()
+            assert self.free.wait(30)
+        return super().ingest(bodies)
+
+
+def test_an_event_waits_for_no_readings_of_the_same_sender() -> None:
+    async def sent(service: BusyService) -> IngestResult:
+        ingest = Ingest(service, LIMIT)
+        upload = Upload(Principal("proxy", (Grant(Role.AGENT),)), "127.0.0.1", "ms")
+        readings = asyncio.create_task(ingest.take(upload, f"{GOOD}\n".encode() * SMALL, ""))
+        assert await asyncio.to_thread(service.at_work.wait, 30)
+        try:
+            return await asyncio.wait_for(ingest.take(upload, GOOD.encode(), ""), 30)
+        finally:
+            service.free.set()
+            assert (await readings).readings == SMALL
+
+    assert asyncio.run(sent(BusyService())).readings == 1
 
 
 def test_a_gzip_body_of_very_many_members_is_refused(http: TestClient, service: FakeService) -> None:

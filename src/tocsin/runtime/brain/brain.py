@@ -377,6 +377,7 @@ class Brain:
         self._conclude(evaluation, now, seen.topology)
         changed = self._record(self.recorder.continued(evaluation.cleared), keep_gone=False)
         nodes = self.managers.nodes()
+        self._counting.look_at_new([reading.gpu for reading in readings], nodes, now)
         self._seen = seen = seen.after(
             events,
             self.active,

@@ -83,7 +83,8 @@ class Counting:
         self._listed = frozenset(listed)
         self._came: dict[str, _Came] = {}
         self._settled: dict[str, _Looked] = {}
-        self._last: tuple[Mapping[str, LimitWeight], Mapping[str, Gpu]] = {}, {}
+        self._last: tuple[dict[str, LimitWeight], dict[str, Gpu]] = {}, {}
+        self._now_usual = usual
 
     def look(
         self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int
@@ -93,6 +94,7 @@ class Counting:
         came = {host: self._owners.came_with(host) for host in hosts}
         # Of a host that is alone nobody else's limits can be widened.
         usual = max(self._usual, median_low(came.values())) if len(came) > 1 else max(came.values(), default=0)
+        self._now_usual = usual
         looked, settled = list[_Looked](), dict[str, _Looked]()
         for host, mine in hosts.items():
             shown = (nodes[host].gpus,) if host in nodes else ()
@@ -108,6 +110,19 @@ class Counting:
         self._came = _together(one.came for one in looked)
         self._last = weights, racks
         return weights, racks
+
+    def look_at_new(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int) -> None:
+        """Look at hosts of which all of `gpus` are new since the last look: a fault of a node that has just come need
+        not wait for the next. Of `gpus`, each host's are all that it has."""
+        for host, mine in grouped((gpu.host, gpu) for gpu in gpus).items():
+            if any(gpu.uuid in self._last[0] for gpu in mine):
+                continue
+            shown = (nodes[host].gpus,) if host in nodes else ()
+            came = min(self._owners.came_with(host), self._now_usual)
+            found = self._looked((tuple(map(id, mine)), shown, came), mine, now_ms)
+            self._last[0].update(found.weights)
+            self._last[1].update(found.racks)
+            self._came.update(found.came)
 
     def _looked(self, asked: _Asked, gpus: Sequence[Gpu], now_ms: int) -> _Looked:
         _, shown, came = asked
@@ -134,7 +149,7 @@ class Counting:
 
     def of(self, gpu: Gpu) -> tuple[LimitWeight, Gpu]:
         """The weight of a GPU by the last look, and it with the rack that it came with. Nothing is done to one that
-        came since, until the next look."""
+        came to a known host since, until the next look."""
         weights, racks = self._last
         return weights.get(gpu.uuid, LimitWeight(counted=False, surplus=True)), racks.get(gpu.uuid, gpu)
 
