@@ -47,6 +47,8 @@ def test_a_process_answers_as_the_caller_would_and_ends_with_close(worker: Forec
     expected = here().submit(past, T0).result()
     assert worker.submit(past, T0).result(60) == expected
     assert only_child() != os.getpid()
+    nice = os.getpriority(os.PRIO_PROCESS, only_child())
+    assert nice > os.getpriority(os.PRIO_PROCESS, 0), "it gives way to the brain"
     worker.close()
     assert multiprocessing.active_children() == []
     worker.close()
