@@ -15,6 +15,13 @@ from tocsin.domain.errors import InputError
 USER_AGENT = f"tocsin/{__version__}"
 
 
+KEPT_SECONDS = 65.0
+"""How long an idle connection is kept (own choice): longer than an agent waits between two pushes, shorter than a brain
+keeps it, so that none is closed while it is used again."""
+_LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=KEPT_SECONDS)
+"""Those of the library but for the time."""
+
+
 def http_client(
     timeout_seconds: float,
     *,
@@ -26,7 +33,7 @@ def http_client(
     proxies: bool = False,
     transport: httpx2.BaseTransport | None = None,
 ) -> httpx2.Client:
-    """A client that names itself ``tocsin/VERSION``; it follows no redirect.
+    """A client that names itself ``tocsin/VERSION``; it follows no redirect, and keeps a connection for `KEPT_SECONDS`.
 
     `timeout_seconds` is for each step of a request: connecting, each write, each read. `token` is sent as bearer. `ca`
     is a PEM file in place of the system's CAs, `tls` a context of the caller's own. With `proxies` the proxy variables
@@ -41,6 +48,7 @@ def http_client(
         headers=sent,
         timeout=timeout_seconds,
         transport=transport,
+        limits=_LIMITS,
         trust_env=proxies,
         verify=tls or (client_context(ca) if ca is not None else _system_context(proxies)),
     )

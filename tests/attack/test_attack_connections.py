@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import resource
 import socket
 import time
@@ -99,6 +100,42 @@ def test_all_addresses_together_leave_what_the_process_needs(settings: ApiSettin
             held.append(stack.enter_context(socket.create_connection(place, timeout=SECONDS, source_address=source)))
             held[-1].setblocking(False)
         assert left(held, most) == most
+
+
+def _asked(place: tuple[str, int], source: str, stack: ExitStack) -> tuple[http.client.HTTPConnection, int]:
+    """A connection that stays open after its first answer, and what that was."""
+    made = http.client.HTTPConnection(*place, timeout=SECONDS, source_address=(source, 0))
+    stack.callback(made.close)
+    made.request("GET", "/v1/fleet")
+    answer = made.getresponse()
+    answer.read()
+    return made, answer.status
+
+
+def test_connections_between_two_requests_make_room_for_others(few_files: None) -> None:
+    """Agents keep theirs, more of them than there are places: nobody is refused for it, whoever comes next."""
+    limits = RequestLimits(requests_per_second=1e6, request_burst=10**6)
+    most = FILES - RESERVED_FILES - TOLD
+    with serving(FakeService(), ApiSettings(limits=limits)) as url, ExitStack() as stack:
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        sources = [f"127.0.0.{2 + number % 20}" for number in range(2 * most)]
+        kept = [_asked(place, source, stack) for source in sources]
+        assert {status for _, status in kept} == {200}
+        oldest = kept[0][0]
+        assert oldest.sock is not None
+        oldest.sock.setblocking(False)
+        assert is_open(oldest.sock), "of those that are idle the newest makes room"
+
+
+def test_of_an_address_with_too_many_its_own_makes_room(few_files: None) -> None:
+    limits = RequestLimits(requests_per_second=1e6, request_burst=10**6)
+    with serving(FakeService(), ApiSettings(limits=limits)) as url, ExitStack() as stack:
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        other, _ = _asked(place, "127.0.0.3", stack)
+        assert {_asked(place, "127.0.0.2", stack)[1] for _ in range(2 * LEAST_SHARE)} == {200}
+        assert other.sock is not None
+        other.sock.setblocking(False)
+        assert is_open(other.sock)
 
 
 def test_an_answer_that_nobody_reads_holds_no_place_for_ever() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections import Counter
-from typing import Any
+from collections import Counter, defaultdict
+from typing import Any, Protocol
 
 from tocsin.api.buckets import same_network
 
@@ -35,8 +35,20 @@ def room_for(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - TOLD - RESERVED_FILES))
 
 
+class IdleConnection(Protocol):
+    """A connection between two requests."""
+
+    def end_idle(self) -> None:
+        """Close it at once."""
+
+
 class OpenConnections:
-    """Counts what is open; for the thread that accepts. `most` are meant, a quarter of them by one address."""
+    """Counts what is open; for the thread that accepts. `most` are meant, a quarter of them by one address.
+
+    An agent keeps its connection from one push to the next, and what is idle makes room for what comes: what an address
+    that has too many has itself, else anybody's. Of several it is the newest: nodes push in turn, so that the oldest
+    would be the next to be used.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -44,6 +56,39 @@ class OpenConnections:
         self.share = max(LEAST_SHARE, most // 4)
         self._total = 0
         self._addresses: Counter[str] = Counter()
+        self._idle: dict[IdleConnection, str] = {}
+        self._idle_of: defaultdict[str, dict[IdleConnection, None]] = defaultdict(dict)
+
+    def idle(self, one: IdleConnection, address: str) -> None:
+        """`one` by `address` waits for its next request."""
+        network = same_network(address)
+        self._idle[one] = network
+        self._idle_of[network][one] = None
+
+    def busy(self, one: IdleConnection) -> None:
+        """`one` is idle no more, or closed; it need not have been."""
+        network = self._idle.pop(one, None)
+        if network is not None:
+            del self._idle_of[network][one]
+            if not self._idle_of[network]:
+                del self._idle_of[network]
+
+    def has_room_for(self, address: str) -> bool:
+        """Whether the newest connection, by `address`, may stay, if need be in place of one that is idle."""
+        if not self.full_for(address):
+            return True
+        network = same_network(address)
+        from_ = (
+            self._idle_of.get(network, dict[IdleConnection, None]())
+            if self._addresses[network] > self.share
+            else self._idle
+        )
+        found = next(reversed(from_), None)
+        if found is None:
+            return False
+        self.busy(found)
+        found.end_idle()
+        return True
 
     def full_for(self, address: str) -> bool:
         """Whether more are open than are meant, with the newest one by `address`."""

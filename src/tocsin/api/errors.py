@@ -68,7 +68,8 @@ def _of_tocsin(error: TocsinError) -> ApiError:
                     "problem": error.problem,
                     "remedy": error.remedy,
                 }
-            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
+            # Behind a load balancer the next connection leads to the brain that is active by then.
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS), "Connection": "close"} if status == 503 else {}
             return ApiError(status, code, str(error), details, headers)
     return ApiError(500, "failed", str(error))
 

@@ -108,6 +108,9 @@ FULL = "too_many_connections"
 """Code of the answer where no more connections are taken."""
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
+KEPT_SECONDS = 75
+"""How long a connection may be idle (own choice): longer than clients keep theirs, and than agents wait between two
+pushes, which each would else begin with a handshake."""
 _TICKS_PER_LOOK = 50
 """Uvicorn ticks ten times a second: the certificate's files are looked at every five seconds."""
 
@@ -137,8 +140,8 @@ class _Protocol(H11Protocol):
 
     Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
     connection for ever. Nor does it know of clients that do not read what they asked for: an answer that nobody takes
-    on for `unread_seconds` ends with its connection. Where `open_ones` are too many, a connection gets one answer, 503,
-    which `refused` counts.
+    on for `unread_seconds` ends with its connection. Where `open_ones` are too many and none is idle, a connection gets
+    one answer, 503, which `refused` counts.
     """
 
     header_seconds = 10.0
@@ -154,15 +157,29 @@ class _Protocol(H11Protocol):
         certificate = tls.getpeercert() if tls is not None else None
         if certificate:
             self.app = _with_names(self.app, names_of(certificate))
-        if self.open_ones.full_for(self.client[0] if self.client is not None else ""):
+        if not self.open_ones.has_room_for(self._address):
             self.app = _full(self.app, self.refused)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        self.open_ones.busy(self)
         super().data_received(data)
         self._watch()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.open_ones.idle(self, self._address)
+
+    def end_idle(self) -> None:
+        self.transport.abort()
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client is not None else ""
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open_ones.busy(self)
         self._rest()
         self._read_on()
         super().connection_lost(exc)
@@ -268,6 +285,7 @@ class ApiServer:
             server_header=False,
             h11_max_incomplete_event_size=limits.header_bytes,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
+            timeout_keep_alive=KEPT_SECONDS,
             ssl_context_factory=self._context if self._tls is not None else None,
         )
         self._server = _Server(config, self._tls)

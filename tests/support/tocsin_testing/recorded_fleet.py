@@ -1,14 +1,15 @@
 """What the agents of a simulated fleet send, recorded once and sent again at the time of day, to one cell or to ten.
 
 To simulate and encode a reading of 10,000 GPUs takes ten seconds of a core; to send it again as another cell's, under
-its own names, takes two. The sender is a process of its own: what it costs is not the brains'. Every push has a
-connection of its own, as those of agents have whose interval is longer than a connection is kept, and its node's token.
+its own names, takes two. The sender is a process of its own: what it costs is not the brains'. Every node has an
+address, a connection that it keeps, and a token of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import resource
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -110,6 +111,8 @@ def _feed(
     put_off: Synchronized[int],
     cpu: Synchronized[float],
 ) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asyncio.run(_Sender(targets, key, acknowledged, put_off).run(recording, interval, stop, cpu))
 
 
@@ -119,6 +122,8 @@ class _Sender:
     ) -> None:
         self._targets, self._key, self._acknowledged, self._put_off = targets, key, acknowledged, put_off
         self._places = asyncio.Semaphore(AT_ONCE)
+        # Each node has an address and a connection of its own, as an agent does.
+        self._open: dict[tuple[str, int], tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
 
     async def run(self, recording: Recording, interval: float, stop: Event, cpu: Synchronized[float]) -> None:
         """Until `stop`, the recording over and over; one push that is refused, or put off `TRIES` times, ends it."""
@@ -148,7 +153,7 @@ class _Sender:
         )
         try:
             for _ in range(TRIES):
-                status, seconds = await _send(target.address, head.encode() + body)
+                status, seconds = await self._send(target, node, head.encode() + body)
                 if status not in PUT_OFF:
                     break
                 self._put_off.value += 1
@@ -158,15 +163,20 @@ class _Sender:
         finally:
             self._places.release()
 
-
-async def _send(address: str, request: bytes) -> tuple[int, float]:
-    """The status of the answer, and the seconds after which to try again: one where it does not say."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
+    async def _send(self, target: Target, node: int, request: bytes) -> tuple[int, float]:
+        """The status of the answer, and the seconds after which to try again: one where it does not say."""
+        connection = self._open.pop((target.name, node), None)
+        if connection is None or connection[0].at_eof():
+            host, _, port = target.address.rpartition(":")
+            here = f"127.1.{node // 250}.{node % 250 + 1}", 0
+            connection = await asyncio.open_connection(host, int(port), local_addr=here)
+        reader, writer = connection
         writer.write(request)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
-    finally:
-        writer.close()
-    told = [value for name, _, value in (line.partition(":") for line in lines) if name.lower() == "retry-after"]
-    return int(lines[0].split(" ", 2)[1]), float(told[0]) if told else 1.0
+        told = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        await reader.readexactly(int(told.get("content-length", "0")))
+        if told.get("connection") == "close":
+            writer.close()
+        else:
+            self._open[target.name, node] = connection
+        return int(lines[0].split(" ", 2)[1]), float(told.get("retry-after", "1"))

@@ -12,6 +12,8 @@ import httpx2
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from tocsin import http_client
+from tocsin.api import server as api_server
 from tocsin.api.app import create_app
 from tocsin.api.server import ApiServer
 from tocsin.config.access import ApiSettings
@@ -35,6 +37,10 @@ def test_port_0_takes_a_free_one() -> None:
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"{server.url}/healthz")
     assert "api" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_client_closes_an_idle_connection_before_the_server_does() -> None:
+    assert 60 < http_client.KEPT_SECONDS < api_server.KEPT_SECONDS, "and an agent's usual interval is shorter"
 
 
 def test_stopping_twice_and_without_start() -> None:
