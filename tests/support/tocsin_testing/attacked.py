@@ -22,7 +22,7 @@ from tocsin_testing.signed import desks_and_slack
 HOSTS, PER_HOST = 125, 8
 HOSTILE, HONEST = "node-0", "node-1"
 MOST_BYTES = 1_500_000_000
-PAUSE_SECONDS, WRITE_SECONDS = 2.0, 10.0
+PAUSE_SECONDS, WRITE_SECONDS, PATIENCE_SECONDS = 2.0, 10.0, 60.0
 
 
 def secret(name: str) -> str:
@@ -74,10 +74,15 @@ class Victim:
         return httpx2.get(f"{self.url}{path}", headers=headers, timeout=WRITE_SECONDS, trust_env=False)
 
     def pause(self) -> None:
-        """A person pauses and resumes, each in time."""
-        for path, body in (("/v1/pause", {"reason": "under attack"}), ("/v1/resume", {})):
-            answer = self.post(path, "anna", PAUSE_SECONDS, json=body)
-            assert answer.status_code == 200, answer.text
+        """A person pauses and resumes, each in time. A pause that came late is over after it: what is tried next starts
+        as anew."""
+        try:
+            for path, body in (("/v1/pause", {"reason": "under attack"}), ("/v1/resume", {})):
+                answer = self.post(path, "anna", PAUSE_SECONDS, json=body)
+                assert answer.status_code == 200, answer.text
+        except httpx2.TimeoutException:
+            self.post("/v1/resume", "anna", PATIENCE_SECONDS, json={})
+            raise
 
     def write(self, who: str = HONEST) -> None:
         """The honest node pushes what it read, in time."""
