@@ -20,7 +20,8 @@ from tocsin_testing.push_site import PushSite
 from tocsin_testing.pushes import METRICS, OTLP, OTLP_JSON, RW1, RW2, WRITE, field, number, request_otlp, snappy, varint
 
 MB = 1_000_000
-MOST_SECONDS = 1.0
+MOST_SECONDS, MOST_KEPT_SECONDS = 1.0, 1.5
+"""CPU that 1 MB may cost until it is decoded, and until it is in the store as well."""
 TRIES = 3
 KNOWN, KNOWN_SECONDS = 20_000, 0.04
 """A piece of work, and what it takes on a core of its own."""
@@ -35,16 +36,16 @@ def _known_work() -> float:
     return time.process_time() - begun
 
 
-def cost(read: Callable[[], object]) -> float:
+def cost(read: Callable[[], object], enough: float = MOST_SECONDS) -> float:
     """CPU seconds of `read` on a core of its own, the least of some tries: on one that is shared, or slow, the same
-    work counts more, and so does work that is known."""
+    work counts more, and so does work that is known. It is tried no more once it is below `enough`."""
     least = float("inf")
     for _ in range(TRIES):
         before, begun = _known_work(), time.process_time()
         read()
         spent = time.process_time() - begun
         least = min(least, spent / max(1.0, min(before, _known_work()) / KNOWN_SECONDS))
-        if least < MOST_SECONDS:
+        if least < enough:
             break
     return least
 
@@ -234,9 +235,9 @@ KEPT: dict[str, Callable[[int], Callable[[int], bytes]]] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_what_is_kept_costs_no_more(keeping: PushSite, name: str) -> None:
+def test_what_is_kept_costs_little_more(keeping: PushSite, name: str) -> None:
     # Each try has GPUs of its own: what is known costs less.
     bodies = iter([many(KEPT[name](turn)) for turn in range(TRIES)])
-    spent = cost(lambda: keeping.post("/api/v2/write?precision=ms", {}, next(bodies)))
+    spent = cost(lambda: keeping.post("/api/v2/write?precision=ms", {}, next(bodies)), MOST_KEPT_SECONDS)
     assert keeping.running.brain.memory.count >= 14_000
-    assert spent < MOST_SECONDS
+    assert spent < MOST_KEPT_SECONDS
