@@ -15,7 +15,6 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -227,6 +226,8 @@ class FillingWatch:
         self._numbers: dict[str, int] = {}
         self._kept: list[Floats] = [_unseen(0) for _ in _TARGETS]
         self._keys: list[list[str]] = []
+        # Names with those of processes are a GPU's own, and the same from one reading to the next.
+        self._watched: dict[int, tuple[tuple[str, ...], tuple[tuple[int, str], ...]]] = {}
         self._said = np.zeros((len(_TARGETS), 0), np.int64)
         self._starting = np.zeros((len(_TARGETS), 0), np.bool_)
         self._unknown = np.zeros((len(_TARGETS), 0), np.bool_)
@@ -262,8 +263,20 @@ class FillingWatch:
             for reading in sorted(readings, key=lambda one: one.at_ms):
                 if abs(reading.at_ms - now_ms) <= LATE_MS and not reading.gpu.is_mig:
                     row = self._row(reading.gpu)
-                    for place, (value, key) in _values(reading).items():
+                    for place, (value, key) in self._values(row, reading).items():
                         self._writable(place)[row, -1], self._keys[row][place] = value, key
+
+    def _values(self, row: int, reading: Reading) -> dict[int, tuple[float, str]]:
+        """The largest value of each watched metric that the reading has, and its key, by place."""
+        keys, known = tuple(reading.values), self._watched.get(row)
+        if known is None or known[0] != keys:
+            known = self._watched[row] = (keys, _watched(keys))
+        largest: dict[int, tuple[float, str]] = {}
+        for place, key in known[1]:
+            value = reading.values[key]
+            if place not in largest or value > largest[place][0]:
+                largest[place] = (value, key)
+        return largest
 
     def predictions(self, now_ms: int) -> list[Prediction]:
         """What is expected to fill up by the newest minute that is over, a statement for each GPU and target: nothing
@@ -405,19 +418,8 @@ class _Filling:
     gone: float
 
 
-def _values(reading: Reading) -> dict[int, tuple[float, str]]:
-    """The largest value of each watched metric that the reading has, and its key, by place."""
-    largest: dict[int, tuple[float, str]] = {}
-    for place, key in _watched(tuple(reading.values)):
-        value = reading.values[key]
-        if place not in largest or value > largest[place][0]:
-            largest[place] = (value, key)
-    return largest
-
-
-@lru_cache(maxsize=4096)
 def _watched(keys: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Places and keys of the watched metrics and variants among `keys`; readings of a GPU have the same ones mostly."""
+    """Places and keys of the watched metrics and variants among `keys`."""
     named = ((split_variant(key)[0], key) for key in keys if key.startswith(WATCHED))
     return tuple((_PLACE[name], key) for name, key in named if name in _PLACE)
 
