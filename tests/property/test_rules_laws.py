@@ -170,3 +170,15 @@ def test_the_same_step_again_opens_and_clears_nothing(history: list[Tick]) -> No
         again = engine.step(step)
         assert (again.opened, again.cleared) == ([], [])
         assert [finding.id for finding in again.active] == [finding.id for finding in first.active]
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories, st.integers(1, 3))
+def test_readings_that_are_taken_in_ahead_of_a_step_change_nothing(history: list[Tick], size: int) -> None:
+    steps, engine, found = inputs_of(history), RuleEngine(RULES), []
+    for step in steps:
+        for first in range(0, len(step.readings), size):
+            engine.load_ahead(step.now_ms, step.readings[first : first + size])
+        found.append(engine.step(step))
+    assert visible(found) == visible(run(steps))
+    assert [one.dropped for one in found] == [one.dropped for one in run(steps)]

@@ -603,6 +603,11 @@ class RuleEngine:
                 result.active.extend(_by_subject(findings))
         return result
 
+    def load_ahead(self, now_ms: int, readings: Sequence[Reading]) -> None:
+        """Take in some of the readings of the next step, so that it takes less time; nothing is judged by them until
+        then, but for rules that heed events."""
+        self._frame.load_ahead(now_ms, readings)
+
     def warm(self, steps: Iterable[Inputs]) -> None:
         """Replay past `steps`, oldest first, so that timers and open findings are what they were before a restart."""
         for inputs in steps:

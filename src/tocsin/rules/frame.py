@@ -20,7 +20,7 @@ from tocsin.domain.versions import VersionBefore
 from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, stranded_ratio
 from tocsin.rules.layout import Layout, Layouts, PlainPart
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET, Sheet, VariantSheet
-from tocsin.rules.table import Floats, Ints, SubjectTable, Vector
+from tocsin.rules.table import Bools, Floats, Ints, SubjectTable, Vector
 from tocsin.rules.version_sheet import VersionSheet
 
 # Which GPUs and hosts there are, and the small integers that let numpy group them.
@@ -461,6 +461,7 @@ class Frame:
         self._layouts = Layouts(self._gpu.names, columns.variants)
         self._volatile = np.array([i for i, name in enumerate(self._gpu.names) if not _static(name)], dtype=np.int64)
         self._swept_ms = 0
+        self._arrived: list[tuple[SubjectTable, Ints]] = []
         self.aggregates = Aggregates(self.roster, self.stale, self.sheets)
 
     def load(
@@ -474,18 +475,30 @@ class Frame:
         """Take in the newest readings, the pools and the mix of tasks as they are at `now_ms`, and the versions of a
         day `before` where they were others."""
         self.turn(now_ms)
-        newest = self._newest(readings)
+        self._take(self._newest(readings))
+        for table, rows in self._arrived:
+            table.updated.v[rows] = True
+        self._arrived.clear()
+        self._age()
+        self.aggregates.compute(now_ms, pools, mix)
+        if self._compares:
+            roster, table = self.roster, self.gpus
+            self.versions.take(now_ms, roster.gpus, roster.version, table.at.v, table.updated.v, before)
+
+    def load_ahead(self, now_ms: int, readings: Sequence[Reading]) -> None:
+        """Take in some of the readings that the next `load` is given: what it comes to is the same, and it takes less
+        time. Until then no row counts as updated."""
+        if now_ms >= self.now_ms:
+            horizon = now_ms + MAX_FUTURE_MS
+            self._take(self._newest([reading for reading in readings if reading.at_ms <= horizon], horizon))
+
+    def _take(self, newest: Mapping[int, Reading]) -> None:
         self.roster.settle()
         at = self.gpus.at.v
         fresh = [(row, reading) for row, reading in newest.items() if reading.at_ms > at[row]]
         if fresh:
             self._store(fresh)
             self._own(fresh)
-        self._age()
-        self.aggregates.compute(now_ms, pools, mix)
-        if self._compares:
-            roster, table = self.roster, self.gpus
-            self.versions.take(now_ms, roster.gpus, roster.version, table.at.v, table.updated.v, before)
 
     def close(self) -> list[int]:
         """Give back what leaves; returns the rows of the GPU table that are free again."""
@@ -517,9 +530,9 @@ class Frame:
                 # A lost GPU names no process; who was on it when it went is what its finding has to say.
                 self.owners.pop(row, None)
 
-    def _newest(self, readings: Sequence[Reading]) -> dict[int, Reading]:
+    def _newest(self, readings: Sequence[Reading], horizon: int = 0) -> dict[int, Reading]:
         newest: dict[int, Reading] = {}
-        horizon = self.now_ms + MAX_FUTURE_MS
+        horizon = horizon or self.now_ms + MAX_FUTURE_MS
         for reading in readings:
             if reading.at_ms > horizon:
                 self.dropped["reading_from_the_future"] += 1
@@ -535,13 +548,15 @@ class Frame:
         times = np.array([reading.at_ms for _, reading in fresh], dtype=np.int64)
         self._learn_interval(rows, times)
         self.gpus.at.v[rows] = times
-        self.gpus.updated.v[rows] = True
+        self._arrived.append((self.gpus, rows))
         layouts = [self._layouts.of(reading) for _, reading in fresh]
         self.families.v[rows] = [layout.families for layout in layouts]
         self.frozen.v[rows] = [Missing.FROZEN in reading.missing.values() for _, reading in fresh]
         self._store_plain(fresh, layouts)
+        mine = np.zeros(len(self.gpus), np.bool_)
+        mine[rows] = True
         for label, sheet in self.variants.items():
-            self._store_variants(label, sheet, fresh, layouts)
+            self._store_variants(label, sheet, mine, fresh, layouts)
 
     def _learn_interval(self, rows: Ints, times: Ints) -> None:
         before = self.gpus.at.v[rows]
@@ -570,8 +585,14 @@ class Frame:
                 values[plain.present, at] = np.where(np.isfinite(data), data, np.nan)
 
     def _store_variants(
-        self, label: str, sheet: VariantSheet, fresh: Sequence[tuple[int, Reading]], layouts: Sequence[Layout]
+        self,
+        label: str,
+        sheet: VariantSheet,
+        mine: Bools,
+        fresh: Sequence[tuple[int, Reading]],
+        layouts: Sequence[Layout],
     ) -> None:
+        """Those of the GPU rows `mine`, which `fresh` are."""
         columns: list[int] = []
         rows: list[int] = []
         values: list[float] = []
@@ -585,12 +606,11 @@ class Frame:
         sheet.settle()
         if not len(table):
             return
-        sheet.values.v[:, self.gpus.updated.v[sheet.parent.v]] = np.nan
+        sheet.values.v[:, np.flatnonzero(mine[sheet.parent.v])] = np.nan
         if rows:
             sheet.write(columns, rows, values)
-            touched = np.zeros_like(table.updated.v)
-            touched[np.array(rows)] = True
-            table.updated.v[touched] = True
+            touched = np.unique(np.array(rows))
+            self._arrived.append((table, touched))
             table.at.v[touched] = self.gpus.at.v[sheet.parent.v[touched]]
 
     def _age(self) -> None:

@@ -82,6 +82,8 @@ SAMPLE_SPAN_MS = 2 * MINUTE
 """How long such a sample is: at least one interval of any agent."""
 EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
+LOADED = 500
+"""Readings that the rules take in at a time, between which events are judged."""
 FORGET_MS = DAY
 """A GPU without a reading for this long has left the fleet."""
 SEEN_BACK_MS = (0, HOUR, 4 * HOUR, 12 * HOUR)
@@ -334,7 +336,10 @@ class Brain:
         now = self._after_events(now)
         self._counting.look([reading.gpu for reading in readings], nodes, now)
         inputs = self._inputs(now, readings, predictions)
-        now, settling = self._after_events(now), self._settling(now)
+        for first in range(0, len(readings), LOADED):
+            self._engine.load_ahead(now, readings[first : first + LOADED])
+            now = self._after_events(now)
+        settling = self._settling(now)
         inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
         evaluation = self._engine.step(inputs)
         self._conclude(evaluation, now, topology, settling=settling)
