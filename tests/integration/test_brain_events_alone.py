@@ -96,6 +96,15 @@ def test_nothing_is_done_to_a_gpu_more_of_a_known_host_until_the_next_evaluation
     assert _held_by(drain) == {"approval", "managed"}
 
 
+def test_the_first_node_of_a_fleet_is_judged_like_others(running: RunningBrain) -> None:
+    brain = running.brain
+    brain.tick()
+    _feed(brain, xid(79, NEW, brain.clock.now_ms()), gpus=[NEW])
+    brain.judge_events()
+    (drain,) = [one for one in brain.statuses() if one.decision.action != "notify"]
+    assert "managed" not in _held_by(drain)
+
+
 def test_a_node_that_has_just_come_is_judged_like_others(running: RunningBrain) -> None:
     brain = running.brain
     drain = _drain_of_a_gpu_that_fails_as_it_comes(brain, NEW, [])

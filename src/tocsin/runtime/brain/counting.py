@@ -94,7 +94,7 @@ class Counting:
         came = {host: self._owners.came_with(host) for host in hosts}
         # Of a host that is alone nobody else's limits can be widened.
         usual = max(self._usual, median_low(came.values())) if len(came) > 1 else max(came.values(), default=0)
-        self._now_usual = usual
+        self._now_usual = max(usual, self._usual)
         looked, settled = list[_Looked](), dict[str, _Looked]()
         for host, mine in hosts.items():
             shown = (nodes[host].gpus,) if host in nodes else ()
