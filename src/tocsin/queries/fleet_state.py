@@ -25,7 +25,8 @@ from tocsin.config.planning import PlanningSettings
 from tocsin.config.settings import TaskShare
 from tocsin.domain.finding import SubjectKind, healthy_gpus
 from tocsin.domain.fragmentation import TaskClass, mix_of_sizes
-from tocsin.domain.reading import Owner, Reading
+from tocsin.domain.grouping import grouped
+from tocsin.domain.reading import Gpu, Owner, Reading
 from tocsin.queries.live import LiveBrain, LiveManagers
 from tocsin.rules.fleet import GANG, idle
 
@@ -150,7 +151,7 @@ def live_state(brain: LiveBrain, now_ms: int, readings: Sequence[Reading] | None
         rooms=work.rooms,
         layouts=layouts,
         demand=running_demand(layout.placed for layout in layouts.values() if layout.placed),
-        pools={name: _pool(name, readings, planning) for name in sorted({one.gpu.pool for one in readings})},
+        pools=_pools(readings, planning),
         healthy=healthy_gpus(readings, brain.active),
         # No work goes on where a GPU has fallen off the bus.
         at_work=at_work([one for one in readings if not one.is_lost]),
@@ -173,9 +174,14 @@ def _leaving(statuses: Iterable[DecisionStatus]) -> set[str]:
     return {one.name if one.kind is SubjectKind.HOST else one.host for one in subjects}
 
 
-def _pool(name: str, readings: Sequence[Reading], planning: PlanningSettings) -> Pool:
+def _pools(readings: Sequence[Reading], planning: PlanningSettings) -> dict[str, Pool]:
+    """Every pool by name; agents name them, so that there may be as many as GPUs."""
+    gpus = grouped((one.gpu.pool, one.gpu) for one in readings)
+    return {name: _pool(name, [gpu for gpu in gpus[name] if not gpu.is_mig], planning) for name in sorted(gpus)}
+
+
+def _pool(name: str, mine: Sequence[Gpu], planning: PlanningSettings) -> Pool:
     """What may be done to a pool's size; a node that is added is like the commonest of those it has."""
-    mine = [one.gpu for one in readings if one.gpu.pool == name and not one.gpu.is_mig]
     sizes = Counter(Counter(gpu.host for gpu in mine).values())
     models = Counter(gpu.model for gpu in mine)
     return Pool(
