@@ -298,6 +298,8 @@ class ActionScore(Wire):
     tried: Count
     worked: Count
     effects: dict[str, float] = Field(default_factory=dict)
+    measured: dict[str, Count] = Field(default_factory=dict)
+    """How often each effect was measured."""
 
 
 class FleetSummary(Wire):

@@ -27,6 +27,10 @@ ComponentKey = Literal[
 """What a request may name: the keys of COMPONENTS."""
 
 
+MOST_ODD, MOST_NAMES = 200, 20
+"""Hosts that are named of a version that differs, and of another."""
+
+
 class VersionOut(Wire):
     """One version of a component, and the hosts of the group that have it."""
 
@@ -52,6 +56,12 @@ class ComponentOut(Wire):
     """The component that brings this one with it, where both differ on the same hosts."""
     told: Count = 0
     """Hosts that tell its version."""
+    gone: dict[str, Count] = Field(default_factory=dict)
+    """Versions that no host has any more, with how many had each a day ago."""
+    least_hosts: Count | None = None
+    """Hosts of a group below which nothing is said of it, as its rule has it."""
+    most_share: Ratio | None = None
+    """Share of a group up to which hosts with another version differ from it, as its rule has it."""
     versions: list[VersionOut] = Field(default_factory=list)
     """The version of most hosts first."""
     untold: dict[str, Count] = Field(default_factory=dict)

@@ -72,6 +72,10 @@ class Standing(StrEnum):
     """Too few hosts to say what is meant."""
 
 
+WORST_FIRST = (Standing.DRIFT, Standing.ROLLOUT, Standing.MIXED, Standing.SAME, Standing.FEW)
+"""The order of lists."""
+
+
 @dataclass(frozen=True, slots=True)
 class VersionBefore:
     """What a host with GPUs of one model had for a component a day ago; an empty `version` where it was not there."""

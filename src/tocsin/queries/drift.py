@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tocsin.client.models_drift import ComponentOut, DriftOut, VersionGroupOut, VersionOut
+from tocsin.client.models_drift import (
+    MOST_NAMES,
+    MOST_ODD,
+    ComponentOut,
+    DriftOut,
+    VersionGroupOut,
+    VersionOut,
+)
 from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.domain.versions import COMPONENTS, Standing, VersionBefore, missing_of
+from tocsin.domain.version_standing import LEAST_HOSTS, MOST_SHARE
+from tocsin.domain.versions import COMPONENTS, WORST_FIRST, Standing, VersionBefore, missing_of
 from tocsin.queries.live import LiveBrain
 from tocsin.rules.conditions.drift import Drift
 from tocsin.rules.schema import RuleSet
 from tocsin.rules.version_groups import (
-    LEAST_HOSTS,
-    MOST_SHARE,
     Group,
     HostVersions,
     Judged,
@@ -24,10 +30,6 @@ from tocsin.rules.version_groups import (
     judge_group,
 )
 from tocsin.rules.version_sheet import GONE_MS
-
-MOST_ODD, MOST_NAMES = 200, 20
-"""Hosts that are named of a version that differs, and of another."""
-_WORST_FIRST = (Standing.DRIFT, Standing.ROLLOUT, Standing.MIXED, Standing.SAME, Standing.FEW)
 
 Limits = tuple[int, float]
 """Least hosts of a group, and the largest share of hosts that is small."""
@@ -77,7 +79,8 @@ def drift_groups(
     made = []
     for group, hosts in sorted(host_versions(gpus).items()):
         judged = _judged(group, hosts, before, limits)
-        shown = [_component(key, judged.get(key), hosts, reasons[group]) for key in COMPONENTS if key in components]
+        wanted = [key for key in COMPONENTS if key in components]
+        shown = [_component(key, judged.get(key), hosts, reasons[group], limits[key]) for key in wanted]
         told = [one for one in shown if one.told or one.untold.keys() - {""}]
         made.append(
             VersionGroupOut(pool=group.pool, model=group.model, role=group.role, hosts=len(hosts), components=told)
@@ -96,8 +99,8 @@ def _judged(
 
 
 def _urgency(group: VersionGroupOut) -> tuple[int, str, str, str]:
-    ranks = [_WORST_FIRST.index(one.standing) for one in group.components]
-    return min(ranks, default=len(_WORST_FIRST)), group.pool, group.model, group.role
+    ranks = [WORST_FIRST.index(one.standing) for one in group.components]
+    return min(ranks, default=len(WORST_FIRST)), group.pool, group.model, group.role
 
 
 def _reasons(gpus: Iterable[Gpu]) -> dict[Group, dict[str, dict[str, str]]]:
@@ -109,7 +112,11 @@ def _reasons(gpus: Iterable[Gpu]) -> dict[Group, dict[str, dict[str, str]]]:
 
 
 def _component(
-    key: str, judged: Judged | None, hosts: HostVersions, reasons: Mapping[str, Mapping[str, str]]
+    key: str,
+    judged: Judged | None,
+    hosts: HostVersions,
+    reasons: Mapping[str, Mapping[str, str]],
+    limits: Limits,
 ) -> ComponentOut:
     component = COMPONENTS[key]
     silent = [host for host, versions in hosts.items() if key not in versions]
@@ -124,6 +131,9 @@ def _component(
         standing=judged.standing,
         because=judged.because,
         told=judged.total,
+        gone=dict(judged.gone),
+        least_hosts=limits[0],
+        most_share=limits[1],
         versions=[
             VersionOut(
                 version=one.version,

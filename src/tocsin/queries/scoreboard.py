@@ -412,4 +412,5 @@ def scoreboard(
 
 def _action(action: ActionKind, tally: Tally) -> ActionScore:
     effects = {name: mean for name, (_, mean) in tally.effects.items()}
-    return ActionScore(action=action, tried=tally.tried, worked=tally.worked, effects=effects)
+    measured = {name: count for name, (count, _) in tally.effects.items()}
+    return ActionScore(action=action, tried=tally.tried, worked=tally.worked, effects=effects, measured=measured)

@@ -13,12 +13,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tocsin.domain.reading import Gpu
+from tocsin.domain.version_standing import BROUGHT_BY, LEAST_HOSTS, MOST_SHARE, Held, standing_of
 from tocsin.domain.versions import COMPONENTS, ROLE_LABEL, Standing, VersionBefore, clean, versions_of
 
-LEAST_HOSTS = 4
-"""Hosts of a group below which nobody can say which of two versions is meant."""
-MOST_SHARE = 0.25
-"""Share of a group's hosts up to which those with another version are a small part of it."""
 BACK_HOURS = 24
 """How far back the counts are looked at by which a roll-out is told."""
 _BETWEEN = " / "
@@ -45,6 +42,11 @@ class Share:
     hosts: tuple[str, ...]
     ago: int
 
+    @property
+    def count(self) -> Held:
+        """The same without the names of hosts."""
+        return Held(self.version, len(self.hosts), self.ago)
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -56,6 +58,8 @@ class Judged:
     odd: tuple[Share, ...] = ()
     because: str = ""
     """Another component that drifts on the same hosts and brings this one with it."""
+    gone: tuple[tuple[str, int], ...] = ()
+    """Versions that no host has any more, with how many had each a day ago."""
 
     @property
     def total(self) -> int:
@@ -124,24 +128,10 @@ def judge(
         Share(version, tuple(sorted(hosts)), counts[version])
         for version, hosts in sorted(held.items(), key=lambda item: (-len(item[1]), item[0]))
     )
-    total, total_ago = len(now), len(ago)
-    if total < least_hosts:
-        return Judged(component, Standing.FEW, shares)
-    if len(shares) == 1:
-        return Judged(component, Standing.SAME, shares)
-    rising = {one.version for one in shares if total_ago >= least_hosts and _rises(one, total, total_ago)}
-    common = shares[0]
-    if 2 * len(common.hosts) > total and common.version not in rising:
-        small = [one for one in shares[1:] if len(one.hosts) <= most_share * total]
-        odd = tuple(one for one in small if one.version not in rising)
-        if odd:
-            return Judged(component, Standing.DRIFT, shares, odd)
-    return Judged(component, Standing.ROLLOUT if rising else Standing.MIXED, shares)
-
-
-_BROUGHT_BY = {"cuda_driver": "driver", "gsp_firmware": "driver", "fabric_manager": "driver"}
-"""What comes with another component, in one version: the driver has CUDA's and the firmware of the GSP inside, and the
-fabric manager has to have its version."""
+    standing, odd = standing_of([one.count for one in shares], len(ago), least_hosts, most_share)
+    drifting = tuple(one for one in shares if one.version in odd)
+    gone = tuple(sorted((version, count) for version, count in counts.items() if version not in held))
+    return Judged(component, standing, shares, drifting, gone=gone)
 
 
 def judge_group(
@@ -159,7 +149,7 @@ def judge_group(
         if now:
             ago = a_day_ago(now, mine, group, component)
             made[component] = judge(component, now, ago, least_hosts, most_share)
-    return [_explained(one, made.get(_BROUGHT_BY.get(one.component, ""))) for one in made.values()]
+    return [_explained(one, made.get(BROUGHT_BY.get(one.component, ""))) for one in made.values()]
 
 
 def _explained(judged: Judged, by: Judged | None) -> Judged:
@@ -168,8 +158,3 @@ def _explained(judged: Judged, by: Judged | None) -> Judged:
     theirs = {host for share in by.odd for host in share.hosts}
     mine = {host for share in judged.odd for host in share.hosts}
     return replace(judged, because=by.component) if mine <= theirs else judged
-
-
-def _rises(share: Share, total: int, total_ago: int) -> bool:
-    count = len(share.hosts)
-    return count > share.ago and count * total_ago > share.ago * total

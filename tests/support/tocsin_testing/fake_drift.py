@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tocsin.client.models_drift import DriftOut
 from tocsin.domain.clock import to_iso
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.domain.version_standing import LEAST_HOSTS, MOST_SHARE
 from tocsin.domain.versions import COMPONENTS, MISSING_LABEL, Standing, VersionBefore, missing_text
 from tocsin.queries.drift import drift_groups
-from tocsin.rules.version_groups import LEAST_HOSTS, MOST_SHARE
 
 H100, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
 NEW, OLD = "580.95.05", "550.163.01"

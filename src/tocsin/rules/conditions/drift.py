@@ -10,13 +10,14 @@ from pydantic import Field
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Evidence, evidence_of
 from tocsin.domain.phrase import say
+from tocsin.domain.version_standing import LEAST_HOSTS, MOST_SHARE
 from tocsin.domain.versions import COMPONENTS, Standing
 from tocsin.domain.words import counted
 from tocsin.rules.conditions.base import Condition, Probe, Report, World
 from tocsin.rules.levels import Number
 from tocsin.rules.sheet import VERSION_SHEET
 from tocsin.rules.table import Bools
-from tocsin.rules.version_groups import LEAST_HOSTS, MOST_SHARE, Judged, Share, judge_group
+from tocsin.rules.version_groups import Judged, Share, judge_group
 from tocsin.rules.version_sheet import VersionSheet
 
 HOSTS_NAMED = 3
