@@ -7,11 +7,14 @@ from enum import StrEnum
 from pydantic import Field
 
 from tocsin.client.control import ControlState
-from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard, Timeline
-from tocsin.client.models_capacity import CapacityOut, ForecastOut
+from tocsin.client.models import DecisionOut, FleetSummary, GpuState, GpuSummary, IncidentOut, Scoreboard, Timeline
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut
 from tocsin.client.models_cards import Cards
 from tocsin.client.models_changes import Changes
+from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_report import MorningReport
+from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_usage import RightSizeOut, UsageOut
 from tocsin.client.wire import Count, Wire, Wired
 from tocsin.domain.prediction import Prediction
 
@@ -118,6 +121,54 @@ class WholeScoreboard(WholeFleet):
     """`GET /v1/scoreboard` of each cell."""
 
     answers: dict[str, Scoreboard]
+
+
+class WholeRecords(WholeFleet):
+    """`GET /v1/rules` of each cell: a rule earns to act in each by that cell's own cases."""
+
+    answers: dict[str, list[RuleRecord]]
+
+
+class WholeUsage(WholeFleet):
+    """`GET /v1/usage` of each cell, over the same days."""
+
+    answers: dict[str, UsageOut]
+
+
+class WholeRightSize(WholeFleet):
+    """`GET /v1/usage/right-size` of each cell, over the same days."""
+
+    answers: dict[str, RightSizeOut]
+
+
+class WholeCost(WholeFleet):
+    """`GET /v1/cost` of each cell, over the same hours."""
+
+    answers: dict[str, CostOut]
+
+
+class WholeDrift(WholeFleet):
+    """`GET /v1/drift` of each cell."""
+
+    answers: dict[str, DriftOut]
+
+
+class Whereabouts(Wire):
+    """What a cell has of a GPU and of a host that somebody looks for, and its GPU in the worst state."""
+
+    state: GpuState | None = None
+    """Of the GPU; null where it is not known here."""
+    host: bool = False
+    """Whether the host is known here."""
+    worst: str = ""
+    """UUID of the GPU in the worst state, of several the likeliest to fail; empty where there is no GPU."""
+    worst_state: GpuState | None = None
+
+
+class WholeWhere(WholeFleet):
+    """`GET /v1/where` of each cell."""
+
+    answers: dict[str, Whereabouts]
 
 
 class WholeReport(WholeFleet):

@@ -85,7 +85,7 @@ def _figures(every: Sequence[FleetSummary]) -> dict[str, object]:
     return {
         "now": max(one.now for one in every),
         "simulated": any(one.simulated for one in every),
-        "mode": max((one.mode for one in every), key=_FURTHEST.index),
+        "mode": furthest(one.mode for one in every),
         "executor": ", ".join(sorted({one.executor for one in every})),
         # A pool of one name is one pool, wherever its GPUs are; how many names there are no cell knows.
         "pools": max(one.pools for one in every),
@@ -109,6 +109,11 @@ _ADDED = (
     "decisions_held",
     "decisions_approvable",
 )
+
+
+def furthest(modes: Iterable[Mode]) -> Mode:
+    """Of `modes`, of which there is at least one, the one that lets rules go furthest."""
+    return max(modes, key=_FURTHEST.index)
 
 
 def by_reason(by_cell: Mapping[str, str]) -> str:
