@@ -42,6 +42,8 @@ def _asked(path: str) -> list[str]:
         "/v1/gpus/{uuid}/peers": "?metric=gpu_temperature_celsius",
         "/v1/usage": f"?by=namespace&by=user&by=job&start={start[:10]}&end={to_iso(T0 + 2 * DAY)[:10]}",
         "/v1/usage/csv": "?by=job",
+        "/v1/cells/usage": f"?by=namespace&by=user&by=job&start={start[:10]}&end={to_iso(T0 + 2 * DAY)[:10]}",
+        "/v1/where": "?gpu=GPU-bbbb-0000&host=node-mixed",
         "/v1/orders": "?host=node-alpha-1",
         "/v1/diagnoses": "?host=node-mixed",
     }.get(path, "")
@@ -82,6 +84,7 @@ def test_the_law_can_fail(world: World) -> None:
         "/v1/findings",
         "/v1/map",
         "/v1/usage?by=namespace",
+        "/v1/cells/usage?by=namespace",
         "/v1/journal?limit=1000",
     ):
         status, _, body = world.get(path, "fleet")
@@ -117,6 +120,10 @@ def test_a_tenant_reads_its_own(world: World) -> None:
     assert [one["group"] for one in used["rows"]] == [{"namespace": "alpha"}]  # type: ignore[index]
     assert used["total"]["cost"] > 0  # type: ignore[index]
     everybody = rows("/v1/usage?by=namespace", "fleet")
+    (whole,) = rows("/v1/cells/usage?by=namespace")["answers"].values()  # type: ignore[index]
+    assert whole == used
+    for path in ("/v1/usage/right-size", "/v1/cells/usage/right-size"):
+        assert rows(path)
     assert used["total"]["gpu_hours"] < everybody["total"]["gpu_hours"]  # type: ignore[index]
     assert {one["group"]["account"] for one in rows("/v1/usage?by=account", "account")["rows"]} == {"alpha-account"}  # type: ignore[index]
 

@@ -98,6 +98,14 @@ def span_of(start: str | None, end: str | None, now_ms: int, default_ms: int) ->
     return start_ms, end_ms
 
 
+def whole_hours(start_ms: int, end_ms: int) -> tuple[int, int]:
+    """The whole hours that [`start_ms`, `end_ms`) touches; the same again where they are more than one may ask for."""
+    first, last = start_ms // HOUR * HOUR, -(-end_ms // HOUR) * HOUR
+    if last - first > LONGEST_DAYS * DAY or last >= END_OF_TIME_MS:
+        return start_ms, end_ms
+    return first, last
+
+
 def check_metrics(metrics: list[str]) -> None:
     """Raise InputError for a name that the metric table lacks."""
     for name in metrics:

@@ -7,17 +7,23 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Query
 
 from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_scope
-from tocsin.api.dependencies import Credential, ServiceDep, operation_id, require_json
+from tocsin.api.dependencies import Credential, ServiceDep, operation_id, require_json, span_of, whole_hours
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.service import Asked, Gathered
+from tocsin.api.usage_days import LONGEST_JOB_DAYS, By, Day, as_asked, days_of, usage_span
 from tocsin.client import models_cells as cells
 from tocsin.client.control import ControlRequest, ControlState
 from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard, Timeline, TimelineQuery
-from tocsin.client.models_capacity import CapacityOut, ForecastOut
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut
 from tocsin.client.models_cards import Cards, CardState
 from tocsin.client.models_changes import Changes
+from tocsin.client.models_drift import ComponentKey, DriftOut
 from tocsin.client.models_report import MorningReport
+from tocsin.client.models_rules import RuleRecord
+from tocsin.client.models_usage import RightSizeOut, UsageOut
+from tocsin.client.whole_places import whereabouts
 from tocsin.config.access import Role
+from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.prediction import Prediction
@@ -193,6 +199,100 @@ def cells_report(
     asked = Asked("/v1/report", credential, {"hours": str(hours)}, cell or ())
     found = service.cells.gather(asked, MorningReport, lambda: service.morning_report(hours))
     return cells.WholeReport(**_whole(found))
+
+
+@cells_router.get("/rules")
+def cells_rules(service: ServiceDep, _who: Viewer, credential: Credential, cell: Chosen = None) -> cells.WholeRecords:
+    """Every rule of each cell, with the record by which it earns to act alone there."""
+    asked = Asked("/v1/rules", credential, cells=cell or ())
+    return cells.WholeRecords(**_whole(service.cells.gather(asked, list[RuleRecord], service.rule_records)))
+
+
+@cells_router.get("/usage")
+def cells_usage(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    start: Day = None,
+    end: Day = None,
+    by: By = None,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Most groups of each cell; the rest is one row.")] = 50,
+    cell: Chosen = None,
+) -> cells.WholeUsage:
+    """GPU-hours, energy and cost of each cell; of a tenant its own work alone, as each cell's `/v1/usage` shows it."""
+    first, last, wanted = usage_span(start, end, by, service.now_ms())
+    # Near midnight clocks differ: the days are those of the cell that is asked.
+    params: dict[str, str | list[str]] = {**as_asked(first, last), "limit": str(limit), "by": list[str](wanted)}
+    asked = Asked("/v1/usage", credential, params, cell or ())
+    found = service.cells.gather(asked, UsageOut, lambda: service.usage(first, last, wanted, limit))
+    return cells.WholeUsage(**_whole(found))
+
+
+@cells_router.get("/usage/right-size")
+def cells_right_size(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    start: Day = None,
+    end: Day = None,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Most jobs of each cell.")] = 50,
+    cell: Chosen = None,
+) -> cells.WholeRightSize:
+    """Jobs of each cell that less would have done for; of a tenant its own."""
+    first, last = days_of(start, end, service.now_ms(), LONGEST_JOB_DAYS)
+    asked = Asked("/v1/usage/right-size", credential, {**as_asked(first, last), "limit": str(limit)}, cell or ())
+    found = service.cells.gather(asked, RightSizeOut, lambda: service.right_size(first, last, limit))
+    return cells.WholeRightSize(**_whole(found))
+
+
+@cells_router.get("/cost")
+def cells_cost(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    start: Annotated[str | None, Query(description="RFC 3339. Default: 24 hours before `end`.")] = None,
+    end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
+    cell: Chosen = None,
+) -> cells.WholeCost:
+    """What GPUs of each cell were used for, energy and faults, in the same whole hours."""
+    # As whole hours the question is the same for a while, so that the last answer to it may stand in.
+    start_ms, end_ms = whole_hours(*span_of(start, end, service.now_ms(), DAY - HOUR))
+    asked = Asked("/v1/cost", credential, {"start": to_iso(start_ms), "end": to_iso(end_ms)}, cell or ())
+    found = service.cells.gather(asked, CostOut, lambda: service.cost(start_ms, end_ms))
+    return cells.WholeCost(**_whole(found))
+
+
+@cells_router.get("/drift")
+def cells_drift(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    pool: Annotated[str, Query(max_length=200, description="One pool alone.")] = "",
+    component: Annotated[
+        list[ComponentKey] | None, Query(max_length=32, description="Components; all if none.")
+    ] = None,
+    cell: Chosen = None,
+) -> cells.WholeDrift:
+    """Versions of hosts of each cell that are meant to be equal, and which differ there."""
+    chosen = list[str](component or [])
+    asked = Asked("/v1/drift", credential, {"pool": pool, "component": chosen}, cell or ())
+    found = service.cells.gather(asked, DriftOut, lambda: service.drift(pool, chosen))
+    return cells.WholeDrift(**_whole(found))
+
+
+@cells_router.get("/where")
+def cells_where(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    gpu: Annotated[str, Query(max_length=200, description="UUID of a GPU or MIG instance.")] = "",
+    host: Annotated[str, Query(max_length=200, description="Name of a host.")] = "",
+    cell: Chosen = None,
+) -> cells.WholeWhere:
+    """Which cells know a GPU or a host, and the GPU in the worst state of each."""
+    asked = Asked("/v1/where", credential, {"gpu": gpu, "host": host}, cell or ())
+    found = service.cells.gather(asked, cells.Whereabouts, lambda: whereabouts(service.fleet_map(), gpu, host))
+    return cells.WholeWhere(**_whole(found))
 
 
 cells_control_router = APIRouter(

@@ -29,12 +29,14 @@ from tocsin.client import models
 from tocsin.client.control import Whoami
 from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Card, Cards, CardState
+from tocsin.client.models_cells import Whereabouts
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_drift import ComponentKey, DriftOut
 from tocsin.client.models_pager import PagerReport
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_what_if import WhatIfOut, WhatIfRequest
+from tocsin.client.whole_places import whereabouts
 from tocsin.client.wire import Wired
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState
@@ -308,6 +310,17 @@ def fleet_map(
     if if_none_match is not None and tag in {part.strip() for part in if_none_match.split(",")}:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)
+
+
+@read_router.get("/where", tags=["fleet"])
+def where(
+    service: ServiceDep,
+    _who: Viewer,
+    gpu: Annotated[str, Query(max_length=200, description="UUID of a GPU or MIG instance.")] = "",
+    host: Annotated[str, Query(max_length=200, description="Name of a host.")] = "",
+) -> Whereabouts:
+    """Whether a GPU or a host is known here, and which GPU is in the worst state."""
+    return whereabouts(service.fleet_map(), gpu, host)
 
 
 @read_router.get("/attention", tags=["fleet"], deprecated=True)

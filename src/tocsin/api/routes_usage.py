@@ -7,17 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from tocsin.api.auth import Viewer
-from tocsin.api.dependencies import ServiceDep, instant_of, operation_id
+from tocsin.api.dependencies import ServiceDep, operation_id
 from tocsin.api.errors import documented, refuse_unknown_parameters
+from tocsin.api.usage_days import LONGEST_JOB_DAYS, By, Day, days_of, usage_span
 from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.usage_csv import csv_of
-from tocsin.domain.clock import DAY
-from tocsin.domain.errors import InputError
-
-LONGEST_DAYS = 366
-LONGEST_JOB_DAYS = 31
-"""Most days of one request by job, which are many."""
-MOST_BY = 3
 
 usage_router = APIRouter(
     generate_unique_id_function=operation_id,
@@ -26,39 +20,9 @@ usage_router = APIRouter(
     responses=documented(400, 401, 403, 422, 429, 500, 503),
 )
 
-Day = Annotated[str | None, Query(max_length=10, description="Day in UTC, as 2026-11-21.")]
-By = Annotated[
-    list[UsageBy] | None,
-    Query(max_length=MOST_BY, description="What rows are summed by; repeatable. Default: namespace."),
-]
-
-
-def days_of(start: str | None, end: str | None, now_ms: int, longest: int) -> tuple[int, int]:
-    """First and last day of [`start`, `end`), days since the epoch; the last seven up to today where none is given.
-
-    Raises InputError.
-    """
-    last = _day("end", end, now_ms // DAY + 1) - 1
-    first = _day("start", start, max(0, last - 6))
-    if first > last:
-        raise InputError("start", start, f"not before end = {end or 'tomorrow'}", "give an earlier day")
-    if last - first >= longest:
-        raise InputError("start", start, f"more than {longest} days before end", "give a later day, or ask twice")
-    return first, last
-
-
-def _day(field: str, text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    if len(text) != len("2026-11-21"):
-        raise InputError(field, text, "is no day", "use a day in UTC, such as 2026-11-21")
-    return instant_of(field, text, 0) // DAY
-
 
 def _asked(service: ServiceDep, start: str | None, end: str | None, by: list[UsageBy] | None, limit: int) -> UsageOut:
-    wanted: list[UsageBy] = list(dict.fromkeys(by or ["namespace"]))
-    longest = LONGEST_JOB_DAYS if "job" in wanted else LONGEST_DAYS
-    first, last = days_of(start, end, service.now_ms(), longest)
+    first, last, wanted = usage_span(start, end, by, service.now_ms())
     return service.usage(first, last, wanted, limit)
 
 

@@ -19,19 +19,26 @@ from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, Fra
 from tocsin.client.models_cards import Card, Cards, CardState
 from tocsin.client.models_cells import (
     CellOut,
+    Whereabouts,
     WholeCapacity,
     WholeCards,
     WholeChanges,
     WholeControl,
+    WholeCost,
     WholeDecisions,
+    WholeDrift,
     WholeForecast,
     WholeGpus,
     WholeIncidents,
     WholePredictions,
+    WholeRecords,
     WholeReport,
+    WholeRightSize,
     WholeScoreboard,
     WholeSummary,
     WholeTimeline,
+    WholeUsage,
+    WholeWhere,
 )
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_drift import DriftOut
@@ -175,6 +182,10 @@ class Client:
             return None, tag
         return self._parse(models.FleetMap, response), response.headers.get("etag", "")
 
+    def where(self, gpu: str = "", host: str = "") -> Whereabouts:
+        """What is known of a GPU and a host there, and the GPU in the worst state."""
+        return self._get(Whereabouts, "/v1/where", {"gpu": gpu, "host": host})
+
     def cells(self) -> list[CellOut]:
         """The cells of the fleet, as each last told of itself."""
         return self._get(list[CellOut], "/v1/cells")
@@ -227,6 +238,42 @@ class Client:
 
     def cells_report(self, hours: int = 24, cells: Sequence[str] = ()) -> WholeReport:
         return self._get(WholeReport, "/v1/cells/report", {"hours": hours, "cell": list(cells)})
+
+    def cells_rules(self, cells: Sequence[str] = ()) -> WholeRecords:
+        return self._get(WholeRecords, "/v1/cells/rules", {"cell": list(cells)})
+
+    def cells_usage(
+        self,
+        start: str | None = None,
+        end: str | None = None,
+        by: Sequence[UsageBy] = (),
+        limit: int = 50,
+        cells: Sequence[str] = (),
+    ) -> WholeUsage:
+        """`usage` of each cell over the same days; a tenant may ask it too."""
+        chosen = {"by": list(by), "limit": limit, "cell": list(cells)}
+        return self._get(WholeUsage, "/v1/cells/usage", _period(start, end) | chosen)
+
+    def cells_right_size(
+        self, start: str | None = None, end: str | None = None, limit: int = 50, cells: Sequence[str] = ()
+    ) -> WholeRightSize:
+        """`right_size` of each cell; a tenant may ask it too."""
+        chosen = {"limit": limit, "cell": list(cells)}
+        return self._get(WholeRightSize, "/v1/cells/usage/right-size", _period(start, end) | chosen)
+
+    def cells_cost(
+        self, start_ms: int | None = None, end_ms: int | None = None, cells: Sequence[str] = ()
+    ) -> WholeCost:
+        """`cost` of each cell over the same whole hours."""
+        return self._get(WholeCost, "/v1/cells/cost", _span(start_ms, end_ms, cell=list(cells)))
+
+    def cells_drift(self, pool: str = "", components: Sequence[str] = (), cells: Sequence[str] = ()) -> WholeDrift:
+        chosen: Params = {"pool": pool} if pool else {}
+        return self._get(WholeDrift, "/v1/cells/drift", {**chosen, "component": list(components), "cell": list(cells)})
+
+    def cells_where(self, gpu: str = "", host: str = "", cells: Sequence[str] = ()) -> WholeWhere:
+        """Which cells know a GPU or a host, and the GPU in the worst state of each."""
+        return self._get(WholeWhere, "/v1/cells/where", {"gpu": gpu, "host": host, "cell": list(cells)})
 
     def pause_cells(self, reason: str = "", cells: Sequence[str] = ()) -> WholeControl:
         """Hold every action of each cell; the answer says which were not reached."""

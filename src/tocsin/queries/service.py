@@ -486,7 +486,9 @@ class BrainService:
         return cast(Service, TenantService(self, self._brain, name, namespaces))
 
     def names_of_others(self, namespaces: frozenset[str], vocabulary: frozenset[str]) -> Names:
-        return self._others.get(namespaces, lambda: names_of_others(self._brain, namespaces, vocabulary))
+        # What is said of cells must stay whole, also where somebody's namespace has the name of one.
+        words = vocabulary | {one.name for one in self.cells.known()}
+        return self._others.get(namespaces, lambda: names_of_others(self._brain, namespaces, words))
 
     def usage_of(
         self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int, whose: frozenset[str]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tocsin import __version__
 from tocsin.accounting.holders import Holder, holders_of
 from tocsin.api import tenancy
+from tocsin.api.service import Asked, CellService, Gathered
 from tocsin.client import control, models
 from tocsin.client.errors import NotFound
 from tocsin.client.models_cards import Card, Cards, CardState, CardTouches
@@ -30,6 +31,8 @@ from tocsin.queries.live import LiveBrain
 
 if TYPE_CHECKING:
     from tocsin.queries.service import BrainService
+
+T = TypeVar("T")
 
 PAST_MS = DAY
 """How far back of what was asked for a tenant sees a GPU: whose it was at each instant is read from the store."""
@@ -144,6 +147,11 @@ class TenantService:
     def now_ms(self) -> int:
         """As of everybody."""
         return self._service.now_ms()
+
+    @property
+    def cells(self) -> TenantCells:
+        """The other cells, each of which shows the tenant its own."""
+        return TenantCells(self._service.cells, self._name)
 
     def _is_own(self, subject: Subject) -> bool:
         if subject.kind is SubjectKind.HOST:
@@ -298,6 +306,21 @@ class TenantService:
     def right_size(self, first_day: int, last_day: int, limit: int) -> RightSizeOut:
         """Of its own jobs alone."""
         return self._service.right_size_of(first_day, last_day, limit, self._tenant.namespaces)
+
+
+class TenantCells:
+    """The part of `tocsin.api.service.CellService` that a tenant may ask."""
+
+    def __init__(self, cells: CellService, name: str) -> None:
+        self._cells, self._name = cells, name
+
+    def __getattr__(self, asked: str) -> NoReturn:
+        raise tenancy.refused(self._name)
+
+    def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
+        """What each cell answers the tenant, without how many GPUs it has in all."""
+        found = self._cells.gather(asked, kind, own)
+        return Gathered([one.model_copy(update={"gpus": None}) for one in found.cells], found.answers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,29 +5,34 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 from click.testing import CliRunner, Result
 from werkzeug import Request, Response
 
+from tocsin.api.tenancy import Names
 from tocsin.cli.main import cli
 from tocsin.client import whole
 from tocsin.client.agent import OrderLink
 from tocsin.client.client import Client
-from tocsin.client.errors import NotFound
+from tocsin.client.errors import Denied, NotFound
 from tocsin.client.models_cells import AnswerState
 from tocsin.client.moved import ASSIGNED_ONLY
+from tocsin.client.whole_places import home_of, worst_of
 from tocsin.collector.spool import Spool
 from tocsin.collector.uplink import MOST_MOVES, PushTarget, Uplink
 from tocsin.config.access import ApiSettings
 from tocsin.config.cell import CellSettings
-from tocsin.domain.clock import ManualClock, SystemClock
+from tocsin.domain.clock import HOUR, ManualClock, SystemClock
 from tocsin.domain.errors import Conflict, Unavailable
 from tocsin.journal.postgres.fleet import KnownCell
 from tocsin.queries import cells as cell_queries
 from tocsin.queries.cells import CellQueries
+from tocsin.queries.tenants import TenantCells
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 from tocsin_testing.fake_service import FakeService, serving
@@ -109,7 +114,69 @@ def test_any_brain_answers_for_all(fleet: Fleet, client: Client) -> None:
     assert client.cells_report(12).answers["b"] == client.morning_report(12)
     assert client.cells_forecast(3).answers["b"] == client.forecast(3)
     assert client.cells_capacity().answers["b"] == client.capacity()
+    assert client.cells_usage(by=["team", "pool"], limit=2).answers["b"] == client.usage(by=["team", "pool"], limit=2)
+    assert client.cells_usage("2026-11-16", "2026-11-18").answers["b"] == client.usage("2026-11-16", "2026-11-18")
+    assert client.cells_right_size(limit=1).answers["b"] == client.right_size(limit=1)
+    assert client.cells_drift("training", ["driver"]).answers["b"] == client.drift("training", ["driver"])
+    assert client.cells_rules().answers["b"] == client.rule_records()
     assert [(one.name, one.own, one.active) for one in client.cells()] == [("a", True, True), ("b", False, True)]
+
+
+def test_the_question_about_cost_is_one_for_an_hour_and_has_the_same_answer(
+    fleet: Fleet, client: Client, strange: QuickHttpServer
+) -> None:
+    asked_for: list[str] = []
+
+    def answer(request: Request) -> Response:
+        asked_for.append(str(request.query_string.decode()))
+        there = httpx2.get(f"{fleet.url_b}/v1/cost?{asked_for[-1]}")
+        return Response(there.content, there.status_code, content_type="application/json")
+
+    strange.expect_request("/v1/cost").respond_with_handler(answer)
+    fleet.listed.add("c", strange.url_for(""))
+    hours = T0 // HOUR * HOUR
+    end_ms = hours - HOUR + 1
+    for later in (0, 1_000):
+        found = client.cells_cost(end_ms - 5 * HOUR + later, end_ms + later)
+        assert found.answers["b"] == found.answers["c"] == client.cost(hours - 6 * HOUR, hours)
+    assert len(set(asked_for)) == 1, "the last answer could not stand in"
+
+
+def test_the_cells_say_where_a_gpu_and_a_host_are(fleet: Fleet, client: Client) -> None:
+    gone, *rest = fleet.a.gpus()
+    fleet.a.gpus = lambda: rest  # type: ignore[method-assign]
+    found = client.cells_where(gone.uuid, gone.host)
+    assert found.answers["a"].state is None
+    assert found.answers["b"].state is gone.state
+    assert found.answers["b"].host
+    assert home_of(found.answers) == "b"
+    assert found.answers["b"] == client.at("b").where(gone.uuid, gone.host)
+    assert found.answers["b"].worst == worst_of(fleet.b.fleet_map())
+    assert not client.cells_where().answers["a"].host
+
+
+def test_a_tenant_reads_its_own_usage_in_every_cell_and_nothing_of_the_cells(stack: ExitStack) -> None:
+    tokens = [{"name": "ann", "role": "viewer", "secret": "a" * 20, "namespaces": ["alpha"]}]
+    fleet = Fleet(stack, ApiSettings.model_validate({"tokens": tokens}))
+    seen = list[str]()
+    for service in (fleet.a, fleet.b):
+        service.for_tenant = partial(_of_tenant, service, seen)  # type: ignore[method-assign]
+        service.names_of_others = lambda _namespaces, _words: Names()  # type: ignore[attr-defined]
+    with Client(fleet.url_a, "a" * 20) as client:
+        found = client.cells_usage()
+        assert sorted(found.answers) == ["a", "b"]
+        assert {one.gpus for one in found.cells} == {None}
+        assert seen == ["ann", "ann"], "a cell answered the fleet"
+        for refused in (client.cells_summary, client.cells_cost, client.cells_drift, client.cells_where):
+            with pytest.raises(Denied):
+                refused()
+
+
+def _of_tenant(service: FakeService, seen: list[str], name: str, _namespaces: frozenset[str]) -> object:
+    """As much of a tenant's service as usage needs."""
+    seen.append(name)
+    cells = TenantCells(service.cells, name)
+    return SimpleNamespace(now_ms=service.now_ms, usage=service.usage, cells=cells)
 
 
 def test_a_cell_may_be_chosen_and_an_unknown_one_is_refused(client: Client) -> None:
