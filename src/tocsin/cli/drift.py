@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, api_options, connect, json_option, pass_context, show
+from tocsin.cli.common import (
+    CliContext,
+    api_options,
+    cell_option,
+    connect,
+    json_option,
+    pass_context,
+    show,
+    spans_cells,
+)
 from tocsin.client.models_drift import ComponentOut, DriftOut, VersionGroupOut, VersionOut
 from tocsin.domain.versions import COMPONENTS, Standing
 from tocsin.domain.words import counted
+
+if TYPE_CHECKING:
+    from tocsin.client.client import Client
 
 _NAMED = 5
 _SHOWN = 6
@@ -29,7 +42,8 @@ _WORDS = {
     "--component", "components", multiple=True, type=click.Choice(list(COMPONENTS)), help="One component; repeatable."
 )
 @click.option("--odd", "only_odd", is_flag=True, help="Only what differs from its pool or is on its way.")
-@click.option("--check", is_flag=True, help="Exit with 1 where something differs from its pool.")
+@click.option("--check", is_flag=True, help="Exit with 1 where something differs from its pool, or a cell is missing.")
+@cell_option
 @api_options
 @json_option
 @pass_context
@@ -41,16 +55,36 @@ def drift(
     components: Sequence[str],
     only_odd: bool,
     check: bool,
+    cells: tuple[str, ...],
     api_url: str | None,
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Show versions of hosts that are meant to be equal, and which differ from their pool. It changes nothing."""
+    """Show versions of hosts that are meant to be equal, and which differ from their pool; of a fleet of several cells
+    over all of them. It changes nothing."""
     with connect(context, api_url, token) as client:
-        found = client.drift(pool, components)
-    show(as_json, found.model_dump(mode="json"), lines(found, only_odd=only_odd), client.base_url)
-    if check and found.drifting:
+        if spans_cells(client, cells):
+            bad = _all_cells(client, pool, components, cells, only_odd=only_odd, as_json=as_json)
+        else:
+            found = client.drift(pool, components)
+            show(as_json, found.model_dump(mode="json"), lines(found, only_odd=only_odd), client.base_url)
+            bad = found.drifting > 0
+    if check and bad:
         click_context.exit(1)
+
+
+def _all_cells(
+    client: Client, pool: str, components: Sequence[str], cells: Sequence[str], *, only_odd: bool, as_json: bool
+) -> bool:
+    """Print what all cells have; whether something differs, or nobody knows."""
+    from tocsin.client.whole import said
+    from tocsin.client.whole_drift import whole_drift
+
+    whole = client.cells_drift(pool, components, cells)
+    found = whole_drift(whole.answers) if whole.answers else None
+    told = said(whole) if found is None else [*said(whole), *lines(found, only_odd=only_odd)]
+    show(as_json, whole.model_dump(mode="json"), told, client.base_url)
+    return whole.partial or found is None or found.drifting > 0
 
 
 def lines(found: DriftOut, *, only_odd: bool = False) -> Iterator[str]:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from tocsin.cli.common import CliContext, all_of, api_options, connect, json_option, pass_context, show
+from tocsin.cli.common import (
+    CliContext,
+    all_of,
+    api_options,
+    cell_option,
+    connect,
+    json_option,
+    pass_context,
+    show,
+    spans_cells,
+)
 from tocsin.client.models_usage import RightSizeOption, RightSizeOut, RightSizeRow, UsageBy, UsageOut, UsageRow
+
+if TYPE_CHECKING:
+    from tocsin.client.client import Client
 
 _BY: tuple[UsageBy, ...] = ("namespace", "team", "account", "user", "job", "pool", "model", "kind")
 _GIB = 1024**3
@@ -25,6 +39,7 @@ _days = all_of(
 @click.option("--limit", type=click.IntRange(1, 1000), default=30, show_default=True, help="Most rows.")
 @click.option("--right-size", is_flag=True, help="Jobs that less would do for, instead of who used what.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of text.")
+@cell_option
 @api_options
 @json_option
 @pass_context
@@ -36,14 +51,23 @@ def usage(
     limit: int,
     right_size: bool,
     as_csv: bool,
+    cells: tuple[str, ...],
     api_url: str | None,
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Show GPU-hours, idle and free time, energy and cost of whole UTC days by who held the GPUs."""
+    """Show GPU-hours, idle and free time, energy and cost of whole UTC days by who held the GPUs; of all cells of a
+    fleet of several as one."""
     if as_csv and (as_json or right_size):
         raise click.UsageError("--csv goes neither with --json nor with --right-size")
     with connect(context, api_url, token, timeout=60.0) as client:
+        if spans_cells(client, cells):
+            days = start, end
+            if right_size:
+                _all_right_size(client, days, limit, cells, as_json=as_json)
+            else:
+                _all_cells(client, days, by, limit, cells, as_json=as_json, as_csv=as_csv)
+            return
         if right_size:
             judged = client.right_size(start, end, limit)
             show(as_json, judged.model_dump(mode="json"), right_size_lines(judged), client.base_url)
@@ -53,6 +77,47 @@ def usage(
             return
         found = client.usage(start, end, by, limit)
         show(as_json, found.model_dump(mode="json"), usage_lines(found), client.base_url)
+
+
+# ---------------------------------------------------------------------- all cells
+
+_MOST = 1_000
+"""Groups that are asked of each cell: what is the largest of all need not be so in each."""
+_Days = tuple[str | None, str | None]
+
+
+def _all_cells(
+    client: Client, days: _Days, by: Sequence[UsageBy], limit: int, cells: Sequence[str], *, as_json: bool, as_csv: bool
+) -> None:
+    from tocsin.client.usage_csv import csv_of
+    from tocsin.client.whole import missing, said
+    from tocsin.client.whole_usage import currencies, whole_usage
+
+    whole = client.cells_usage(*days, by, _MOST, cells)
+    if as_csv:
+        if missing(whole):
+            click.echo("\n".join(f"tocsin: {line}" for line in said(whole)), err=True)
+        if whole.answers:
+            click.echo(csv_of(whole_usage(whole.answers, _MOST)), nl=False)
+        return
+    lines = said(whole)
+    if whole.answers:
+        lines += usage_lines(whole_usage(whole.answers, limit), whole.answers)
+        names = currencies(whole.answers)
+        if len(names) > 1:
+            lines.append(f"money is not added up: cells have prices in several currencies ({', '.join(names)})")
+    show(as_json, whole.model_dump(mode="json"), lines, client.base_url)
+
+
+def _all_right_size(client: Client, days: _Days, limit: int, cells: Sequence[str], *, as_json: bool) -> None:
+    from tocsin.client.whole import said
+    from tocsin.client.whole_usage import whole_right_size
+
+    whole = client.cells_right_size(*days, limit, cells)
+    lines = said(whole)
+    if whole.answers:
+        lines += right_size_lines(whole_right_size(whole.answers, limit))
+    show(as_json, whole.model_dump(mode="json"), lines, client.base_url)
 
 
 # ---------------------------------------------------------------------- who used what
@@ -69,15 +134,17 @@ _COLUMNS: tuple[tuple[str, Callable[[UsageRow], str]], ...] = (
 )
 
 
-def usage_lines(found: UsageOut) -> list[str]:
-    """A table of the groups with their total, and what it leaves out."""
+def usage_lines(found: UsageOut, by_cell: Mapping[str, UsageOut] | None = None) -> list[str]:
+    """A table of the groups with their total, and what it leaves out; of several cells `by_cell` has each."""
     head = [*found.by, *(name for name, _ in _COLUMNS), "cost", "energy"]
     body = [[*_names(row, found.by), *_figures(row, found.currency)] for row in found.rows]
     whole = ["total", *[""] * (len(found.by) - 1), *_figures(found.total, found.currency)]
     lines = [f"{found.start} to before {found.end}, UTC; counted to {found.counted}"]
     if found.simulated:
         lines.append("SIMULATED fleet")
-    return [*lines, *_table(head, [*body, whole], len(found.by)), *_notes(found)]
+    every = sorted((by_cell or {}).items())
+    gaps = _gap(found) if by_cell is None else [f"cell {name}: {line}" for name, one in every for line in _gap(one)]
+    return [*lines, *_table(head, [*body, whole], len(found.by)), *_notes(found), *gaps]
 
 
 def _names(row: UsageRow, by: Sequence[str]) -> list[str]:
@@ -125,11 +192,13 @@ def _notes(found: UsageOut) -> list[str]:
     if found.late:
         days = "day of a host is" if found.late == 1 else "days of hosts are"
         notes.append(f"{found.late} {days} counted anew: readings came late")
-    if found.first is None:
-        notes.append("nothing has been counted yet")
-    elif found.first > found.start:
-        notes.append(f"nothing was counted before {found.first}")
     return notes
+
+
+def _gap(found: UsageOut) -> list[str]:
+    if found.first is None:
+        return ["nothing has been counted yet"]
+    return [f"nothing was counted before {found.first}"] if found.first > found.start else []
 
 
 # ---------------------------------------------------------------------- right size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -388,6 +390,29 @@ def test_status_top_report_and_scoreboard_are_of_all_cells(fleet: Fleet, client:
         said = asked(fleet, *words).output
         assert "PARTIAL" in said
         assert "\nb:\n" in said
+
+
+def test_usage_and_versions_are_of_all_cells(fleet: Fleet, client: Client) -> None:
+    alone = client.usage("2026-11-16", "2026-11-18", ["namespace"])
+    used = asked(fleet, "usage", "--from", "2026-11-16", "--to", "2026-11-18")
+    assert "2 cells: a, b" in used.output
+    assert f"{2 * alone.total.gpu_hours:,.1f}" in used.output
+    sheet = asked(fleet, "usage", "--csv", "--from", "2026-11-16", "--to", "2026-11-18").output
+    rows = list(csv.DictReader(io.StringIO(sheet)))
+    assert sum(float(row["gpu_hours"]) for row in rows) == pytest.approx(2 * alone.total.gpu_hours, abs=1e-4)
+    assert "a/research/notebook on" in asked(fleet, "usage", "--right-size").output
+    drift = asked(fleet, "drift", "--pool", "training").output
+    assert "pool training, NVIDIA H100 80GB HBM3: 32 hosts" in drift
+    one = asked(fleet, "drift", "--pool", "training", "--cell", "b").output
+    assert "1 cells: b" in one
+    assert ": 16 hosts" in one
+    checked = ("drift", "--pool", "lab", "--component", "kernel", "--check")
+    assert not asked(fleet, *checked).return_value
+    fleet.listed.add("c", "http://127.0.0.1:9")
+    fleet.a.cells._tried = float("-inf")  # type: ignore[attr-defined]
+    assert asked(fleet, *checked).return_value == 1
+    for words in (["usage"], ["usage", "--right-size"], ["drift"]):
+        assert "PARTIAL, 1 did not answer" in asked(fleet, *words).output
 
 
 def test_summaries_add_up() -> None:
