@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TypeVar
 
@@ -16,13 +16,13 @@ from tocsin.client.models_capacity import CapacityOut, ForecastOut
 from tocsin.client.models_cells import (
     AnswerState,
     CellAnswer,
+    Whereabouts,
     WholeCapacity,
     WholeFleet,
     WholeSummary,
 )
 from tocsin.client.whole import missing, whole_summary
 from tocsin.client.whole_forecast import whole_capacity, whole_forecast
-from tocsin.client.whole_views import UNSEEN
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import CHOSEN_CELL, chosen_cell, connect
 from tocsin.dashboard.fleet_data import MAPS
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 MOST_DRAWN = 20_000
 """GPUs up to which the map shows several cells at once; a browser holds no more (own choice)."""
-WHOLE_PAGES = frozenset({"overview", "gpu", "decisions", "forecast"})
+WHOLE_PAGES = frozenset({"overview", "gpu", "decisions", "forecast", "usage", "cost", "versions", "scoreboard"})
 """Pages that show all cells; every other one is of one cell."""
 _LISTED = "cells.listed"
 _LISTED_SECONDS = 10.0
@@ -95,7 +95,7 @@ def summary_of(client: PageClient) -> tuple[FleetSummary, WholeSummary | None]:
     if not spans():
         return client.summary(), None
     found = client.cells_summary()
-    return whole_summary(_answered(found, found.answers)), found
+    return whole_summary(answered(found, found.answers)), found
 
 
 def forecast_of(client: Client, most: int) -> ForecastOut:
@@ -103,7 +103,7 @@ def forecast_of(client: Client, most: int) -> ForecastOut:
     if not spans():
         return client.forecast(most)
     found = client.cells_forecast(most)
-    return whole_forecast(_answered(found, found.answers), most)
+    return whole_forecast(answered(found, found.answers), most)
 
 
 def capacity_of(client: Client) -> tuple[CapacityOut, WholeCapacity | None]:
@@ -111,10 +111,11 @@ def capacity_of(client: Client) -> tuple[CapacityOut, WholeCapacity | None]:
     if not spans():
         return client.capacity(), None
     found = client.cells_capacity()
-    return whole_capacity(_answered(found, found.answers)), found
+    return whole_capacity(answered(found, found.answers)), found
 
 
-def _answered(found: WholeFleet, answers: Mapping[str, T]) -> Mapping[str, T]:
+def answered(found: WholeFleet, answers: Mapping[str, T]) -> Mapping[str, T]:
+    """`answers` of `found`; raises Unavailable where there is none."""
     if not answers:
         raise Unavailable("; ".join(f"cell {one.cell}: {one.detail}" for one in found.cells))
     return answers
@@ -130,6 +131,22 @@ def partly(found: WholeFleet | None, text: Text) -> str:
     """The same in words alone."""
     gone = missing(found) if found is not None else []
     return text("cells.partial", cells=", ".join(one.cell for one in gone)) if gone else ""
+
+
+def partly_all(found: Iterable[WholeFleet | None], text: Text) -> list[str]:
+    """`partly` of several answers, the same once."""
+    return list(dict.fromkeys(said for one in found if (said := partly(one, text))))
+
+
+def each(lines: Mapping[str, Sequence[str]], text: Text) -> list[str]:
+    """`lines` by cell, each with its cell before it."""
+    return [text("cells.also", cell=name, headline=line) for name in sorted(lines) for line in lines[name]]
+
+
+def currencies(found: Sequence[str], text: Text) -> list[str]:
+    """A line that money in the currencies `found` is not added up; none where they are fewer than two."""
+    names = ", ".join(one or text("cells.unnamed") for one in found)
+    return [text("cells.currencies", names=names)] if len(found) > 1 else []
 
 
 def which(page: str, text: Text) -> str:
@@ -172,42 +189,26 @@ def _row(one: CellAnswer, summary: FleetSummary | None, text: Text) -> list[str]
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class CellMaps:
-    """The map of each cell that answers."""
-
-    by_cell: Mapping[str, FleetMap] = field(default_factory=dict)
-
-    def whole(self) -> FleetMap:
-        """All as one map."""
-        return MAPS.whole(self.by_cell)
-
-    def home(self, uuid: str) -> str:
-        """The cell that has the GPU `uuid`, of two the one that sees it; empty where none has it."""
-        found = [(one.state[one.uuid.index(uuid)], name) for name, one in self.by_cell.items() if uuid in one.uuid]
-        return min(found, key=lambda each: (each[0] in UNSEEN, -each[0], each[1]))[1] if found else ""
-
-    def others(self, uuid: str, home: str) -> list[str]:
-        """The other cells that had the GPU `uuid`."""
-        return [name for name, one in self.by_cell.items() if name != home and uuid in one.uuid]
-
-    def of_host(self, host: str) -> str:
-        """The cell that has `host`; empty where none has it."""
-        return next((name for name, one in self.by_cell.items() if host in one.hosts), "")
-
-
-def maps_of(client: Client, names: Sequence[str]) -> CellMaps:
-    """The maps of the cells `names`; one that does not answer now is left out, as its absence is told elsewhere."""
+def whole_map(client: Client, told: WholeSummary) -> FleetMap:
+    """The maps of the cells that answer now as one; of one whose map does not come nothing is there, as its absence is
+    told elsewhere."""
     found: dict[str, FleetMap] = {}
-    for name in names:
+    for name in answering(told, told.answers):
         try:
             found[name] = MAPS.look(client.at(name))
         except (Unavailable, Denied):
             continue
-    return CellMaps(found)
+    return MAPS.whole(found)
 
 
-def answering(found: WholeSummary) -> list[str]:
-    """The cells that answer now."""
+def whereabouts(client: Client, gpu: str, host: str) -> Mapping[str, Whereabouts]:
+    """What the cells that answer now have of the GPU with UUID `gpu` and of `host`. Raises as `summary_of` does."""
+    found = client.cells_where(gpu, host)
+    fresh = answering(found, found.answers)
+    return answered(found, {name: found.answers[name] for name in fresh})
+
+
+def answering(found: WholeFleet, answers: Mapping[str, object]) -> list[str]:
+    """The cells that answer now, by name."""
     gone = {one.cell for one in missing(found)}
-    return [name for name in sorted(found.answers) if name not in gone]
+    return [name for name in sorted(answers) if name not in gone]

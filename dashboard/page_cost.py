@@ -14,7 +14,9 @@ import streamlit as st
 
 from tocsin.client.models import GpuState
 from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, MoneyOut
-from tocsin.dashboard import link, style
+from tocsin.client.models_cells import WholeCost
+from tocsin.client.whole_cost import bare_kwh, currencies
+from tocsin.dashboard import cells, link, style, whole_answers
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.charts import plain, show, time_axis
@@ -191,15 +193,30 @@ def csv_of(hours: Sequence[HourOut]) -> str:
     return file.getvalue()
 
 
-def _notes(found: CostOut, text: Text) -> str:
+def _notes(found: CostOut, told: WholeCost | None, text: Text) -> str:
+    """What the figures leave out; `told` has what each cell said where all are shown."""
+    lines = _gaps(found, text) if told is None else _gaps_of_all(found, told, text)
+    if any(hour.sampled for hour in found.hours):
+        lines.append(text("cost.sampled"))
+    return "".join(style.note(line) for line in lines)
+
+
+def _gaps(found: CostOut, text: Text) -> list[str]:
     lines = []
     if found.hours_read < found.hours_wanted:
         lines.append(text("cost.reading", read=found.hours_read, wanted=found.hours_wanted))
     if found.hours_empty:
         lines.append(text("cost.empty", n=found.hours_empty, wanted=found.hours_wanted))
-    if any(hour.sampled for hour in found.hours):
-        lines.append(text("cost.sampled"))
-    return "".join(style.note(line) for line in lines)
+    return lines
+
+
+def _gaps_of_all(found: CostOut, told: WholeCost, text: Text) -> list[str]:
+    lines = cells.each({name: _gaps(one, text) for name, one in told.answers.items()}, text)
+    lines += cells.currencies(currencies(told.answers), text)
+    bare = bare_kwh(told.answers)
+    if bare and found.money.energy is not None:
+        lines.append(text("cost.bare_kwh", n=number(bare)))
+    return [*lines, *cells.partly_all((told,), text)]
 
 
 # ---------------------------------------------------------------------- prices
@@ -216,7 +233,8 @@ def _group(one: GroupOut, currency: str) -> list[str]:
     ]
 
 
-def _prices(found: CostOut, text: Text) -> str:
+def _prices(found: CostOut, text: Text, *, mixed: bool) -> str:
+    """Groups with their prices; `mixed` where cells have prices in several currencies, of which a note tells."""
     head = [
         text("cost.model"),
         text("cost.gpu_hours"),
@@ -227,7 +245,8 @@ def _prices(found: CostOut, text: Text) -> str:
     ]
     rows = [_group(one, found.money.currency) for one in found.groups[:ROWS]]
     table = style.table(head, rows, numbers=range(1, len(head)))
-    return style.title(text("cost.table")) + table + more(len(found.groups), len(rows), text) + _paid(found, text)
+    paid = "" if mixed else _paid(found, text)
+    return style.title(text("cost.table")) + table + more(len(found.groups), len(rows), text) + paid
 
 
 def _paid(found: CostOut, text: Text) -> str:
@@ -300,16 +319,16 @@ def render() -> None:
     with api(text) as client:
         now_ms = from_iso(client.summary().now)
         # Whole hours, so that the period holds as many as it says.
-        found = client.cost((now_ms // HOUR + 1) * HOUR - PERIODS[period], now_ms)
+        found, told = whole_answers.cost_of(client, (now_ms // HOUR + 1) * HOUR - PERIODS[period], now_ms)
     bar.download_button(
         text("cost.download"), csv_of(found.hours), f"tocsin-cost-{period}.csv", "text/csv", icon=":material/download:"
     )
-    st.html(style_sheet() + _figures(found, text) + _notes(found, text))
+    st.html(style_sheet() + _figures(found, text) + _notes(found, told, text))
     left, right = st.columns([6, 5], gap="medium")
     with left:
         _charts(found, text, palette)
     with right:
-        st.html(_prices(found, text))
+        st.html(_prices(found, text, mixed=told is not None and len(currencies(told.answers)) > 1))
         st.html(_lost(found, text))
 
 

@@ -20,6 +20,7 @@ from tocsin.client.models import (
     PeerGroup,
     SeriesResponse,
 )
+from tocsin.client.whole_places import home_of, others, worst_of
 from tocsin.dashboard import cells, charts, link, style, timeline
 from tocsin.dashboard.access import api, is_tenant
 from tocsin.dashboard.boundary import live
@@ -46,7 +47,6 @@ from tocsin.dashboard.text import (
 )
 from tocsin.domain.clock import HOUR, from_iso, optional_iso, to_iso
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisVerdict
-from tocsin.domain.errors import Unavailable
 from tocsin.domain.finding import Evidence
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.phrase import word_in_chinese
@@ -263,13 +263,6 @@ _PEER_MS = 60_000
 """How long a band of peers is kept: it moves slowly and costs the brain most."""
 
 
-def worst_of(fleet: FleetMap, host: str = "") -> str:
-    """UUID of the GPU in the worst state, the likeliest to fail among these; on `host` alone where it is known."""
-    place = fleet.hosts.index(host) if host in fleet.hosts else -1
-    chosen = [n for n in range(len(fleet.uuid)) if place < 0 or fleet.host[n] == place]
-    return fleet.uuid[max(chosen, key=lambda n: (fleet.state[n], fleet.risk[n] or 0.0, -n))]
-
-
 def _asked(fleet: FleetMap, text: Text) -> str:
     """The GPU of the URL, else the worst of the URL's host, else of the fleet."""
     asked = link.read("gpu")
@@ -456,31 +449,24 @@ def _values(detail: GpuDetail, text: Text) -> None:
 def _of_all(client: PageClient, text: Text) -> tuple[Client, FleetMap]:
     """The cell that has the GPU of the URL, else the one that is chosen here, and its map; a choice of cells where no
     GPU is asked for leads to the worst of that cell."""
-    told = client.cells_summary()
-    maps = cells.maps_of(client, cells.answering(told))
-    if not maps.by_cell:
-        raise Unavailable("; ".join(f"cell {one.cell}: {one.detail}" for one in told.cells))
-    asked, host = link.read("gpu"), st.query_params.get("host", "")
-    home = maps.home(asked) or maps.of_host(host) or _worst_cell(maps)
+    asked = link.read("gpu")
+    found = cells.whereabouts(client, asked, st.query_params.get("host", ""))
+    home = home_of(found)
     st.session_state["gpu.cell"] = home
 
     def other_cell() -> None:
         st.session_state.pop(_GONE, None)
-        fleet = maps.by_cell[st.session_state["gpu.cell"]]
-        if fleet.uuid:
-            link.write("gpu", worst_of(fleet))
+        if worst := found[st.session_state["gpu.cell"]].worst:
+            link.write("gpu", worst)
 
     st.segmented_control(
-        text("cells.name"), list(maps.by_cell), key="gpu.cell", required=True, on_change=other_cell,
+        text("cells.name"), list(found), key="gpu.cell", required=True, on_change=other_cell,
         label_visibility="collapsed",
     )  # fmt: skip
-    if had := maps.others(asked, home):
+    if had := others(found, home):
         st.caption(text("gpu.past", cells=", ".join(had)))
-    return client.at(home), maps.by_cell[home]
-
-
-def _worst_cell(maps: cells.CellMaps) -> str:
-    return max(sorted(maps.by_cell), key=lambda name: max(maps.by_cell[name].state, default=-1))
+    there = client.at(home)
+    return there, MAPS.look(there)
 
 
 @live()

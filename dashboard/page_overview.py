@@ -156,12 +156,11 @@ def _changes(found: Changes, text: Text) -> str:
     return style.title(text("changes")) + region
 
 
-def _whole_map(maps: cells.CellMaps | None, gpus: int, text: Text, palette: Palette) -> None:
-    """`maps` are None where the `gpus` of the fleet are more than one map shows."""
-    if maps is None:
+def _whole_map(fleet: FleetMap | None, gpus: int, text: Text, palette: Palette) -> None:
+    """`fleet` is None where the `gpus` of the fleet are more than one map shows."""
+    if fleet is None:
         st.info(text("cells.map.large", n=f"{gpus:,}", most=f"{cells.MOST_DRAWN:,}"))
         return
-    fleet = maps.whole()
     if fleet.uuid:
         _map(fleet, text, palette)
     else:
@@ -173,7 +172,7 @@ def _all_cells(client: PageClient, text: Text, palette: Palette) -> None:
     summary, told = cells.summary_of(client)
     assert told is not None
     # What is not drawn is not asked for either: it is most of what a large fleet sends.
-    maps = cells.maps_of(client, cells.answering(told)) if summary.gpus <= cells.MOST_DRAWN else None
+    fleet = cells.whole_map(client, told) if summary.gpus <= cells.MOST_DRAWN else None
     found = client.cells_cards(cards.SHOWN)
     changed = whole_changes(client.cells_changes().answers, CHANGES)
     hand = Hand(client.me(), text)
@@ -183,7 +182,7 @@ def _all_cells(client: PageClient, text: Text, palette: Palette) -> None:
         left, right = st.columns([5, 4], gap="medium")
     with left:
         st.html(cells.table(told, text))
-        _whole_map(maps, summary.gpus, text, palette)
+        _whole_map(fleet, summary.gpus, text, palette)
         if changed is not None:
             st.html(_changes(changed, text))
     with right:

@@ -22,7 +22,7 @@ from tocsin.client.models import (
 )
 from tocsin.client.models_report import MorningReport
 from tocsin.client.models_rules import RuleRecord
-from tocsin.dashboard import charts, link, style
+from tocsin.dashboard import cells, charts, link, style, whole_answers
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.charts import count_step, plain
@@ -434,10 +434,13 @@ def _crossings(score: Scoreboard, text: Text, palette: Palette) -> None:
             st.html(style.note(text("score.models.none")))
 
 
-def _report(report: MorningReport, text: Text) -> str:
-    """The morning report, a line each sentence."""
-    lines = "".join(style.note(text.said(one.text, one.text_zh)) for one in report.sentences)
-    return style.title(text("report.title")) + lines
+def _report(reports: Mapping[str, MorningReport], text: Text) -> str:
+    """The morning report, a line each sentence; that of each cell under its name, of one that has none without."""
+    lines = []
+    for name, report in sorted(reports.items()):
+        heading = f'<b class="tc-meta">{escape(text("cells.one", cell=name))}</b>' if name else ""
+        lines += [heading, *(style.note(text.said(one.text, one.text_zh)) for one in report.sentences)]
+    return style.title(text("report.title")) + "".join(lines)
 
 
 @live(REFRESH_SECONDS)
@@ -445,13 +448,20 @@ def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        score, records, report = client.scoreboard(), client.rule_records(), client.morning_report()
+        score, told = whole_answers.scoreboard_of(client)
+        records, records_by = whole_answers.records_of(client)
+        reports, reports_by = whole_answers.reports_of(client)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         view = link.pick("board", text("score.view"), VIEWS, "rules", lambda one: text(f"score.view.{one}"))
         if score.simulated:
             st.html(style.bar([style.chip(text("simulated"), "tc-sim"), style.note(text("score.simulated"))]))
+    partly = cells.partly_all((told, records_by, reports_by), text)
+    if told is not None and view == "hazards":
+        partly.append(text("score.cells"))
+    if partly:
+        st.html("".join(map(style.note, partly)))
     if view == "rules":
-        st.html(_report(report, text))
+        st.html(_report(reports, text))
     if view != "hazards":
         st.html(_figures(score, text) + style.note(text("score.intro", since=f"{clock(score.since)} UTC")))
     if view == "rules":

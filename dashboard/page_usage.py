@@ -9,9 +9,11 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from tocsin.client.models import GpuState
+from tocsin.client.models_cells import WholeUsage
 from tocsin.client.models_usage import RightSizeOption, RightSizeOut, RightSizeRow, UsageBy, UsageOut, UsageRow
 from tocsin.client.usage_csv import csv_of
-from tocsin.dashboard import link, style
+from tocsin.client.whole_usage import currencies
+from tocsin.dashboard import cells, link, style, whole_answers
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.charts import plain, show
@@ -47,7 +49,7 @@ def name_of(row: UsageRow, by: Sequence[UsageBy], text: Text) -> str:
 # ---------------------------------------------------------------------- figures and table
 
 
-def _figures(found: UsageOut, text: Text) -> str:
+def _figures(found: UsageOut, unpaid: str, text: Text) -> str:
     total = found.total
 
     def part(key: str, value: float, edge: str = "line") -> str:
@@ -55,7 +57,7 @@ def _figures(found: UsageOut, text: Text) -> str:
         note = " · ".join(filter(None, (share, text(f"usage.{key}.note"))))
         return style.kpi(text(f"usage.{key}"), text("cost.hours", n=number(value)), note, edge=edge)
 
-    paid = money(total.cost, found.currency) or text("usage.no_price")
+    paid = money(total.cost, found.currency) or unpaid
     bare = text("cost.bare", n=number(total.unpriced)) if total.unpriced and total.cost is not None else ""
     energy = money(total.energy_cost, found.currency)
     return style.kpis(
@@ -65,12 +67,12 @@ def _figures(found: UsageOut, text: Text) -> str:
             part("free", total.free + total.stranded),
             part("not_seen", total.not_seen, "stale" if total.not_seen else "grid"),
             style.kpi(text("usage.cost"), paid, bare, edge="line"),
-            style.kpi(text("usage.energy"), f"{number(total.kwh)} kWh", energy or text("usage.no_price"), edge="line"),
+            style.kpi(text("usage.energy"), f"{number(total.kwh)} kWh", energy or unpaid, edge="line"),
         ]
     )
 
 
-def _table(found: UsageOut, text: Text) -> str:
+def _table(found: UsageOut, unpaid: str, text: Text) -> str:
     columns = ("gpu_hours", *USES)
     numbers = [text("usage.gpu_hours"), *(text(f"usage.use.{use}") for use in USES)]
     head = [text(f"usage.by.{found.by[0]}"), *numbers, "kWh", text("usage.cost")]
@@ -79,7 +81,7 @@ def _table(found: UsageOut, text: Text) -> str:
             escape(name_of(row, found.by, text)),
             *(_hours(getattr(row, name)) for name in columns),
             _hours(row.kwh),
-            escape(money(row.cost, found.currency) or text("usage.no_price")),
+            escape(money(row.cost, found.currency) or unpaid),
         ]
         for row in found.rows[:ROWS]
     ]
@@ -91,15 +93,27 @@ def _hours(value: float) -> str:
     return number(round(value, 1)) if value else "–"
 
 
-def _notes(found: UsageOut, text: Text) -> str:
+def _notes(found: UsageOut, told: WholeUsage | None, text: Text) -> str:
+    """What the figures leave out; `told` has what each cell said where all are shown."""
     lines = [text("usage.counted", at=found.counted[:16].replace("T", " "))]
-    if found.first is not None and found.first > found.start:
-        lines.append(text("usage.since", day=found.first))
+    if told is None:
+        lines += _since(found, text)
+    else:
+        lines += cells.each({name: _since(one, text) for name, one in told.answers.items()}, text)
+        lines += cells.currencies(currencies(told.answers), text)
     if found.total.unmetered:
         lines.append(text("cost.unmetered", n=number(found.total.unmetered)))
+    if found.total.unpriced_kwh and found.total.energy_cost is not None:
+        lines.append(text("cost.bare_kwh", n=number(found.total.unpriced_kwh)))
     if found.late:
         lines.append(text("usage.late", n=found.late))
     return "".join(style.note(line) for line in lines)
+
+
+def _since(found: UsageOut, text: Text) -> list[str]:
+    if found.first is None:
+        return [text("usage.none")] if found.groups == 0 else []
+    return [text("usage.since", day=found.first)] if found.first > found.start else []
 
 
 # ---------------------------------------------------------------------- chart
@@ -210,10 +224,14 @@ def render() -> None:
         today = from_iso(client.summary().now) // DAY
         start, end = (to_iso(day * DAY)[:10] for day in (today + 1 - PERIODS[period], today + 1))
         by = next(one for one in BY if one == chosen)
-        found, judged = client.usage(start, end, [by], MOST), client.right_size(start, end, JOBS)
+        found, told = whole_answers.usage_of(client, start, end, [by], MOST)
+        judged, judged_by = whole_answers.right_size_of(client, start, end, JOBS)
     name = f"tocsin-usage-{found.start}-{by}.csv"
     bar.download_button(text("usage.download"), csv_of(found), name, "text/csv", icon=":material/download:")
-    st.html(style_sheet() + _figures(found, text) + _notes(found, text))
+    mixed = told is not None and len(currencies(told.answers)) > 1
+    unpaid = text("cells.mixed" if mixed else "usage.no_price")
+    partly = "".join(map(style.note, cells.partly_all((told, judged_by), text)))
+    st.html(style_sheet() + _figures(found, unpaid, text) + _notes(found, told, text) + partly)
     if not found.rows:
         st.info(text("usage.none"))
         return
@@ -223,7 +241,7 @@ def render() -> None:
         show(bars(found, text, palette), "usage", text("usage.chart"))
     with right:
         st.html(_judged(judged, text))
-    st.html(_table(found, text))
+    st.html(_table(found, unpaid, text))
 
 
 if __name__ == "__main__":

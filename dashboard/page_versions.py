@@ -9,7 +9,7 @@ import streamlit as st
 
 from tocsin.client.models import GpuState
 from tocsin.client.models_drift import ComponentOut, DriftOut, VersionGroupOut, VersionOut
-from tocsin.dashboard import link, style
+from tocsin.dashboard import cells, link, style, whole_answers
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.components import more, style_sheet
@@ -170,8 +170,11 @@ def render() -> None:
     """Draw the page."""
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        found = client.drift()
-    st.html(style_sheet() + _figures(found, text) + style.note(text("versions.meaning", n=found.least_hosts)))
+        found, told = whole_answers.drift_of(client)
+    notes = [text("versions.meaning", n=found.least_hosts)]
+    if told is not None:
+        notes += [text("versions.cells"), *cells.partly_all((told,), text)]
+    st.html(style_sheet() + _figures(found, text) + "".join(map(style.note, notes)))
     pool, only_odd = _filters(found, text)
     groups = shown(found, pool, only_odd)
     if not groups:

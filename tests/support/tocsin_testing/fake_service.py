@@ -566,6 +566,7 @@ class FakeService(FakeDecisions):
                     tried=7,
                     worked=6,
                     effects={"gpu_temperature_celsius_change": -6.2, "celsius_bought_per_watt": 0.065},
+                    measured={"gpu_temperature_celsius_change": 6, "celsius_bought_per_watt": 6},
                 ),
             ],
             hazards=[
