@@ -139,8 +139,12 @@ def partly_all(found: Iterable[WholeFleet | None], text: Text) -> list[str]:
 
 
 def each(lines: Mapping[str, Sequence[str]], text: Text) -> list[str]:
-    """`lines` by cell, each with its cell before it."""
-    return [text("cells.also", cell=name, headline=line) for name in sorted(lines) for line in lines[name]]
+    """`lines` by cell, each once with the cells that say it before it."""
+    saying: dict[str, list[str]] = {}
+    for name in sorted(lines):
+        for line in lines[name]:
+            saying.setdefault(line, []).append(name)
+    return [text("cells.also", cell=", ".join(names), headline=line) for line, names in saying.items()]
 
 
 def currencies(found: Sequence[str], text: Text) -> list[str]:

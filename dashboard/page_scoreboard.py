@@ -20,7 +20,7 @@ from tocsin.client.models import (
     RuleScore,
     Scoreboard,
 )
-from tocsin.client.models_report import MorningReport
+from tocsin.client.models_report import MorningReport, ReportTopic
 from tocsin.client.models_rules import RuleRecord
 from tocsin.dashboard import cells, charts, link, style, whole_answers
 from tocsin.dashboard.access import api
@@ -435,12 +435,15 @@ def _crossings(score: Scoreboard, text: Text, palette: Palette) -> None:
 
 
 def _report(reports: Mapping[str, MorningReport], text: Text) -> str:
-    """The morning report, a line each sentence; that of each cell under its name, of one that has none without."""
+    """The morning report, a line each sentence; of several cells each with those that say it, topic by topic."""
     lines = []
-    for name, report in sorted(reports.items()):
-        heading = f'<b class="tc-meta">{escape(text("cells.one", cell=name))}</b>' if name else ""
-        lines += [heading, *(style.note(text.said(one.text, one.text_zh)) for one in report.sentences)]
-    return style.title(text("report.title")) + "".join(lines)
+    for topic in ReportTopic:
+        said = {
+            name: [text.said(one.text, one.text_zh) for one in report.sentences if one.topic is topic]
+            for name, report in reports.items()
+        }
+        lines += said[""] if "" in said else cells.each(said, text)
+    return style.title(text("report.title")) + "".join(map(style.note, lines))
 
 
 @live(REFRESH_SECONDS)

@@ -20,7 +20,7 @@ from tocsin.dashboard.charts import plain, show
 from tocsin.dashboard.components import more, style_sheet
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
-from tocsin.dashboard.text import Text, money, number, percent
+from tocsin.dashboard.text import NOTHING, Text, money, number, percent
 from tocsin.domain.clock import DAY, from_iso, to_iso
 
 PERIODS = {"7d": 7, "30d": 30}
@@ -57,7 +57,7 @@ def _figures(found: UsageOut, unpaid: str, text: Text) -> str:
         note = " · ".join(filter(None, (share, text(f"usage.{key}.note"))))
         return style.kpi(text(f"usage.{key}"), text("cost.hours", n=number(value)), note, edge=edge)
 
-    paid = money(total.cost, found.currency) or unpaid
+    paid = money(total.cost, found.currency)
     bare = text("cost.bare", n=number(total.unpriced)) if total.unpriced and total.cost is not None else ""
     energy = money(total.energy_cost, found.currency)
     return style.kpis(
@@ -66,7 +66,7 @@ def _figures(found: UsageOut, unpaid: str, text: Text) -> str:
             part("idle", total.idle),
             part("free", total.free + total.stranded),
             part("not_seen", total.not_seen, "stale" if total.not_seen else "grid"),
-            style.kpi(text("usage.cost"), paid, bare, edge="line"),
+            style.kpi(text("usage.cost"), paid or NOTHING, bare if paid else unpaid, edge="line"),
             style.kpi(text("usage.energy"), f"{number(total.kwh)} kWh", energy or unpaid, edge="line"),
         ]
     )
@@ -97,8 +97,8 @@ def _notes(found: UsageOut, told: WholeUsage | None, text: Text) -> str:
     """What the figures leave out; `told` has what each cell said where all are shown."""
     lines = [text("usage.counted", at=found.counted[:16].replace("T", " "))]
     if told is None:
-        lines += _since(found, text)
-    else:
+        lines += _since(found, text) if found.rows else []
+    elif found.rows:
         lines += cells.each({name: _since(one, text) for name, one in told.answers.items()}, text)
         lines += cells.currencies(currencies(told.answers), text)
     if found.total.unmetered:
@@ -112,7 +112,7 @@ def _notes(found: UsageOut, told: WholeUsage | None, text: Text) -> str:
 
 def _since(found: UsageOut, text: Text) -> list[str]:
     if found.first is None:
-        return [text("usage.none")] if found.groups == 0 else []
+        return [text("usage.none")]
     return [text("usage.since", day=found.first)] if found.first > found.start else []
 
 

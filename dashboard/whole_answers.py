@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from tocsin.client.client import Client
 from tocsin.client.models import Scoreboard
@@ -10,6 +11,7 @@ from tocsin.client.models_capacity import CostOut
 from tocsin.client.models_cells import (
     WholeCost,
     WholeDrift,
+    WholeFleet,
     WholeRecords,
     WholeReport,
     WholeRightSize,
@@ -27,6 +29,8 @@ from tocsin.client.whole_usage import whole_right_size, whole_usage
 from tocsin.dashboard import cells
 from tocsin.dashboard.access import chosen_cell, is_tenant
 
+T = TypeVar("T", bound=WholeFleet)
+
 # Each gives the answer, and what each cell said where all of them are shown. They raise as the client does, and
 # Unavailable where no cell answers.
 
@@ -36,6 +40,11 @@ def _of_all_work() -> bool:
     return cells.spans() or (is_tenant() and not chosen_cell())
 
 
+def _of_several(found: T) -> T | None:
+    """Where a tenant's fleet is one cell there is nothing to say of cells."""
+    return found if len(found.cells) > 1 else None
+
+
 def usage_of(
     client: Client, start: str, end: str, by: Sequence[UsageBy], most: int
 ) -> tuple[UsageOut, WholeUsage | None]:
@@ -43,7 +52,7 @@ def usage_of(
     if not _of_all_work():
         return client.usage(start, end, by, most), None
     found = client.cells_usage(start, end, by, most)
-    return whole_usage(cells.answered(found, found.answers), most), found
+    return whole_usage(cells.answered(found, found.answers), most), _of_several(found)
 
 
 def right_size_of(client: Client, start: str, end: str, most: int) -> tuple[RightSizeOut, WholeRightSize | None]:
@@ -51,7 +60,7 @@ def right_size_of(client: Client, start: str, end: str, most: int) -> tuple[Righ
     if not _of_all_work():
         return client.right_size(start, end, most), None
     found = client.cells_right_size(start, end, most)
-    return whole_right_size(cells.answered(found, found.answers), most), found
+    return whole_right_size(cells.answered(found, found.answers), most), _of_several(found)
 
 
 def cost_of(client: Client, start_ms: int, end_ms: int) -> tuple[CostOut, WholeCost | None]:

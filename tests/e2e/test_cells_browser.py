@@ -21,6 +21,15 @@ from tocsin_testing.cell_brains import Cell, until
 pytestmark = pytest.mark.server
 
 
+OF_BOTH = {
+    "usage": ["Whole days in UTC"],
+    "cost": ["What GPUs did", "1 faults: "],
+    "versions": [r"580\.95\.05 on 1: east-1", r"550\.163\.01 on 1: west-1"],
+    "scoreboard": ["In cell east: (Nothing|1 fault)", "In cell west: 1 fault began", "In cell east, west: No forecast"],
+}
+"""Pages, and what they say that one cell alone could not, or that is there in any case."""
+
+
 @dataclass
 class Fleet:
     """Cells east, whose dashboard is looked at, and west, which has a fault."""
@@ -50,10 +59,10 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 def _tell(east: Cell, west: Cell) -> None:
     now_ms = SystemClock().now_ms()
-    for cell, first, host in ((east, 0, "east-1"), (west, 8, "west-1")):
-        seen = [
-            reading(gpu(first + n, host=host), now_ms, temperature_celsius=50.0, power_watts=300.0) for n in range(4)
-        ]
+    for cell, first, host, driver in ((east, 0, "east-1", "580.95.05"), (west, 8, "west-1", "550.163.01")):
+        labels = {"driver_version": driver}
+        mine = [gpu(first + n, host=host, labels=labels) for n in range(4)]
+        seen = [reading(one, now_ms, temperature_celsius=50.0, power_watts=300.0) for one in mine]
         events = [xid(79, gpu(first + 1, host=host), now_ms)] if cell is west else []
         cell.send(Batch(seen, events))
 
@@ -94,9 +103,18 @@ def test_the_pages_show_all_cells_and_act_at_the_one_that_has_the_card(browser: 
         expect(page.locator(".tc-bar").first).to_contain_text("All 2 cells")
         # One of each cell, which have no past yet.
         expect(page.locator("body")).to_contain_text("2 smaller pools are not forecast", timeout=60_000)
+    for name, told in OF_BOTH.items():
+        with opened(browser, f"{fleet.url}/{name}?lang=en") as page:
+            expect(page.locator(".tc-bar").first).to_contain_text("All 2 cells")
+            for words in told:
+                expect(page.locator("body")).to_contain_text(re.compile(words))
+            expect(page.locator("body")).not_to_contain_text("Not the whole fleet")
     fleet.west.stop()
-    with opened(browser, f"{fleet.url}/forecast?lang=en") as page:
-        expect(page.locator("body")).to_contain_text("Not the whole fleet: west did not answer", timeout=60_000)
+    for name in ("forecast", *OF_BOTH):
+        with opened(browser, f"{fleet.url}/{name}?lang=en") as page:
+            # The banner says it too.
+            said = page.locator(".tc-note", has_text="Not the whole fleet: west did not answer").first
+            expect(said).to_be_visible(timeout=60_000)
     with opened(browser, f"{fleet.url}/?lang=en") as page:
         expect(page.locator(".tc-bar").first).to_contain_text("Not the whole fleet: west did not answer")
         expect(page.locator("table.tc").first).to_contain_text("stale")
