@@ -226,8 +226,9 @@ class FillingWatch:
         self._numbers: dict[str, int] = {}
         self._kept: list[Floats] = [_unseen(0) for _ in _TARGETS]
         self._keys: list[list[str]] = []
-        # Names with those of processes are a GPU's own, and the same from one reading to the next.
-        self._watched: dict[int, tuple[tuple[str, ...], tuple[tuple[int, str], ...]]] = {}
+        # Names with those of processes are a GPU's own, and the same from one reading to the next: by their hash, since
+        # a GPU may have thousands of them.
+        self._watched: dict[int, tuple[int, tuple[tuple[int, str], ...]]] = {}
         self._said = np.zeros((len(_TARGETS), 0), np.int64)
         self._starting = np.zeros((len(_TARGETS), 0), np.bool_)
         self._unknown = np.zeros((len(_TARGETS), 0), np.bool_)
@@ -269,12 +270,12 @@ class FillingWatch:
     def _values(self, row: int, reading: Reading) -> dict[int, tuple[float, str]]:
         """The largest value of each watched metric that the reading has, and its key, by place."""
         keys, known = tuple(reading.values), self._watched.get(row)
-        if known is None or known[0] != keys:
-            known = self._watched[row] = (keys, _watched(keys))
+        if known is None or known[0] != hash(keys):
+            known = self._watched[row] = (hash(keys), _watched(keys))
         largest: dict[int, tuple[float, str]] = {}
         for place, key in known[1]:
-            value = reading.values[key]
-            if place not in largest or value > largest[place][0]:
+            value = reading.values.get(key)
+            if value is not None and (place not in largest or value > largest[place][0]):
                 largest[place] = (value, key)
         return largest
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
+import io
 import resource
 import socket
 import time
+from asyncio import sslproto
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import httpx2
 import pytest
 import trustme
 
-from tocsin.api.connections import LEAST_SHARE, RESERVED_FILES, TOLD, room_for
+from tocsin.api.connections import LEAST_SHARE, RESERVED_FILES, TOLD, OpenConnections, room_for
 from tocsin.config.access import ApiSettings, RequestLimits
 from tocsin_testing.fake_service import FakeService, serving
 
@@ -136,6 +139,72 @@ def test_of_an_address_with_too_many_its_own_makes_room(few_files: None) -> None
         assert other.sock is not None
         other.sock.setblocking(False)
         assert is_open(other.sock)
+
+
+def test_an_answer_that_is_still_on_its_way_is_not_cut_off(few_files: None) -> None:
+    limits = RequestLimits(connections=LEAST_SHARE, requests_per_second=1e6, request_burst=10**6)
+    with serving(FakeService(), ApiSettings(limits=limits)) as url, ExitStack() as stack, socket.socket() as slow:
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        whole = len(httpx2.get(f"{url}/openapi.json", trust_env=False).content)
+        for _ in range(LEAST_SHARE // 2):
+            _asked(place, "127.0.0.2", stack)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(SECONDS)
+        slow.connect(place)
+        slow.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        begun = slow.recv(1)
+        assert {_asked(place, "127.0.0.2", stack)[1] for _ in range(LEAST_SHARE)} == {200}
+        assert begun == b"H"
+        assert _body_of(slow.makefile("rb")) == whole
+
+
+def _body_of(rest: io.BufferedReader) -> int:
+    """Bytes of the body of the answer that is read from `rest`."""
+    length = 0
+    while (line := rest.readline()) not in (b"\r\n", b""):
+        name, _, value = line.partition(b":")
+        length = int(value) if name.lower() == b"content-length" else length
+    return len(rest.read(length))
+
+
+class _Told:
+    """A connection between two requests."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def end_idle(self) -> None:
+        self.ended = True
+
+
+def test_who_has_most_makes_room_and_what_is_being_closed_counts_no_more() -> None:
+    connections = OpenConnections(4 * LEAST_SHARE)
+    kept: dict[str, list[_Told]] = {"crowd": [], "node": []}
+    for name, count in (("crowd", LEAST_SHARE), ("node", LEAST_SHARE // 2)):
+        for _ in range(count):
+            assert connections.add(name)
+            connections.idle(one := _Told(), name)
+            kept[name].append(one)
+    for number in range(4 * LEAST_SHARE - 3 * LEAST_SHARE // 2):
+        assert connections.add(f"busy-{number % 8}")
+    for number in range(10):
+        assert connections.add(f"new-{number}")
+        assert connections.has_room_for(f"new-{number}")
+    assert (sum(one.ended for one in kept["crowd"]), sum(one.ended for one in kept["node"])) == (10, 0)
+    # All ten are still open, and an eleventh needs one place alone.
+    assert connections.add("new-10")
+    assert connections.has_room_for("new-10")
+    assert sum(one.ended for one in kept["crowd"]) == 11
+
+
+def test_a_connection_over_tls_takes_little_memory(settings: ApiSettings) -> None:
+    with serving(FakeService(), settings) as url:
+        if url.startswith("https"):
+            with httpx2.Client(verify=False, trust_env=False) as client:
+                assert client.get(f"{url}/v1/fleet").status_code == 200
+                held = [one for one in gc.get_objects() if isinstance(one, sslproto.SSLProtocol)]
+                assert held
+                assert max(len(one._ssl_buffer) for one in held) <= 32 * 1024
 
 
 def test_an_answer_that_nobody_reads_holds_no_place_for_ever() -> None:

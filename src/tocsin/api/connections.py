@@ -46,8 +46,8 @@ class OpenConnections:
     """Counts what is open; for the thread that accepts. `most` are meant, a quarter of them by one address.
 
     An agent keeps its connection from one push to the next, and what is idle makes room for what comes: what an address
-    that has too many has itself, else anybody's. Of several it is the newest: nodes push in turn, so that the oldest
-    would be the next to be used.
+    that has too many has itself, else what the one has that has most. Of several it is the newest: nodes push in turn,
+    so that the oldest would be the next to be used.
     """
 
     def __init__(self, most: int) -> None:
@@ -58,6 +58,8 @@ class OpenConnections:
         self._addresses: Counter[str] = Counter()
         self._idle: dict[IdleConnection, str] = {}
         self._idle_of: defaultdict[str, dict[IdleConnection, None]] = defaultdict(dict)
+        self._leaving: dict[IdleConnection, str] = {}
+        self._leaving_of: Counter[str] = Counter()
 
     def idle(self, one: IdleConnection, address: str) -> None:
         """`one` by `address` waits for its next request."""
@@ -73,26 +75,37 @@ class OpenConnections:
             if not self._idle_of[network]:
                 del self._idle_of[network]
 
+    def closed(self, one: IdleConnection) -> None:
+        """`one` is closed."""
+        self.busy(one)
+        network = self._leaving.pop(one, None)
+        if network is not None:
+            self._leaving_of[network] -= 1
+            if not self._leaving_of[network]:
+                del self._leaving_of[network]
+
     def has_room_for(self, address: str) -> bool:
         """Whether the newest connection, by `address`, may stay, if need be in place of one that is idle."""
         if not self.full_for(address):
             return True
         network = same_network(address)
-        from_ = (
-            self._idle_of.get(network, dict[IdleConnection, None]())
-            if self._addresses[network] > self.share
-            else self._idle
-        )
-        found = next(reversed(from_), None)
+        if self._open_of(network) <= self.share:
+            network = max(self._idle_of, key=self._open_of, default="")
+        found = next(reversed(self._idle_of.get(network, dict[IdleConnection, None]())), None)
         if found is None:
             return False
         self.busy(found)
+        self._leaving[found] = network
+        self._leaving_of[network] += 1
         found.end_idle()
         return True
 
+    def _open_of(self, network: str) -> int:
+        return self._addresses[network] - self._leaving_of[network]
+
     def full_for(self, address: str) -> bool:
         """Whether more are open than are meant, with the newest one by `address`."""
-        return self._total > self.most or self._addresses[same_network(address)] > self.share
+        return self._total - len(self._leaving) > self.most or self._open_of(same_network(address)) > self.share
 
     def add(self, address: str) -> bool:
         """Count one more by `address`; False where it is not even to be told."""

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from tocsin.client.control import ErrorBody, ErrorOut
 from tocsin.client.errors import NotFound
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
+from tocsin.journal.port import NotLeading
 from tocsin.store.port import StoreMisconfigured, StoreRejected
 
 RETRY_AFTER_SECONDS = 5
@@ -68,8 +69,10 @@ def _of_tocsin(error: TocsinError) -> ApiError:
                     "problem": error.problem,
                     "remedy": error.remedy,
                 }
-            # Behind a load balancer the next connection leads to the brain that is active by then.
-            headers = {"Retry-After": str(RETRY_AFTER_SECONDS), "Connection": "close"} if status == 503 else {}
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
+            if isinstance(error, NotLeading):
+                # Behind a load balancer the next connection leads to the brain that is active by then.
+                headers["Connection"] = "close"
             return ApiError(status, code, str(error), details, headers)
     return ApiError(500, "failed", str(error))
 

@@ -42,6 +42,8 @@ TOGETHER = 3 * SLICE
 """Bytes of a group from which on no further slice joins it."""
 SMALL = 1_024
 """A smaller body is taken at once, without others: it is an event that somebody waits for, as nodes send them alone."""
+SMALL_UNPACKED = 8_192
+"""Bytes that a small one has less than once it is unpacked."""
 
 
 def unpacked(body: bytes, encoding: str, limit: int) -> Iterator[bytes]:
@@ -247,12 +249,23 @@ class _Slices:
         return part
 
 
+def is_small(body: bytes, encoding: str) -> bool:
+    """Whether little is in `body`, also once it is unpacked."""
+    if len(body) >= SMALL or encoding in {"", "identity"}:
+        return len(body) < SMALL
+    try:
+        decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        return len(decoder.decompress(body, SMALL_UNPACKED)) < SMALL_UNPACKED and not decoder.unused_data
+    except zlib.error:
+        return False
+
+
 class Ingest:
     """Takes bodies for `service` on threads of its own, one slice of one caller after the other.
 
     Whatever a body holds, no other request waits for it; of two callers each gets every second slice, however much the
-    other sends. What several callers send at the same time is kept together. A caller's small bodies wait for each
-    other alone: an event of one node behind a proxy does not queue behind the readings of all others.
+    other sends. What several callers send at the same time is kept together. A caller's small bodies have turns of
+    their own: an event of one node behind a proxy does not queue behind the readings of all others.
     """
 
     def __init__(self, service: Service, max_body_bytes: int, workers: int = WORKERS, unpackers: int = 2) -> None:
@@ -269,7 +282,7 @@ class Ingest:
         Raises ApiError 400, 413 or 415 for a body that cannot be unpacked.
         """
         parts = _with_end(slices(unpacked(body, encoding, self._limit)))
-        small = len(body) < SMALL
+        small = is_small(body, encoding)
         return await self._kept(upload, parts, small=small, hurry=small)
 
     async def push(self, upload: Upload, body: bytes, form: Form[T], tally: Tally) -> IngestResult:

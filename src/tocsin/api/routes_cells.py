@@ -250,7 +250,7 @@ def cells_cost(
     service: ServiceDep,
     _who: Viewer,
     credential: Credential,
-    start: Annotated[str | None, Query(description="RFC 3339. Default: 24 hours before `end`.")] = None,
+    start: Annotated[str | None, Query(description="RFC 3339. Default: 24 whole hours up to `end`.")] = None,
     end: Annotated[str | None, Query(description="RFC 3339. Default: the brain's clock.")] = None,
     cell: Chosen = None,
 ) -> cells.WholeCost:

@@ -10,13 +10,14 @@ import logging
 import socket
 import ssl
 import threading
+from asyncio import sslproto
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tocsin.api.connections import Listener, OpenConnections, room_for
@@ -108,6 +109,11 @@ FULL = "too_many_connections"
 """Code of the answer where no more connections are taken."""
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
+SHORT_ANSWER = 8_192
+"""Bytes of an answer that a socket takes at once, whatever its reader does: its connection may be closed after it."""
+sslproto.SSLProtocol.max_size = 32 * 1024
+# What asyncio keeps for each TLS connection, in place of 256 KiB: a record has 16 KiB at most, and connections are kept
+# by the thousand.
 KEPT_SECONDS = 75
 """How long a connection may be idle (own choice): longer than clients keep theirs, and than agents wait between two
 pushes, which each would else begin with a handshake."""
@@ -148,6 +154,8 @@ class _Protocol(H11Protocol):
     unread_seconds = 60.0
     open_ones: OpenConnections
     refused: Callable[[str], None]
+    answered = 0
+    """Bytes of the body of the last answer."""
     _timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
@@ -159,6 +167,7 @@ class _Protocol(H11Protocol):
             self.app = _with_names(self.app, names_of(certificate))
         if not self.open_ones.has_room_for(self._address):
             self.app = _full(self.app, self.refused)
+        self.app = _measured(self.app, self)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -168,7 +177,8 @@ class _Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        # A longer answer may be on its way still, for as long as its reader takes.
+        if self.conn.their_state is h11.IDLE and self.answered <= SHORT_ANSWER and not self.transport.is_closing():
             self.open_ones.idle(self, self._address)
 
     def end_idle(self) -> None:
@@ -179,7 +189,7 @@ class _Protocol(H11Protocol):
         return self.client[0] if self.client is not None else ""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.open_ones.busy(self)
+        self.open_ones.closed(self)
         self._rest()
         self._read_on()
         super().connection_lost(exc)
@@ -212,6 +222,19 @@ class _Protocol(H11Protocol):
         self._timer = None
         if self.conn.their_state is h11.IDLE:
             self.transport.abort()
+
+
+def _measured(app: Any, protocol: _Protocol) -> Any:
+    async def measured(scope: Scope, receive: Receive, send: Send) -> None:
+        protocol.answered = 0
+
+        async def counted(message: Message) -> None:
+            protocol.answered += len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, counted)
+
+    return measured
 
 
 def _with_names(app: Any, names: tuple[str, ...]) -> Any:

@@ -92,13 +92,15 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A question to the cells `cells`, all where there is none, by whoever sends `credential` as Authorization: the
-    other cells decide by it what they answer. `body` is sent where something is to change."""
+    other cells decide by it what they answer. `body` is sent where something is to change. What is asked `aside` has
+    places of its own, so that it holds up nobody else."""
 
     path: str
     credential: str = ""
     params: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     cells: Sequence[str] = ()
     body: Mapping[str, JsonValue] | None = None
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

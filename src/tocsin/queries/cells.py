@@ -39,8 +39,8 @@ KEPT_SECONDS = 600.0
 """Age up to which the last answer of a cell stands in for one that does not come (own choice)."""
 LISTED_SECONDS = 5.0
 """How long the list of cells is taken as it was read."""
-MOST_WAITING = 4
-"""Questions to one cell that may be under way: one that hangs holds up nobody else."""
+MOST_WAITING = {"read": 4, "change": 4, "aside": 2}
+"""Questions of a kind to one cell that may be under way: one that hangs holds up nobody else."""
 PASSED_SECONDS = 10.0
 """How long a cell has for a request that is passed on to it: as long as a client waits for its own brain."""
 MOST_PASSED = 12
@@ -107,7 +107,7 @@ class CellQueries:
         self._listed: list[KnownCell] = []
         self._tried = float("-inf")
         self._homes: dict[str, tuple[str, str] | None] = {}
-        self._slots: dict[str, threading.Semaphore] = {}
+        self._slots: dict[tuple[str, str], threading.Semaphore] = {}
         self._passing = threading.Semaphore(MOST_PASSED)
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="cells")
@@ -283,7 +283,7 @@ class CellQueries:
 
     def _body(self, cell: KnownCell, asked: Asked, until: float) -> bytes:
         """What the cell answers. Raises Unavailable, and ApiError where it refuses."""
-        with self._slot(cell.name):
+        with self._slot(cell.name, "aside" if asked.aside else "read" if asked.body is None else "change"):
             headers = {"Authorization": asked.credential} if asked.credential else {}
             method, body = ("GET", None) if asked.body is None else ("POST", dict(asked.body))
             try:
@@ -317,9 +317,9 @@ class CellQueries:
         return b"".join(parts)
 
     @contextmanager
-    def _slot(self, name: str) -> Iterator[None]:
+    def _slot(self, name: str, kind: str) -> Iterator[None]:
         with self._lock:
-            slot = self._slots.setdefault(name, threading.Semaphore(MOST_WAITING))
+            slot = self._slots.setdefault((name, kind), threading.Semaphore(MOST_WAITING[kind]))
         if not slot.acquire(blocking=False):
             raise Unavailable("it has not answered earlier questions yet")
         try:

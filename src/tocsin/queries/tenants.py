@@ -318,9 +318,10 @@ class TenantCells:
         raise tenancy.refused(self._name)
 
     def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
-        """What each cell answers the tenant, without how many GPUs it has in all."""
-        found = self._cells.gather(asked, kind, own)
-        return Gathered([one.model_copy(update={"gpus": None}) for one in found.cells], found.answers)
+        """What each cell answers the tenant, without where it is and how many GPUs it has in all."""
+        found = self._cells.gather(replace(asked, aside=True), kind, own)
+        hidden = {"gpus": None, "url": "", "detail": ""}
+        return Gathered([one.model_copy(update=hidden) for one in found.cells], found.answers)
 
 
 @dataclass(frozen=True, slots=True)

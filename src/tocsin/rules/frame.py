@@ -461,7 +461,6 @@ class Frame:
         self._layouts = Layouts(self._gpu.names, columns.variants)
         self._volatile = np.array([i for i, name in enumerate(self._gpu.names) if not _static(name)], dtype=np.int64)
         self._swept_ms = 0
-        self._arrived: list[tuple[SubjectTable, Ints]] = []
         self.aggregates = Aggregates(self.roster, self.stale, self.sheets)
 
     def load(
@@ -476,9 +475,9 @@ class Frame:
         day `before` where they were others."""
         self.turn(now_ms)
         self._take(self._newest(readings))
-        for table, rows in self._arrived:
-            table.updated.v[rows] = True
-        self._arrived.clear()
+        for table in (self.gpus, *(sheet.table for sheet in self.variants.values())):
+            table.updated.v[:] = table.arrived.v
+            table.arrived.v[:] = False
         self._age()
         self.aggregates.compute(now_ms, pools, mix)
         if self._compares:
@@ -548,7 +547,7 @@ class Frame:
         times = np.array([reading.at_ms for _, reading in fresh], dtype=np.int64)
         self._learn_interval(rows, times)
         self.gpus.at.v[rows] = times
-        self._arrived.append((self.gpus, rows))
+        self.gpus.arrived.v[rows] = True
         layouts = [self._layouts.of(reading) for _, reading in fresh]
         self.families.v[rows] = [layout.families for layout in layouts]
         self.frozen.v[rows] = [Missing.FROZEN in reading.missing.values() for _, reading in fresh]
@@ -606,11 +605,13 @@ class Frame:
         sheet.settle()
         if not len(table):
             return
-        sheet.values.v[:, np.flatnonzero(mine[sheet.parent.v])] = np.nan
+        before = np.flatnonzero(mine[sheet.parent.v])
+        sheet.values.v[:, before] = np.nan
+        table.arrived.v[before] = False
         if rows:
             sheet.write(columns, rows, values)
             touched = np.unique(np.array(rows))
-            self._arrived.append((table, touched))
+            table.arrived.v[touched] = True
             table.at.v[touched] = self.gpus.at.v[sheet.parent.v[touched]]
 
     def _age(self) -> None:

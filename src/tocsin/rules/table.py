@@ -70,7 +70,8 @@ class SubjectTable:
     """Subjects of one kind and their vectors.
 
     `at` is the instant of each row's newest reading in milliseconds, 0 where there is none; `updated` marks rows that
-    got one in this step, `leaving` rows that are given back at its end. `version` changes with the set of rows.
+    got one in this step, `arrived` those that got one since the last, `leaving` rows that are given back at its end.
+    `version` changes with the set of rows.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class SubjectTable:
         self._settled = 0
         self.at = self.vector(np.int64, 0, timeline=True)
         self.updated = self.vector(np.bool_, False)
+        self.arrived = self.vector(np.bool_, False, timeline=True)
         self.leaving = self.vector(np.bool_, False)
         self.any_leaving = False
 

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from tocsin.api.app import create_app
 from tocsin.api.errors import ApiError
-from tocsin.api.ingest import MAX_MEMBERS, SLICE, SMALL, Ingest, Upload, slices, unpacked
+from tocsin.api.ingest import MAX_MEMBERS, SLICE, SMALL, Ingest, Upload, is_small, slices, unpacked
 from tocsin.api.principal import Grant, Principal
 from tocsin.api.service import LineBody
 from tocsin.client.control import IngestResult
@@ -171,6 +171,22 @@ def test_an_event_waits_for_no_readings_of_the_same_sender() -> None:
             assert (await readings).readings == SMALL
 
     assert asyncio.run(sent(BusyService())).readings == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "small"),
+    [
+        (GOOD.encode(), "", True),
+        (gzip.compress(GOOD.encode()), "gzip", True),
+        (gzip.compress(f"{GOOD}\n".encode() * 2_000), "gzip", False),
+        (gzip.compress(GOOD.encode()) * 2, "gzip", False),
+        (b"no gzip", "gzip", False),
+        (b"x" * SMALL, "", False),
+    ],
+)
+def test_small_is_what_is_small_once_it_is_unpacked(body: bytes, encoding: str, small: bool) -> None:
+    assert len(body) <= SMALL
+    assert is_small(body, encoding) is small
 
 
 def test_a_gzip_body_of_very_many_members_is_refused(http: TestClient, service: FakeService) -> None:

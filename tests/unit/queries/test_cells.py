@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from werkzeug import Request, Response
 
+from tocsin.api.service import Asked
 from tocsin.api.tenancy import Names
 from tocsin.cli.main import cli
 from tocsin.client import whole
@@ -23,6 +24,7 @@ from tocsin.client.agent import OrderLink
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied, NotFound
 from tocsin.client.models_cells import AnswerState
+from tocsin.client.models_usage import UsageOut
 from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.client.whole_places import home_of, worst_of
 from tocsin.collector.spool import Spool
@@ -179,6 +181,32 @@ def _of_tenant(service: FakeService, seen: list[str], name: str, _namespaces: fr
     seen.append(name)
     cells = TenantCells(service.cells, name)
     return SimpleNamespace(now_ms=service.now_ms, usage=service.usage, cells=cells)
+
+
+def test_questions_of_tenants_hold_up_nobody_else_s(fleet: Fleet, client: Client) -> None:
+    """A cell that hangs on them still answers what others ask, and takes a pause."""
+    hang, hanging = threading.Event(), threading.Event()
+
+    def usage(*_asked: object) -> UsageOut:
+        hanging.set()
+        assert hang.wait(PATIENT)
+        raise Unavailable("it is too late")
+
+    fleet.b.usage = usage  # type: ignore[method-assign]
+    question = Asked("/v1/usage", cells=["b"], aside=True)
+    threads = [
+        threading.Thread(target=fleet.a.cells.gather, args=(question, UsageOut, fleet.a.usage)) for _ in range(4)
+    ]
+    for one in threads:
+        one.start()
+    try:
+        assert hanging.wait(PATIENT)
+        assert not client.cells_incidents().partial
+        assert not client.pause_cells("work on the cooling").partial
+    finally:
+        hang.set()
+        for one in threads:
+            one.join()
 
 
 def test_a_cell_may_be_chosen_and_an_unknown_one_is_refused(client: Client) -> None:

@@ -350,6 +350,7 @@ class Brain:
         changed = self._record([] if settling else self.recorder.continued(evaluation.cleared), keep_gone=settling)
         now = self._after_events(now)
         readings = self.memory.latest()
+        self._counting.look_at_new([reading.gpu for reading in readings], nodes, now)
         workloads = {**work_on_unseen(readings, workloads), **workloads}
         gpus = gpu_views(
             readings,
