@@ -524,10 +524,12 @@ def _sentence(
 ) -> Phrase:
     what = say("MIG slices") if kind == "mig" else say("the fleet")
     if not steps:
-        template = "Leave {what} as it is: no move gains more than it costs ({n} GPUs are fragmented)."
+        template = (
+            "Leave {what} as it is: no move gains more than it costs (the usual jobs cannot use {n} of the free GPUs)."
+        )
         return say(template, what=what, n=f"{before['fragmented_gpus']:.2f}")
     return say(
-        "Move {moves} of work: of {free} free GPUs, {then} in place of {now} are fragmented; "
+        "Move {moves} of work: of {free} free GPUs the usual jobs cannot use {then} in place of {now}; "
         "gains {gain} GPU-hours, costs {cost}.",
         moves=say_count(sum(len(step.moves) for step in steps), "piece"),
         free=f"{before['free_gpus']:.2f}",

@@ -28,7 +28,7 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("defragment", "--simulated", "64"), "are fragmented; gains"),
+        (("defragment", "--simulated", "64"), "the usual jobs cannot use"),
         (("defragment", "--simulated", "64", "--moves", "0"), "Leave the fleet as it is"),
         (("defragment", "--simulated", "64", "--pack-to", "5"), "fragmented_gpus"),
         (("mig", "--simulated", "16", "--at-once"), "creatable_3g"),
