@@ -183,6 +183,7 @@ def test_an_event_waits_for_no_readings_of_the_same_sender() -> None:
         (b"no gzip", "gzip", False),
         (b"x" * SMALL, "", False),
     ],
+    ids=["plain", "gzip", "much of one text", "two members", "no gzip", "long"],
 )
 def test_small_is_what_is_small_once_it_is_unpacked(body: bytes, encoding: str, small: bool) -> None:
     assert len(body) <= SMALL
