@@ -336,9 +336,7 @@ class Brain:
         now = self._after_events(now)
         self._counting.look([reading.gpu for reading in readings], nodes, now)
         inputs = self._inputs(now, readings, predictions)
-        for first in range(0, len(readings), LOADED):
-            self._engine.load_ahead(now, readings[first : first + LOADED])
-            now = self._after_events(now)
+        now = self._load_ahead(now, readings)
         settling = self._settling(now)
         inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
         evaluation = self._engine.step(inputs)
@@ -367,6 +365,13 @@ class Brain:
         self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
         self._save(changed)
         self._checkpoint()
+
+    def _load_ahead(self, now_ms: int, readings: Sequence[Reading]) -> int:
+        """Give the rules what they are to judge, some at a time; returns the instant to go on at."""
+        for first in range(0, len(readings), LOADED):
+            self._engine.load_ahead(now_ms, readings[first : first + LOADED])
+            now_ms = self._after_events(now_ms)
+        return now_ms
 
     def _after_events(self, now_ms: int) -> int:
         """Judge what has come since `now_ms`; returns the instant to go on at."""
