@@ -348,23 +348,27 @@ class Brain:
         changed = self._record([] if settling else self.recorder.continued(evaluation.cleared), keep_gone=settling)
         now = self._after_events(now)
         readings = self.memory.latest()
-        self._counting.look_at_new([reading.gpu for reading in readings], nodes, now)
         workloads = {**work_on_unseen(readings, workloads), **workloads}
-        gpus = gpu_views(
-            readings,
-            self.active,
-            nodes,
-            workloads,
-            recalled=self.memory.recalled().__contains__,
-            counts=self._counting.of,
-        )
-        groups = GpuGroups(gpus).prepared()
+        groups = self._groups(readings, nodes, workloads, now)
         self._seen = SeenFleet(now, predictions, topology, workloads, nodes, faulty_in(self.active), groups)
         now = self._after_events(now)
         view = self._view(now, self._seen, blind)
         self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
         self._save(changed)
         self._checkpoint()
+
+    def _groups(
+        self,
+        readings: Sequence[Reading],
+        nodes: Mapping[str, NodeState],
+        workloads: Mapping[str, JobOnGpu],
+        now_ms: int,
+    ) -> GpuGroups:
+        """All GPUs as guards see them, with those that came since the evaluation began."""
+        self._counting.look_at_new([reading.gpu for reading in readings], nodes, now_ms)
+        recalled = self.memory.recalled().__contains__
+        views = gpu_views(readings, self.active, nodes, workloads, recalled=recalled, counts=self._counting.of)
+        return GpuGroups(views).prepared()
 
     def _load_ahead(self, now_ms: int, readings: Sequence[Reading]) -> int:
         """Give the rules what they are to judge, some at a time; returns the instant to go on at."""
