@@ -301,7 +301,7 @@ class RequestLimits(Section):
     what ticket systems and Slack send back and for what people change. One caller gets a quarter of a part; more are
     answered 503."""
     connections: int = Field(default=4000, ge=1)
-    """Open connections, as far as there are file descriptors; more are answered 503 and closed."""
+    """Open connections, as far as there are file descriptors; beyond, idle ones make room, else new ones get 503."""
     gpus_per_host: int = Field(default=256, ge=1)
     """GPUs and MIG instances that one host may report; 16 GPUs of seven instances are 128."""
     header_bytes: int = Field(default=32 * 1024, ge=1024)
