@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tocsin.client.models_usage import RightSizeOut, RightSizeRow, UsageOut, UsageRow
+from tocsin.client.usage_csv import NUMBERS
 from tocsin.client.whole_money import added, currencies_of, one_currency
 
-_ADDED = (
-    "gpu_hours",
-    "used",
-    "idle",
-    "untold",
-    "free",
-    "stranded",
-    "not_seen",
-    "kwh",
-    "unmetered",
-    "unpriced",
-    "unpriced_kwh",
-)
 _MONEY = ("cost", "energy_cost")
+_ADDED = tuple(name for name in NUMBERS if name not in _MONEY)
 _DIGITS = 6
 """Hours are compared to so many digits: sums of the same seconds differ behind them."""
 

@@ -474,7 +474,7 @@ class Frame:
         """Take in the newest readings, the pools and the mix of tasks as they are at `now_ms`, and the versions of a
         day `before` where they were others."""
         self.turn(now_ms)
-        self._take(self._newest(readings))
+        self._take(self._newest(readings, now_ms))
         for table in (self.gpus, *(sheet.table for sheet in self.variants.values())):
             table.updated.v[:] = table.arrived.v
             table.arrived.v[:] = False
@@ -488,8 +488,7 @@ class Frame:
         """Take in some of the readings that the next `load` is given: what it comes to is the same, and it takes less
         time. Until then no row counts as updated."""
         if now_ms >= self.now_ms:
-            horizon = now_ms + MAX_FUTURE_MS
-            self._take(self._newest([reading for reading in readings if reading.at_ms <= horizon], horizon))
+            self._take(self._newest(readings, now_ms))
 
     def _take(self, newest: Mapping[int, Reading]) -> None:
         self.roster.settle()
@@ -529,9 +528,9 @@ class Frame:
                 # A lost GPU names no process; who was on it when it went is what its finding has to say.
                 self.owners.pop(row, None)
 
-    def _newest(self, readings: Sequence[Reading], horizon: int = 0) -> dict[int, Reading]:
+    def _newest(self, readings: Sequence[Reading], now_ms: int) -> dict[int, Reading]:
         newest: dict[int, Reading] = {}
-        horizon = horizon or self.now_ms + MAX_FUTURE_MS
+        horizon = now_ms + MAX_FUTURE_MS
         for reading in readings:
             if reading.at_ms > horizon:
                 self.dropped["reading_from_the_future"] += 1
