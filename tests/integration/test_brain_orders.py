@@ -72,7 +72,7 @@ def test_pods_of_one_job_on_two_nodes_are_one_job_to_the_brain(tmp_path: Path, m
     assert service.same_jobs(["GPU-0"]) == {"GPU-0", "GPU-1"}
     assert service.same_jobs(["GPU-2"]) == {"GPU-2"}
     brain.tick()
-    assert brain._seen is not None
-    gpus = brain._seen.groups.gpus
+    assert brain._sight.seen is not None
+    gpus = brain._sight.seen.groups.gpus
     assert [gpus[f"GPU-{n}"].job for n in range(3)] == ["pods ns/job/train"] * 2 + ["pod p2"]
     running.stop()

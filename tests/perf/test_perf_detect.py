@@ -39,7 +39,7 @@ from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.brain_child import start_brain
 from tocsin_testing.fleet_feeder import feeding
 from tocsin_testing.scale import fleet
-from tocsin_testing.stopwatch import Lap, laps
+from tocsin_testing.stopwatch import KEPT, Lap, laps
 
 Say = Callable[[str], None]
 
@@ -274,8 +274,7 @@ def _ways(found: Sequence[Lap], taken: Sequence[tuple[float, float]]) -> Iterato
     for begun, called in taken:
         way = [one for one in found if begun <= one.begin.at <= called]
         first = {one.name: one for one in reversed(way)}
-        # What was judged while a reading of the node itself came in is none of this way.
-        kept = max((one for one in way if one.name == KEPT and one.begin.at <= first[JUDGED].begin.at), key=_begin)
+        kept = first[KEPT]
         steps = [
             ("the agent sees the line and pushes it", None, kept.begin),
             # The thread that judges is woken before the sender is told that it is kept.
@@ -314,11 +313,7 @@ def _ways(found: Sequence[Lap], taken: Sequence[tuple[float, float]]) -> Iterato
         )
 
 
-KEPT, JUDGED = "Brain.accept_all", "RuleEngine.judge_events"
-
-
-def _begin(lap: Lap) -> float:
-    return lap.begin.at
+JUDGED = "RuleEngine.judge_events"
 
 
 def _cpu_seconds(process: BaseProcess) -> float:

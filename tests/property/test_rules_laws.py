@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.domain.clock import MINUTE
+from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Finding
+from tocsin.domain.finding import ActionKind, Category, Finding, Subject, SubjectKind
 from tocsin.domain.pool import PoolState
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Missing, Reading
 from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.load import load_rules
@@ -43,15 +44,25 @@ events = st.tuples(
     st.integers(-300, 30),
 )
 
+TEMPERATURE = "gpu_temperature_celsius"
+predictions = st.tuples(
+    st.sampled_from([f"time_to_threshold:{TEMPERATURE}", "hardware_fault", "memory_leak"]),
+    st.integers(0, len(FLEET) - 1),
+    st.sampled_from([*PredictionStatus]),
+    st.integers(-5, 240),
+)
+
 
 @dataclass(frozen=True)
 class Tick:
-    """One step: how long after the one before, a reading for some GPUs, and events (kind, GPU, code, seconds)."""
+    """One step: how long after the one before, a reading for some GPUs, events (kind, GPU, code, seconds), and
+    predictions (target, GPU, status, minutes until then)."""
 
     minutes: int
     values: dict[int, dict[str, float]]
     happened: list[tuple[EventKind, int, int, int]]
     pending: int
+    said: list[tuple[str, int, PredictionStatus, int]]
 
 
 ticks = st.builds(
@@ -60,6 +71,7 @@ ticks = st.builds(
     values=st.dictionaries(st.integers(0, len(FLEET) - 1), readings, max_size=len(FLEET)),
     happened=st.lists(events, max_size=4),
     pending=st.integers(0, 3),
+    said=st.lists(predictions, max_size=4),
 )
 histories = st.lists(ticks, min_size=1, max_size=10)
 
@@ -67,6 +79,7 @@ histories = st.lists(ticks, min_size=1, max_size=10)
 def inputs_of(history: list[Tick]) -> list[Inputs]:
     now = T0
     made = []
+    newest: dict[tuple[str, int], Prediction] = {}
     for tick in history:
         now += tick.minutes * MINUTE
         found = [
@@ -77,8 +90,22 @@ def inputs_of(history: list[Tick]) -> list[Inputs]:
             Event(kind, FLEET[n].uuid, FLEET[n].host, now + 1000 * seconds, code)
             for kind, n, code, seconds in tick.happened
         ]
-        made.append(Inputs(now, found, seen, (), [PoolState("p0", tick.pending), PoolState("p1", None, elastic=True)]))
+        newest.update(((target, n), _said(now, target, n, *rest)) for target, n, *rest in tick.said)
+        pools = [PoolState("p0", tick.pending), PoolState("p1", None, elastic=True)]
+        made.append(Inputs(now, found, seen, list(newest.values()), pools))
     return made
+
+
+def _said(now_ms: int, target: str, n: int, status: PredictionStatus, minutes: int) -> Prediction:
+    subject, at_ms = (
+        Subject(SubjectKind.GPU, FLEET[n].uuid, host=FLEET[n].host, pool=FLEET[n].pool),
+        now_ms - n * MINUTE,
+    )
+    eta = at_ms + minutes * MINUTE if status is PredictionStatus.CROSSING else None
+    metric, limit = (TEMPERATURE, 87.0) if TEMPERATURE in target else ("", None)
+    return Prediction(
+        subject, target, at_ms, DAY, status, "m", "1", "s", metric, limit, None, max(minutes, 0) / 240, eta
+    )
 
 
 def run(steps: list[Inputs]) -> list[Evaluation]:
@@ -99,7 +126,7 @@ def test_the_order_of_gpus_events_and_pools_does_not_matter(history: list[Tick],
             step.now_ms,
             chance.sample(list(step.readings), len(step.readings)),
             chance.sample(list(step.events), len(step.events)),
-            (),
+            chance.sample(list(step.predictions), len(step.predictions)),
             chance.sample(list(step.pools), len(step.pools)),
         )
         for step in steps
@@ -115,7 +142,12 @@ def test_doubled_readings_and_events_change_nothing(history: list[Tick]) -> None
     past: list[Event] = []
     for step in steps:
         doubled.append(
-            Inputs(step.now_ms, [*step.readings, *step.readings], [*past, *step.events, *step.events], (), step.pools)
+            replace(
+                step,
+                readings=[*step.readings, *step.readings],
+                events=[*past, *step.events, *step.events],
+                predictions=[*step.predictions, *step.predictions],
+            )
         )
         past += step.events
     assert visible(run(steps)) == visible(run(doubled))
@@ -174,11 +206,13 @@ def test_the_same_step_again_opens_and_clears_nothing(history: list[Tick]) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(histories, st.integers(1, 3))
-def test_readings_that_are_taken_in_ahead_of_a_step_change_nothing(history: list[Tick], size: int) -> None:
+def test_what_is_taken_in_ahead_of_a_step_changes_nothing(history: list[Tick], size: int) -> None:
     steps, engine, found = inputs_of(history), RuleEngine(RULES), []
     for step in steps:
         for first in range(0, len(step.readings), size):
             engine.load_ahead(step.now_ms, step.readings[first : first + size])
+        for first in range(0, len(step.predictions), size):
+            engine.foretell_ahead(step.predictions[first : first + size])
         found.append(engine.step(step))
     assert visible(found) == visible(run(steps))
     assert [one.dropped for one in found] == [one.dropped for one in run(steps)]

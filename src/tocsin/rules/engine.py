@@ -90,6 +90,10 @@ class RuleState:
         if self._busy or true.any():
             self._advance(true)
 
+    def update_ahead(self) -> None:
+        for probe in self._probes:
+            probe.update_ahead()
+
     def _true(self) -> Bools:
         count = len(self._all)
         every, some = self._masks[:count], self._masks[count:]
@@ -591,7 +595,7 @@ class RuleEngine:
         for reading in inputs.readings:
             self._frame.roster.admit(reading.gpu)
         self._log.accept_events(inputs.now_ms, inputs.events)
-        self._settle_log()
+        self._settle(self._log.heard())
         touched = {row for first, event in self._log.fresh for row in self._log.affected(first, event)}
         result = Evaluation(dropped=self._frame.dropped.copy())
         for state, renderer, findings in zip(self._states, self._renderers, self._findings, strict=True):
@@ -608,6 +612,17 @@ class RuleEngine:
         then, but for rules that heed events."""
         self._frame.load_ahead(now_ms, readings)
 
+    def unseen(self, predictions: Sequence[Prediction]) -> list[Prediction]:
+        """Those of `predictions` that the engine was not given before."""
+        return self._forecasts.unseen(predictions)
+
+    def foretell_ahead(self, predictions: Sequence[Prediction]) -> None:
+        """As `load_ahead`, for some of the predictions of the next step."""
+        self._forecasts.accept_ahead(predictions)
+        self._settle(self._forecasts.heard())
+        for state in self._states:
+            state.update_ahead()
+
     def warm(self, steps: Iterable[Inputs]) -> None:
         """Replay past `steps`, oldest first, so that timers and open findings are what they were before a restart."""
         for inputs in steps:
@@ -616,22 +631,17 @@ class RuleEngine:
     def _take_in(self, inputs: Inputs) -> None:
         self._log.accept(inputs.now_ms, inputs.events, inputs.repairs)
         self._forecasts.accept(inputs.predictions)
-        self._settle_log()
+        self._settle([*self._log.heard(), *self._forecasts.heard()])
         self._frame.surplus = inputs.surplus
-        touched = self._frame.touched.v
-        for fresh in self._forecasts.fresh.values():
-            for row, prediction in fresh:
-                if prediction.subject.kind in (SubjectKind.GPU, SubjectKind.HOST):
-                    touched[row] = max(int(touched[row]), prediction.at_ms)
         self._frame.load(inputs.now_ms, inputs.readings, inputs.pools, inputs.mix, inputs.versions)
 
-    def _settle_log(self) -> None:
-        """Make room for what events and predictions name, and note that something was heard of it."""
+    def _settle(self, heard: Iterable[tuple[int, int]]) -> None:
+        """Make room for what events and predictions name, and note of which rows something was `heard`, and of when."""
         self._frame.roster.settle()
         self._frame.sheets[POOL_SHEET].table.settle()
         touched = self._frame.touched.v
-        for row, event in self._log.fresh:
-            touched[row] = max(int(touched[row]), event.at_ms)
+        for row, at_ms in heard:
+            touched[row] = max(int(touched[row]), at_ms)
 
     @staticmethod
     def _collect(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -336,6 +336,10 @@ class EventLog:
                 self.fresh.append((rows[0], event))
         self._repairs = {key: at_ms for key, at_ms in self._repairs.items() if key in repairs}
 
+    def heard(self) -> Iterator[tuple[int, int]]:
+        """Row and instant of what is fresh."""
+        return ((row, event.at_ms) for row, event in self.fresh)
+
     def affected(self, row: int, event: Event) -> list[int]:
         """Rows that `event` speaks of: its GPU, or everything on its host where it names no GPU."""
         return [row] if event.gpu else self._roster.on_host(event.host)
@@ -345,30 +349,46 @@ class EventLog:
 
 
 class Forecasts:
-    """Takes in predictions; `fresh[target]` are those newer than any before as (row, prediction).
+    """Takes in predictions; `fresh[target]` are those newer than any before, by row.
 
     A prediction for a part of a GPU (its subject has a detail) is left to other readers.
     """
 
     def __init__(self, roster: FrameRows, pools: SubjectTable) -> None:
-        self.fresh: dict[str, list[tuple[int, Prediction]]] = {}
+        self.fresh: dict[str, dict[int, Prediction]] = {}
         self._roster = roster
         self._pools = pools
-        self._newest: dict[tuple[str, str], int] = {}
+        self._newest: dict[tuple[str, str], Prediction] = {}
+        self._taken: dict[int, Prediction] = {}
+
+    def unseen(self, predictions: Sequence[Prediction]) -> list[Prediction]:
+        """Those that were not given before; most come with every step until they are made anew."""
+        return [one for one in predictions if id(one) not in self._taken]
 
     def accept(self, predictions: Sequence[Prediction]) -> None:
         """Replace `fresh` by what is new in `predictions`; roster and pools must settle afterwards."""
+        self._take(self.unseen(predictions))
+        self._taken = {id(one): one for one in predictions}
+
+    def accept_ahead(self, predictions: Sequence[Prediction]) -> None:
+        """`accept` some of those that the next `accept` is given, which then has no news in them."""
+        self._take(predictions)
+        self._taken.update((id(one), one) for one in predictions)
+
+    def _take(self, predictions: Sequence[Prediction]) -> None:
         self.fresh = {}
-        newest: dict[tuple[str, str], Prediction] = {}
-        for prediction in predictions:
-            key = (prediction.target, prediction.subject.key)
-            other = newest.get(key)
-            if not prediction.subject.detail and (other is None or _rank(prediction) > _rank(other)):
-                newest[key] = prediction
-        for key, prediction in newest.items():
-            if prediction.at_ms > self._newest.get(key, -1):
-                self._newest[key] = prediction.at_ms
-                self.fresh.setdefault(prediction.target, []).append((self._row(prediction), prediction))
+        for one in predictions:
+            key = (one.target, one.subject.key)
+            if not one.subject.detail and _is_newer(one, self._newest.get(key)):
+                self._newest[key] = one
+                self.fresh.setdefault(one.target, {})[self._row(one)] = one
+
+    def heard(self) -> Iterator[tuple[int, int]]:
+        """Row and instant of what is fresh about GPUs and hosts."""
+        for fresh in self.fresh.values():
+            for row, one in fresh.items():
+                if one.subject.kind in (SubjectKind.GPU, SubjectKind.HOST):
+                    yield row, one.at_ms
 
     def _row(self, prediction: Prediction) -> int:
         subject = prediction.subject
@@ -381,11 +401,14 @@ class Forecasts:
         return self._roster.admit_named(subject.name, subject.host)
 
     def forget(self, subjects: Collection[str]) -> None:
-        self._newest = {key: at for key, at in self._newest.items() if key[1] not in subjects}
+        self._newest = {key: one for key, one in self._newest.items() if key[1] not in subjects}
+        self._taken = {}
 
 
-def _rank(prediction: Prediction) -> tuple[int, str]:
-    return prediction.at_ms, prediction.id
+def _is_newer(one: Prediction, other: Prediction | None) -> bool:
+    if other is None or one.at_ms != other.at_ms:
+        return other is None or one.at_ms > other.at_ms
+    return one is not other and one.id > other.id
 
 
 _UNKNOWN_INTERVAL_MS = 15 * MINUTE

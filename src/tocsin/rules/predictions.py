@@ -39,8 +39,11 @@ class PredictionProbe(Probe):
         raise NotImplementedError
 
     def update(self) -> None:
-        for row, prediction in self._forecasts.fresh.get(self._target, ()):
+        for row, prediction in self._forecasts.fresh.get(self._target, {}).items():
             self._take(row, prediction)
+
+    def update_ahead(self) -> None:
+        self.update()
 
     def _take(self, row: int, prediction: Prediction) -> None:
         self._said[row] = prediction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import pytest
@@ -161,3 +162,23 @@ def test_what_a_nodes_capacity_says_of_its_gpus(
     capacity: Mapping[str, str], labels: dict[str, str], gpus: int | None
 ) -> None:
     assert gpus_shown(node(capacity, **labels)) == gpus
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_look_that_is_kept_is_what_a_new_one_comes_to(seed: int) -> None:
+    chance, fleet, at_ms, nodes = random.Random(seed), Fleet(), T0 + DAY, dict[str, NodeState]()
+    for step in range(40):
+        at_ms += chance.choice([MINUTE, 3 * MINUTE, 11 * MINUTE])
+        host = chance.choice("abcdef")
+        what = chance.choice(["come", "gone", "shown", "nothing", "nothing"])
+        if what == "come":
+            fleet.come([Gpu(f"{host}-{step}", host, pool=chance.choice("pq"))], at_ms)
+        elif what == "gone" and (mine := [one for one in fleet.gpus.values() if one.host == host]):
+            fleet.owners.forget(mine)
+            # The same object, as a store's reader gives it again.
+            fleet.come(mine, at_ms)
+        elif what == "shown":
+            nodes[host] = NodeState(host, True, gpus=chance.choice([1, 4]))
+        fresh = Counting(fleet.owners, 8, LABEL)
+        fresh._came = dict(fleet.counting._came)
+        assert fleet.look(at_ms, nodes) == fresh.look(list(fleet.gpus.values()), nodes, at_ms)[0]

@@ -98,6 +98,9 @@ class Probe:
     def update(self) -> None:
         """Take in what this step brought."""
 
+    def update_ahead(self) -> None:
+        """Take in predictions ahead of the step that they belong to."""
+
     def true(self) -> Bools:
         raise NotImplementedError
 
@@ -171,6 +174,9 @@ class Broadcast(Probe):
 
     def update(self) -> None:
         self._inner.update()
+
+    def update_ahead(self) -> None:
+        self._inner.update_ahead()
 
     def true(self) -> Bools:
         return self._inner.true()[self._sheet.parent.v]

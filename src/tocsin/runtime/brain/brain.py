@@ -22,7 +22,7 @@ from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.ledger_entry import DecisionStatus, StepReport
 from tocsin.actions.model.ranks import JobOnGpu
 from tocsin.actions.model.steady import STEP_MS
-from tocsin.actions.model.view import Confirmations, FleetView, GpuGroups
+from tocsin.actions.model.view import Confirmations, FleetView
 from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
@@ -33,6 +33,7 @@ from tocsin.domain.errors import Conflict, Unavailable
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.fragmentation import TaskClass
+from tocsin.domain.grouping import in_parts
 from tocsin.domain.place import PlaceKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
@@ -47,7 +48,7 @@ from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.brain.action_state import errors_of, gpu_views
+from tocsin.runtime.brain.action_state import errors_of
 from tocsin.runtime.brain.counting import Counting
 from tocsin.runtime.brain.expectations import Expectations, ModelWatch
 from tocsin.runtime.brain.fleet_memory import FleetMemory
@@ -59,7 +60,7 @@ from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
-from tocsin.runtime.brain.seen_fleet import SeenFleet, faulty_in, touched_by, work_on_unseen
+from tocsin.runtime.brain.seen_fleet import FleetSight, SeenFleet, touched_by
 from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
@@ -83,7 +84,8 @@ SAMPLE_SPAN_MS = 2 * MINUTE
 EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
 LOADED = 500
-"""Readings that the rules take in at a time, between which events are judged."""
+"""Readings, and predictions, that the rules take in at a time; between these, as between the other parts of an
+evaluation, events are judged."""
 FORGET_MS = DAY
 """A GPU without a reading for this long has left the fleet."""
 SEEN_BACK_MS = (0, HOUR, 4 * HOUR, 12 * HOUR)
@@ -160,7 +162,7 @@ class Brain:
         self._unsaved: list[Finding] = []
         self._counted: Counter[str] = Counter()
         self._guard, self._acting = threading.Lock(), False
-        self._seen: SeenFleet | None = None
+        self._sight = FleetSight(self.memory, self._counting)
         self._start()
         for keeper in self.witnesses:
             keeper.listen(self.actions.operator.stop_for)
@@ -315,7 +317,7 @@ class Brain:
     def _seen_now(self) -> SeenFleet | None:
         """What events can be judged against; None where all is to be judged: at the start, on standby, where this brain
         has just begun to act, and where the last look is too old."""
-        now, seen = self.clock.now_ms(), self._seen
+        now, seen = self.clock.now_ms(), self._sight.seen
         most_ms = 2 * round(self.settings.rules.evaluate_seconds * SECOND)
         recent = seen is not None and 0 <= now - seen.at_ms <= most_ms
         return seen if recent and not self._settling(now) and self.may_act() is self._acting else None
@@ -336,7 +338,7 @@ class Brain:
         now = self._after_events(now)
         self._counting.look([reading.gpu for reading in readings], nodes, now)
         inputs = self._inputs(now, readings, predictions)
-        now = self._load_ahead(now, readings)
+        now = self._load_ahead(now, readings, predictions)
         settling = self._settling(now)
         inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
         evaluation = self._engine.step(inputs)
@@ -347,33 +349,20 @@ class Brain:
             return
         changed = self._record([] if settling else self.recorder.continued(evaluation.cleared), keep_gone=settling)
         now = self._after_events(now)
-        readings = self.memory.latest()
-        workloads = {**work_on_unseen(readings, workloads), **workloads}
-        groups = self._groups(readings, nodes, workloads, now)
-        self._seen = SeenFleet(now, predictions, topology, workloads, nodes, faulty_in(self.active), groups)
-        now = self._after_events(now)
-        view = self._view(now, self._seen, blind)
+        fleet = SeenFleet(now, predictions, topology, workloads, nodes)
+        seen = self._sight.look(fleet, lambda: self.active, lambda: self._after_events(now))
+        view = self._view(max(now, self.clock.now_ms()), seen, blind)
         self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
         self._save(changed)
         self._checkpoint()
 
-    def _groups(
-        self,
-        readings: Sequence[Reading],
-        nodes: Mapping[str, NodeState],
-        workloads: Mapping[str, JobOnGpu],
-        now_ms: int,
-    ) -> GpuGroups:
-        """All GPUs as guards see them, with those that came since the evaluation began."""
-        self._counting.look_at_new([reading.gpu for reading in readings], nodes, now_ms)
-        recalled = self.memory.recalled().__contains__
-        views = gpu_views(readings, self.active, nodes, workloads, recalled=recalled, counts=self._counting.of)
-        return GpuGroups(views).prepared()
-
-    def _load_ahead(self, now_ms: int, readings: Sequence[Reading]) -> int:
+    def _load_ahead(self, now_ms: int, readings: Sequence[Reading], predictions: Sequence[Prediction]) -> int:
         """Give the rules what they are to judge, some at a time; returns the instant to go on at."""
-        for first in range(0, len(readings), LOADED):
-            self._engine.load_ahead(now_ms, readings[first : first + LOADED])
+        for part in in_parts(readings, LOADED):
+            self._engine.load_ahead(now_ms, part)
+            now_ms = self._after_events(now_ms)
+        for said in in_parts(self._engine.unseen(predictions), LOADED):
+            self._engine.foretell_ahead(said)
             now_ms = self._after_events(now_ms)
         return now_ms
 
@@ -393,14 +382,7 @@ class Brain:
         changed = self._record(self.recorder.continued(evaluation.cleared), keep_gone=False)
         nodes = self.managers.nodes()
         self._counting.look_at_new([reading.gpu for reading in readings], nodes, now)
-        self._seen = seen = seen.after(
-            events,
-            self.active,
-            nodes,
-            self.memory.newest,
-            recalled=self.memory.is_recalled,
-            counts=self._counting.of,
-        )
+        seen = self._sight.after(events, self.active, nodes)
         view = self._view(now, seen, self.managers.blind())
         self._count(self.actions.step_alone(view, touched_by(events, self.incidents), seen.predictions))
         self._save(changed)

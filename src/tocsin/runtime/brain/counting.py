@@ -38,6 +38,9 @@ class Owners(Protocol):
     def came_with(self, host: str) -> int:
         """Whole GPUs with which the host came."""
 
+    def revision(self, host: str) -> int:
+        """A number that is another one after a GPU of the host has come or gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class LimitWeight:
@@ -56,22 +59,26 @@ class _Came:
     managed: str
 
 
-_Asked = tuple[tuple[int, ...], tuple[int | None, ...], int]
-"""What a host's weights are made of, beside the ages of its GPUs: these, by identity; what its manager shows, where one
-knows it; with how many it came, where that is not more than usual."""
+_Asked = tuple[tuple[int, ...], tuple[int | None, ...], int, int]
+"""What a host's weights are made of, beside the time: its GPUs, by identity; what its manager shows, where one knows
+it; with how many it came, where that is not more than usual; and whether any of them has come or gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What a look at a host came to; `settled` where it stays so until something else is asked, as no GPU is new.
-    `gpus` keeps those that `asked` names alive."""
+    """What a look at a host came to; it stays so until something else is asked, or until `until_ms`, when one of its
+    GPUs is new no longer (None where none is). `gpus` keeps those that `asked` names alive."""
 
     asked: _Asked
     gpus: tuple[Gpu, ...]
     weights: Mapping[str, LimitWeight]
     racks: Mapping[str, Gpu]
     came: Mapping[str, _Came]
-    settled: bool
+    until_ms: int | None
+
+    def holds(self, asked: _Asked, now_ms: int) -> bool:
+        """Whether a look for `asked` would come to the same."""
+        return self.asked == asked and (self.until_ms is None or now_ms < self.until_ms)
 
 
 class Counting:
@@ -82,7 +89,7 @@ class Counting:
         self._owners, self._usual, self._label = owners, usual, managed_label
         self._listed = frozenset(listed)
         self._came: dict[str, _Came] = {}
-        self._settled: dict[str, _Looked] = {}
+        self._looked_at: dict[str, _Looked] = {}
         self._last: tuple[dict[str, LimitWeight], dict[str, Gpu]] = {}, {}
         self._now_usual = usual
 
@@ -95,19 +102,16 @@ class Counting:
         # Of a host that is alone nobody else's limits can be widened.
         usual = max(self._usual, median_low(came.values())) if len(came) > 1 else max(came.values(), default=0)
         self._now_usual = max(usual, self._usual)
-        looked, settled = list[_Looked](), dict[str, _Looked]()
+        looked = dict[str, _Looked]()
         for host, mine in hosts.items():
-            shown = (nodes[host].gpus,) if host in nodes else ()
-            asked = tuple(map(id, mine)), shown, min(came[host], usual)
-            known = self._settled.get(host)
-            if known is None or known.asked != asked:
-                known = self._looked(asked, mine, now_ms)
-            looked.append(known)
-            if known.settled:
-                settled[host] = known
-        self._settled = settled
-        weights, racks = _together(one.weights for one in looked), _together(one.racks for one in looked)
-        self._came = _together(one.came for one in looked)
+            asked = self._asked(host, mine, nodes, min(came[host], usual))
+            known = self._looked_at.get(host)
+            holds = known is not None and known.holds(asked, now_ms)
+            looked[host] = known if known is not None and holds else self._looked(asked, mine, now_ms)
+        self._looked_at = looked
+        weights = _together(one.weights for one in looked.values())
+        racks = _together(one.racks for one in looked.values())
+        self._came = _together(one.came for one in looked.values())
         self._last = weights, racks
         return weights, racks
 
@@ -117,15 +121,18 @@ class Counting:
         for host, mine in grouped((gpu.host, gpu) for gpu in gpus).items():
             if any(gpu.uuid in self._last[0] for gpu in mine):
                 continue
-            shown = (nodes[host].gpus,) if host in nodes else ()
             came = min(self._owners.came_with(host), self._now_usual)
-            found = self._looked((tuple(map(id, mine)), shown, came), mine, now_ms)
+            found = self._looked(self._asked(host, mine, nodes, came), mine, now_ms)
             self._last[0].update(found.weights)
             self._last[1].update(found.racks)
             self._came.update(found.came)
 
+    def _asked(self, host: str, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], came: int) -> _Asked:
+        shown = (nodes[host].gpus,) if host in nodes else ()
+        return tuple(map(id, gpus)), shown, came, self._owners.revision(host)
+
     def _looked(self, asked: _Asked, gpus: Sequence[Gpu], now_ms: int) -> _Looked:
-        _, shown, came = asked
+        _, shown, came, _ = asked
         wholes = self._in_order(gpus, now_ms)
         listed = sum(uuid in self._listed for uuid in wholes)
         most = (shown[0] if shown else None) or max(came, listed)
@@ -136,8 +143,9 @@ class Counting:
             seen = bool(shown) or gpu.uuid in self._listed or self._owners.counts(gpu.uuid, now_ms)
             counted = seen and gpu.uuid not in surplus and not self._strays(gpu, said[gpu.uuid])
             weights[gpu.uuid] = LimitWeight(counted and not gpu.uuid.startswith(UNKNOWN_GPU), gpu.uuid in surplus)
-        settled = not any(self._is_new(gpu, now_ms) for gpu in gpus)
-        return _Looked(asked, tuple(gpus), weights, racks, said, settled)
+        new = [age for gpu in gpus if (age := self._owners.age_ms(gpu.uuid, now_ms)) < self._owners.newcomer_ms]
+        until_ms = now_ms + self._owners.newcomer_ms - max(new) if new else None
+        return _Looked(asked, tuple(gpus), weights, racks, said, until_ms)
 
     def _is_new(self, gpu: Gpu, now_ms: int) -> bool:
         return self._owners.age_ms(gpu.uuid, now_ms) < self._owners.newcomer_ms

@@ -13,6 +13,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import count
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR
@@ -60,6 +61,8 @@ class Ownership:
         self._since: dict[str, int] = {}
         self._begun: dict[str, int] = {}
         self._came_with: defaultdict[str, set[str]] = defaultdict(set)
+        self._revisions: dict[str, int] = {}
+        self._counter = count(1)
         self._lock = threading.Lock()
         self._hosts: dict[str, str] = {}
         self._gpus: defaultdict[str, set[str]] = defaultdict(set)
@@ -108,6 +111,11 @@ class Ownership:
         with self._lock:
             return len(self._came_with.get(host, ()))
 
+    def revision(self, host: str) -> int:
+        """A number that is another one after a GPU of `host` has come or gone."""
+        with self._lock:
+            return self._revisions.get(host, 0)
+
     def joined(self, start_ms: int) -> dict[str, int]:
         """Hosts that nobody knew before `start_ms`, with the instant of their first GPU.
 
@@ -150,11 +158,13 @@ class Ownership:
         host = self._hosts.pop(uuid, "")
         if host in self._gpus:
             self._gpus[host].discard(uuid)
+            self._revisions[host] = next(self._counter)
             if not self._gpus[host]:
                 del self._gpus[host]
                 self._begun.pop(host, None)
                 self._came_with.pop(host, None)
                 self._spoke_ms.pop(host, None)
+                self._revisions.pop(host, None)
                 if self._spelt.get(host.lower()) == host:
                     del self._spelt[host.lower()]
 
@@ -210,6 +220,7 @@ class Ownership:
                 self._drop(uuid)
                 self._hosts[uuid], self._since[uuid] = gpu.host, at_ms
                 self._gpus[gpu.host].add(uuid)
+                self._revisions[gpu.host] = next(self._counter)
                 # Of the spellings that a store has, the newest counts: they come in the order of their readings.
                 self._spelt[gpu.host.lower()] = gpu.host
                 if at_ms - self._begun.setdefault(gpu.host, at_ms) < self.newcomer_ms:

@@ -7,18 +7,23 @@ are, so that they hold where they might allow, and never the other way round.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tocsin.actions.model.ranks import JobOnGpu
-from tocsin.actions.model.view import GpuGroups
+from tocsin.actions.model.view import GpuGroups, GpuView
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding, Incident, SubjectKind
+from tocsin.domain.grouping import in_parts
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.runtime.brain.action_state import Counts, Recalled, gpu_views
+from tocsin.runtime.brain.counting import Counting
+from tocsin.runtime.brain.fleet_memory import FleetMemory
 from tocsin.topology.topology import Topology
 
+VIEWED = 2_000
+"""GPUs of which guards get a view at a time."""
 Newest = Callable[[Collection[str], Collection[str]], Sequence[Reading]]
 """The newest readings of GPUs by UUID, and of all on some hosts."""
 
@@ -32,8 +37,8 @@ class SeenFleet:
     topology: Topology
     workloads: Mapping[str, JobOnGpu]
     nodes: Mapping[str, NodeState]
-    faulty: frozenset[str]
-    groups: GpuGroups
+    faulty: frozenset[str] = frozenset()
+    groups: GpuGroups = field(default_factory=lambda: GpuGroups({}))
 
     def after(
         self,
@@ -54,6 +59,42 @@ class SeenFleet:
         views = gpu_views(readings, active, nodes, workloads, recalled=recalled, counts=counts)
         groups = self.groups.changed(views) if views else self.groups
         return replace(self, workloads=workloads, nodes=nodes, faulty=faulty, groups=groups)
+
+
+class FleetSight:
+    """Keeps what is `seen` of the fleet: whole by evaluations, and what events change of it in between."""
+
+    def __init__(self, memory: FleetMemory, counting: Counting) -> None:
+        self._memory = memory
+        self._counting = counting
+        self._judged: list[Event] = []
+        self.seen: SeenFleet | None = None
+
+    def look(self, fleet: SeenFleet, active: Callable[[], Sequence[Finding]], pause: Callable[[], object]) -> SeenFleet:
+        """See all GPUs with what `fleet` has beside them, also those that came since its work was looked up.
+
+        Between its parts `pause` may judge events: it is part of what is seen what they change of the findings `active`
+        and of the GPUs.
+        """
+        before, readings, self._judged = active(), self._memory.latest(), []
+        work = {**work_on_unseen(readings, fleet.workloads), **fleet.workloads}
+        self._counting.look_at_new([reading.gpu for reading in readings], fleet.nodes, fleet.at_ms)
+        recalled, views = self._memory.recalled().__contains__, dict[str, GpuView]()
+        for part in in_parts(readings, VIEWED):
+            views |= gpu_views(part, before, fleet.nodes, work, recalled=recalled, counts=self._counting.of)
+            pause()
+        groups = GpuGroups(views).prepared()
+        pause()
+        self.seen = replace(fleet, workloads=work, faulty=faulty_in(before), groups=groups)
+        return self.after(self._judged, active(), fleet.nodes) if self._judged else self.seen
+
+    def after(self, events: Sequence[Event], active: Sequence[Finding], nodes: Mapping[str, NodeState]) -> SeenFleet:
+        """See what `events`, which were judged, the findings that hold now and the managers have changed."""
+        assert self.seen is not None
+        recalled, counts = self._memory.is_recalled, self._counting.of
+        self.seen = self.seen.after(events, active, nodes, self._memory.newest, recalled=recalled, counts=counts)
+        self._judged = [*self._judged, *events]
+        return self.seen
 
 
 def work_on_unseen(readings: Sequence[Reading], seen: Mapping[str, JobOnGpu]) -> dict[str, JobOnGpu]:
