@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from anyio import CapacityLimiter, to_thread
 
 from tocsin.api.errors import ApiError
-from tocsin.api.micro_batching import MicroBatcher
+from tocsin.api.micro_batching import Crowd, MicroBatcher
 from tocsin.api.principal import Principal
 from tocsin.api.service import LineBody, Service
 from tocsin.api.write_access import WriteAccess, foreign, other_cell
@@ -41,7 +41,7 @@ WORKERS = 8
 TOGETHER = 3 * SLICE
 """Bytes of a group from which on no further slice joins it."""
 SMALL = 1_024
-"""A smaller body is taken at once, without others: it is an event that somebody waits for, as nodes send them alone."""
+"""A smaller body is taken at once and alone: it is an event that somebody waits for, as nodes send them alone."""
 SMALL_UNPACKED = 8_192
 """Bytes that a small one has less than once it is unpacked."""
 
@@ -274,6 +274,7 @@ class Ingest:
         self._threads = CapacityLimiter(workers)
         self._unpacking = asyncio.Semaphore(unpackers)
         self._batcher = MicroBatcher(self._on_a_thread)
+        self._crowd = Crowd()
         self._turns: WeakValueDictionary[tuple[str, str, bool], asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, upload: Upload, body: bytes, encoding: str) -> IngestResult:
@@ -304,11 +305,13 @@ class Ingest:
         turn = self._turns.setdefault(caller, asyncio.Lock())
         result: IngestResult | None = None
         left = _Slices(upload, parts)
+        patient = not hurry and self._crowd.can_wait(caller, asyncio.get_running_loop().time())
         while result is None or not left.ended:
             # Where bodies of one caller queue up, each would wait for others anew.
-            queued = turn.locked()
+            now = hurry or turn.locked()
             async with turn:
-                result = _together(result, await self._batcher.submit(left, hurry=hurry or queued))
+                result = _together(result, await self._batcher.submit(left, hurry=now, patient=patient))
+            patient = False
         return result
 
     async def _on_a_thread(self, bodies: Sequence[_Slices]) -> Sequence[IngestResult | Exception]:

@@ -7,7 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tocsin.api.micro_batching import LINGER_SECONDS, MOST, QUIET_SECONDS, MicroBatcher
+from tocsin.api.micro_batching import (
+    CROWD,
+    LINGER_SECONDS,
+    MOST,
+    MOST_CALLERS,
+    PATIENT_SECONDS,
+    QUIET_SECONDS,
+    REMEMBERED_SECONDS,
+    RESTED_SECONDS,
+    Crowd,
+    MicroBatcher,
+)
 from tocsin_testing.virtual_loop import run_virtual
 
 
@@ -27,12 +38,14 @@ class Works:
             raise ValueError("all")
         return [ValueError(name) if name.startswith("bad") else name.upper() for name in names]
 
-    async def later(self, seconds: float, name: str, *, hurry: bool = False) -> tuple[str, float]:
+    async def later(
+        self, seconds: float, name: str, *, hurry: bool = False, patient: bool = False
+    ) -> tuple[str, float]:
         """The answer, and how long it took."""
         await asyncio.sleep(seconds)
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        return await self.batcher.submit(name, hurry=hurry), loop.time() - begun
+        return await self.batcher.submit(name, hurry=hurry, patient=patient), loop.time() - begun
 
 
 def at(works: Works, *calls: Awaitable[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -70,12 +83,66 @@ def test_nobody_is_waited_for_longer_than_a_moment() -> None:
     assert max(map(len, works.groups)) < 20
 
 
-def test_in_a_hurry_nobody_is_waited_for() -> None:
+def test_what_is_in_a_hurry_goes_alone_and_leaves_the_others_waiting() -> None:
     works = Works()
     begin = [works.later(0, name) for name in "abc"]
-    found = at(works, *begin, works.later(1.0, "waits"), works.later(1.001, "event", hurry=True))
-    assert works.groups[-1] == ["waits", "event"]
-    assert found[-1] == ("EVENT", pytest.approx(0.0))
+    more = [works.later(1.0, "waits"), works.later(1.001, "event", hurry=True), works.later(1.002, "too")]
+    found = at(works, *begin, *more)
+    assert works.groups[-2:] == [["event"], ["waits", "too"]]
+    assert found[-2] == ("EVENT", pytest.approx(0.0))
+
+
+def test_the_patient_wait_for_each_other_also_the_first() -> None:
+    works = Works()
+    found = at(works, *(works.later(number * 0.02, str(number), patient=True) for number in range(10)))
+    assert works.groups == [[str(number) for number in range(10)]]
+    assert found[0][1] == pytest.approx(PATIENT_SECONDS)
+
+
+def test_who_is_not_patient_takes_the_patient_along() -> None:
+    works = Works()
+    patient = [works.later(number * 0.01, f"p{number}", patient=True) for number in range(3)]
+    found = at(works, *patient, works.later(0.015, "alone"))
+    assert works.groups == [["p0", "p1", "alone"], ["p2"]]
+    assert found[-1] == ("ALONE", pytest.approx(0.0))
+    works = Works(seconds=0.001)
+    begin = [works.later(0, name) for name in "abc"]
+    patient = [works.later(1 + number * 0.01, f"p{number}", patient=True) for number in range(6)]
+    found = at(works, *begin, *patient, works.later(1.022, "pressed"))
+    assert works.groups[-1] == [
+        *(f"p{number}" for number in range(3)),
+        "pressed",
+        *(f"p{number}" for number in (3, 4, 5)),
+    ]
+    assert found[-1][1] < QUIET_SECONDS * 2 + 0.03 < PATIENT_SECONDS
+
+
+def test_a_full_group_of_the_patient_goes_at_once() -> None:
+    works = Works()
+    found = at(works, *(works.later(number * 0.0001, str(number), patient=True) for number in range(MOST)))
+    assert [len(group) for group in works.groups] == [MOST]
+    assert max(seconds for _, seconds in found) < 0.01
+
+
+def test_one_of_many_that_has_rested_can_wait() -> None:
+    crowd = Crowd()
+    names = [f"node-{number}" for number in range(CROWD)]
+    assert not any(crowd.can_wait(name, 0.0) for name in names)
+    assert not crowd.can_wait("node-0", RESTED_SECONDS - 0.1)
+    assert crowd.can_wait("node-1", RESTED_SECONDS)
+    assert not crowd.can_wait("new", RESTED_SECONDS)
+    few = Crowd()
+    assert not any(few.can_wait(name, at) for at in (0.0, 10.0, 20.0) for name in names[1:])
+
+
+def test_callers_are_forgotten() -> None:
+    crowd = Crowd()
+    for number in range(CROWD):
+        crowd.can_wait(number, 0.0)
+    assert not crowd.can_wait(0, REMEMBERED_SECONDS + 1)
+    for number in range(3 * MOST_CALLERS):
+        crowd.can_wait(number, 200.0)
+    assert len(crowd._last) <= MOST_CALLERS + 1
 
 
 def test_senders_that_go_on_as_soon_as_they_are_answered_wait_for_silence_alone() -> None:
