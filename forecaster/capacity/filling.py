@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -213,7 +213,7 @@ RECALLED = (MEMORY.metric, LAYOUT.metric)
 
 
 class FillingWatch:
-    """Rows of the newest `PAST` minutes for every GPU that was ever read. Safe to use from several threads.
+    """Rows of the newest `PAST` minutes for every GPU that is known. Safe to use from several threads.
 
     A value stands in the minute in which it came in; of several of a GPU within a minute the last counts, of several
     processes or instances the fullest. A reading whose instant is more than `LATE_MS` away is left out: it tells
@@ -224,6 +224,7 @@ class FillingWatch:
         self._lock = threading.Lock()
         self._gpus: list[Gpu] = []
         self._numbers: dict[str, int] = {}
+        self._free: list[int] = []
         self._kept: list[Floats] = [_unseen(0) for _ in _TARGETS]
         self._keys: list[list[str]] = []
         # Names with those of processes are a GPU's own, and the same from one reading to the next: by their hash, since
@@ -266,6 +267,26 @@ class FillingWatch:
                     row = self._row(reading.gpu)
                     for place, (value, key) in self._values(row, reading).items():
                         self._writable(place)[row, -1], self._keys[row][place] = value, key
+
+    def forget(self, gpus: Iterable[Gpu]) -> None:
+        """These GPUs are known no longer: their rows are for those that come next."""
+        with self._lock:
+            for gpu in gpus:
+                row = self._numbers.pop(gpu.uuid, None)
+                if row is not None:
+                    self._begin_anew(row)
+                    self._free.append(row)
+            self._found = [one for one in self._found if one.gpu.uuid in self._numbers]
+
+    def _begin_anew(self, row: int) -> None:
+        for kept in self._kept:
+            if kept.flags.writeable:
+                kept[row] = np.nan
+        self._said[:, row], self._starting[:, row], self._unknown[:, row] = 0, False, True
+        self._keys[row] = [limit.metric for limit in _TARGETS]
+        self._watched.pop(row, None)
+        self._leaks.forget(row)
+        self._leaking = {leak: one for leak, one in self._leaking.items() if leak.row != row}
 
     def _values(self, row: int, reading: Reading) -> dict[int, tuple[float, str]]:
         """The largest value of each watched metric that the reading has, and its key, by place."""
@@ -318,7 +339,10 @@ class FillingWatch:
 
     def _row(self, gpu: Gpu) -> int:
         row = self._numbers.get(gpu.uuid)
-        if row is None:
+        if row is None and self._free:
+            row = self._numbers[gpu.uuid] = self._free.pop()
+            self._gpus[row] = gpu
+        elif row is None:
             row = self._numbers[gpu.uuid] = len(self._gpus)
             self._gpus.append(gpu)
             self._keys.append([limit.metric for limit in _TARGETS])

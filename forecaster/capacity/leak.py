@@ -79,7 +79,7 @@ class LeakWatch:
         """What leaked at the last look and did not begin anew since."""
 
     def close(self, values: Floats, young: Mask) -> None:
-        """A minute is over: `values` [place, row], NaN where missing; `young` ones begin anew. Rows only ever come."""
+        """A minute is over: `values` [place, row], NaN where missing; `young` ones begin anew. No row goes."""
         self._grow(values.shape[1])
         known = np.isfinite(values)
         self._missing = np.where(known, 0, self._missing + 1)
@@ -96,6 +96,14 @@ class LeakWatch:
         """Minutes passed of which nothing is known."""
         self._missing += minutes
         self._begin_anew(self._missing >= LEAST_SEEN)
+
+    def forget(self, row: int) -> None:
+        """The next values of `row` are of something else."""
+        if row < self._means.shape[1]:
+            which = np.zeros(self._said.shape, np.bool_)
+            which[:, row] = True
+            self._missing[:, row] = 0
+            self._begin_anew(which)
 
     def _begin_anew(self, which: Mask) -> None:
         self._means[which] = np.nan

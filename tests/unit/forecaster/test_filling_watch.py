@@ -217,3 +217,31 @@ def test_a_leak_is_known_again_after_a_restart() -> None:
     watch, now_ms = FillingWatch(), T0 + len(shares) * MINUTE
     watch.recall(columns_of(RECALLED, readings), [gpu(1)], now_ms)
     assert [one.target for one in watch.predictions(now_ms)] == [MEMORY_LEAK]
+
+
+def test_a_gpu_that_left_is_told_of_no_longer_and_its_row_is_another_ones() -> None:
+    shares = [0.62] * 240 + [0.62 + 0.001 * minute for minute in range(300)]
+    watch, alone = FillingWatch(), FillingWatch()
+    first, second = gpu(1), gpu(2)
+    for minute, share in enumerate(shares):
+        now_ms = T0 + minute * MINUTE
+        watch.take([Reading(first, now_ms, {"gpu_memory_used_ratio": share})], now_ms)
+    assert {one.subject.name for one in watch.predictions(now_ms)} == {first.uuid}
+    watch.forget([first, gpu(9)])
+    assert watch.predictions(now_ms) == []
+    for minute, share in enumerate(shares, len(shares)):
+        now_ms = T0 + minute * MINUTE
+        reading = Reading(second, now_ms, {"gpu_memory_used_ratio": share})
+        for one in (watch, alone):
+            one.take([reading], now_ms)
+        assert watch.predictions(now_ms) == alone.predictions(now_ms)
+    assert {one.subject.name for one in watch.predictions(now_ms)} == {second.uuid}
+
+
+def test_a_fleet_that_comes_and_goes_needs_no_more_rows() -> None:
+    watch = FillingWatch()
+    for day in range(20):
+        now_ms, come = T0 + day * DAY, [gpu(100 * day + number) for number in range(100)]
+        watch.take([Reading(one, now_ms, {"gpu_memory_used_ratio": 0.5}) for one in come], now_ms)
+        watch.forget(come)
+    assert len(watch._gpus) == 100

@@ -328,7 +328,7 @@ class Brain:
     def _evaluate(self) -> None:
         """One evaluation. Events that come meanwhile are judged between its parts, against what the last one saw."""
         now = self.clock.now_ms()
-        self.owners.forget(self.memory.forget(now - FORGET_MS))
+        self._forget(now)
         self._look_ahead(now)
         readings, predictions = self.memory.latest(), self.forecasts.current(now)
         nodes, blind = self.managers.nodes(), self.managers.blind()
@@ -355,6 +355,11 @@ class Brain:
         self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
         self._save(changed)
         self._checkpoint()
+
+    def _forget(self, now_ms: int) -> None:
+        gone = self.memory.forget(now_ms - FORGET_MS)
+        self.owners.forget(gone)
+        self._expected.forget(gone)
 
     def _load_ahead(self, now_ms: int, readings: Sequence[Reading], predictions: Sequence[Prediction]) -> int:
         """Give the rules what they are to judge, some at a time; returns the instant to go on at."""

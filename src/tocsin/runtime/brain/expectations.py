@@ -5,7 +5,7 @@ Beside it are what forecasts rest on: the models in service, with how well they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -248,6 +248,10 @@ class Expectations:
     def take(self, readings: Sequence[Reading], now_ms: int) -> None:
         """Take in new readings, for what fills up."""
         self._filling.take(readings, now_ms)
+
+    def forget(self, gpus: Iterable[Gpu]) -> None:
+        """These GPUs have left the fleet."""
+        self._filling.forget(gpus)
 
     def look_at_filling(self, now_ms: int) -> None:
         """What fills up, once a minute; whatever goes wrong with it holds up no rule."""
