@@ -10,6 +10,7 @@ What readings and forecasts leave free in the heap goes back to the system once 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ FULL_SECONDS = 600.0
 """Between two full collections (own choice): little is left to them, as few of the brain's objects form cycles."""
 SWITCH_SECONDS = 0.0005
 """How long a thread that computes keeps the interpreter while others wait (own choice)."""
+BUSY_SWITCH_SECONDS, BUSY_LOAD, LOAD_SECONDS = 0.005, 2.0, 10.0
+"""The same, Python's own, on a machine with more than so many threads to run for each processor, and how often that is
+looked at: each that waits wakes so often for nothing, and where the one that computes has no processor that is most of
+what the machine does."""
 HEAP_SECONDS = 60.0
 """Between two times that free memory is given back (own choice): most is needed again at the next evaluation."""
 
@@ -35,8 +40,12 @@ def steady(clock: Clock) -> Iterator[None]:
     objects. What was set before is set again at the end, but for the number of heaps."""
     share_heaps()
     switch = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    regular = [Periodic("garbage", _collect, FULL_SECONDS, clock), Periodic("heap", give_back, HEAP_SECONDS, clock)]
+    switch_by_load()
+    regular = [
+        Periodic("garbage", _collect, FULL_SECONDS, clock),
+        Periodic("heap", give_back, HEAP_SECONDS, clock),
+        Periodic("switching", switch_by_load, LOAD_SECONDS, clock),
+    ]
     with rare_collections():
         for one in regular:
             one.start()
@@ -57,6 +66,12 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
+
+
+def switch_by_load() -> None:
+    """Let threads take turns as often as the load of the last minute allows."""
+    busy = os.getloadavg()[0] > BUSY_LOAD * (os.cpu_count() or 1)
+    sys.setswitchinterval(BUSY_SWITCH_SECONDS if busy else SWITCH_SECONDS)
 
 
 def _collect() -> None:

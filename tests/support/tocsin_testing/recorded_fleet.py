@@ -13,7 +13,7 @@ import resource
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, groupby, product
 from multiprocessing.process import BaseProcess
@@ -165,11 +165,18 @@ class _Sender:
 
     async def _send(self, target: Target, node: int, request: bytes) -> tuple[int, float]:
         """The status of the answer, and the seconds after which to try again: one where it does not say."""
-        connection = self._open.pop((target.name, node), None)
-        if connection is None or connection[0].at_eof():
-            host, _, port = target.address.rpartition(":")
-            here = f"127.1.{node // 250}.{node % 250 + 1}", 0
-            connection = await asyncio.open_connection(host, int(port), local_addr=here)
+        known = self._open.pop((target.name, node), None)
+        if known is not None and not known[0].at_eof():
+            # A brain ends a connection that was idle for long: as agents do, the next try opens one.
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                return await self._ask(target, node, known, request)
+        host, _, port = target.address.rpartition(":")
+        here = f"127.1.{node // 250}.{node % 250 + 1}", 0
+        return await self._ask(target, node, await asyncio.open_connection(host, int(port), local_addr=here), request)
+
+    async def _ask(
+        self, target: Target, node: int, connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes
+    ) -> tuple[int, float]:
         reader, writer = connection
         writer.write(request)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()

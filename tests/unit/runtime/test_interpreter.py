@@ -14,7 +14,14 @@ import pytest
 
 from tocsin.domain.clock import MINUTE, ManualClock, SystemClock
 from tocsin.domain.heap import ARENAS
-from tocsin.runtime.interpreter import FULL_SECONDS, HEAP_SECONDS, steady
+from tocsin.runtime.interpreter import (
+    BUSY_SWITCH_SECONDS,
+    FULL_SECONDS,
+    HEAP_SECONDS,
+    LOAD_SECONDS,
+    SWITCH_SECONDS,
+    steady,
+)
 from tocsin_testing.chaos import until
 
 
@@ -25,7 +32,8 @@ class Ring:
         self.me = self
 
 
-def test_no_full_collection_comes_by_itself_and_all_is_as_before_at_the_end() -> None:
+def test_no_full_collection_comes_by_itself_and_all_is_as_before_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     before = gc.get_threshold(), sys.getswitchinterval()
     with steady(SystemClock()):
         full = gc.get_stats()[2]["collections"]
@@ -34,6 +42,19 @@ def test_no_full_collection_comes_by_itself_and_all_is_as_before_at_the_end() ->
         assert sys.getswitchinterval() < before[1]
         assert kept
     assert (gc.get_threshold(), sys.getswitchinterval()) == before
+
+
+def test_threads_take_turns_less_often_on_a_machine_with_too_much_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, load = ManualClock(0), [0.0]
+    monkeypatch.setattr(os, "getloadavg", lambda: (load[0], 0.0, 0.0))
+    with steady(clock):
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+        load[0] = 2.5 * (os.cpu_count() or 1)
+        clock.advance(int(LOAD_SECONDS * 1000))
+        until(lambda: sys.getswitchinterval() == pytest.approx(BUSY_SWITCH_SECONDS), "longer turns")
+        load[0] = 1.0
+        clock.advance(int(LOAD_SECONDS * 1000))
+        until(lambda: sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS), "short ones again")
 
 
 def test_cycles_that_grew_old_go_at_the_next_full_collection() -> None:
