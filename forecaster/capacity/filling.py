@@ -271,22 +271,24 @@ class FillingWatch:
     def forget(self, gpus: Iterable[Gpu]) -> None:
         """These GPUs are known no longer: their rows are for those that come next."""
         with self._lock:
-            for gpu in gpus:
-                row = self._numbers.pop(gpu.uuid, None)
-                if row is not None:
-                    self._begin_anew(row)
-                    self._free.append(row)
+            rows = [self._numbers.pop(gpu.uuid) for gpu in gpus if gpu.uuid in self._numbers]
+            if not rows:
+                return
+            self._begin_anew(rows)
+            self._free += rows
             self._found = [one for one in self._found if one.gpu.uuid in self._numbers]
 
-    def _begin_anew(self, row: int) -> None:
+    def _begin_anew(self, rows: Sequence[int]) -> None:
         for kept in self._kept:
             if kept.flags.writeable:
-                kept[row] = np.nan
-        self._said[:, row], self._starting[:, row], self._unknown[:, row] = 0, False, True
-        self._keys[row] = [limit.metric for limit in _TARGETS]
-        self._watched.pop(row, None)
-        self._leaks.forget(row)
-        self._leaking = {leak: one for leak, one in self._leaking.items() if leak.row != row}
+                kept[rows] = np.nan
+        self._said[:, rows], self._starting[:, rows], self._unknown[:, rows] = 0, False, True
+        for row in rows:
+            self._keys[row] = [limit.metric for limit in _TARGETS]
+            self._watched.pop(row, None)
+        self._leaks.forget(rows)
+        gone = set(rows)
+        self._leaking = {leak: one for leak, one in self._leaking.items() if leak.row not in gone}
 
     def _values(self, row: int, reading: Reading) -> dict[int, tuple[float, str]]:
         """The largest value of each watched metric that the reading has, and its key, by place."""

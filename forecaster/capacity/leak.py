@@ -7,7 +7,7 @@ has risen evenly since, and still does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,13 +97,12 @@ class LeakWatch:
         self._missing += minutes
         self._begin_anew(self._missing >= LEAST_SEEN)
 
-    def forget(self, row: int) -> None:
-        """The next values of `row` are of something else."""
-        if row < self._means.shape[1]:
-            which = np.zeros(self._said.shape, np.bool_)
-            which[:, row] = True
-            self._missing[:, row] = 0
-            self._begin_anew(which)
+    def forget(self, rows: Sequence[int]) -> None:
+        """The next values of `rows` are of something else."""
+        which = np.zeros(self._said.shape, np.bool_)
+        which[:, [row for row in rows if row < which.shape[1]]] = True
+        self._missing[which] = 0
+        self._begin_anew(which)
 
     def _begin_anew(self, which: Mask) -> None:
         self._means[which] = np.nan

@@ -305,13 +305,15 @@ class Ingest:
         turn = self._turns.setdefault(caller, asyncio.Lock())
         result: IngestResult | None = None
         left = _Slices(upload, parts)
-        patient = not hurry and self._crowd.can_wait(caller, asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        patient = not hurry and self._crowd.can_wait(caller, loop.time())
         while result is None or not left.ended:
             # Where bodies of one caller queue up, each would wait for others anew.
             now = hurry or turn.locked()
             async with turn:
                 result = _together(result, await self._batcher.submit(left, hurry=now, patient=patient))
             patient = False
+        self._crowd.answered(caller, loop.time())
         return result
 
     async def _on_a_thread(self, bodies: Sequence[_Slices]) -> Sequence[IngestResult | Exception]:

@@ -39,11 +39,16 @@ class Crowd:
 
     def can_wait(self, caller: Hashable, now: float) -> bool:
         """Whether `caller`, who sends something at `now`, is one of many and has rested since it sent before."""
-        before = self._last.pop(caller, None)
-        self._last[caller] = now
+        before = self._last.get(caller)
+        self.answered(caller, now)
         while len(self._last) > MOST_CALLERS or now - next(iter(self._last.values())) > REMEMBERED_SECONDS:
             del self._last[next(iter(self._last))]
         return before is not None and now - before >= RESTED_SECONDS and len(self._last) >= CROWD
+
+    def answered(self, caller: Hashable, now: float) -> None:
+        """From `now` on it rests."""
+        self._last.pop(caller, None)
+        self._last[caller] = now
 
 
 class MicroBatcher(Generic[T, R]):

@@ -349,13 +349,13 @@ class EventLog:
 
 
 class Forecasts:
-    """Takes in predictions; `fresh[target]` are those newer than any before, by row.
+    """Takes in predictions; `fresh[target]` are those newer than any before, by kind of subject and row.
 
     A prediction for a part of a GPU (its subject has a detail) is left to other readers.
     """
 
     def __init__(self, roster: FrameRows, pools: SubjectTable) -> None:
-        self.fresh: dict[str, dict[int, Prediction]] = {}
+        self.fresh: dict[str, dict[tuple[SubjectKind, int], Prediction]] = {}
         self._roster = roster
         self._pools = pools
         self._newest: dict[tuple[str, str], Prediction] = {}
@@ -381,13 +381,13 @@ class Forecasts:
             key = (one.target, one.subject.key)
             if not one.subject.detail and _is_newer(one, self._newest.get(key)):
                 self._newest[key] = one
-                self.fresh.setdefault(one.target, {})[self._row(one)] = one
+                self.fresh.setdefault(one.target, {})[one.subject.kind, self._row(one)] = one
 
     def heard(self) -> Iterator[tuple[int, int]]:
         """Row and instant of what is fresh about GPUs and hosts."""
         for fresh in self.fresh.values():
-            for row, one in fresh.items():
-                if one.subject.kind in (SubjectKind.GPU, SubjectKind.HOST):
+            for (kind, row), one in fresh.items():
+                if kind in (SubjectKind.GPU, SubjectKind.HOST):
                     yield row, one.at_ms
 
     def _row(self, prediction: Prediction) -> int:

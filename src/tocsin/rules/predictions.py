@@ -39,7 +39,7 @@ class PredictionProbe(Probe):
         raise NotImplementedError
 
     def update(self) -> None:
-        for row, prediction in self._forecasts.fresh.get(self._target, {}).items():
+        for (_, row), prediction in self._forecasts.fresh.get(self._target, {}).items():
             self._take(row, prediction)
 
     def update_ahead(self) -> None:

@@ -69,8 +69,11 @@ def rare_collections() -> Iterator[None]:
 
 
 def switch_by_load() -> None:
-    """Let threads take turns as often as the load of the last minute allows."""
-    busy = os.getloadavg()[0] > BUSY_LOAD * (os.cpu_count() or 1)
+    """Let threads take turns as often as the load of the last minute allows, where that may be read."""
+    try:
+        busy = os.getloadavg()[0] > BUSY_LOAD * (os.cpu_count() or 1)
+    except OSError:
+        busy = False
     sys.setswitchinterval(BUSY_SWITCH_SECONDS if busy else SWITCH_SECONDS)
 
 

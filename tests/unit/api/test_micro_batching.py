@@ -135,6 +135,15 @@ def test_one_of_many_that_has_rested_can_wait() -> None:
     assert not any(few.can_wait(name, at) for at in (0.0, 10.0, 20.0) for name in names[1:])
 
 
+def test_who_was_answered_just_now_has_not_rested() -> None:
+    crowd = Crowd()
+    for number in range(CROWD):
+        crowd.can_wait(number, 0.0)
+    crowd.answered(0, RESTED_SECONDS)
+    assert not crowd.can_wait(0, RESTED_SECONDS + 1)
+    assert crowd.can_wait(1, RESTED_SECONDS + 1)
+
+
 def test_callers_are_forgotten() -> None:
     crowd = Crowd()
     for number in range(CROWD):

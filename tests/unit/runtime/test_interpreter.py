@@ -57,6 +57,15 @@ def test_threads_take_turns_less_often_on_a_machine_with_too_much_to_do(monkeypa
         until(lambda: sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS), "short ones again")
 
 
+def test_a_load_that_may_not_be_read_keeps_nothing_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> tuple[float, float, float]:
+        raise OSError
+
+    monkeypatch.setattr(os, "getloadavg", refused)
+    with steady(ManualClock(0)):
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+
+
 def test_cycles_that_grew_old_go_at_the_next_full_collection() -> None:
     clock = ManualClock(0)
     with steady(clock):

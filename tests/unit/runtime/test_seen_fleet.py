@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.event import Event, EventKind
@@ -33,6 +34,7 @@ class Site:
         self.owners = owners
         self.report(GPUS, T0)
         self.active: list[Finding] = []
+        self.nodes: dict[str, NodeState] = {}
         self.sight = FleetSight(self.memory, self.counting)
 
     def report(self, gpus: list[Gpu], at_ms: int) -> None:
@@ -42,7 +44,7 @@ class Site:
 
     def look(self, at_ms: int, pause: Callable[[], object] = lambda: None) -> SeenFleet:
         self.counting.look([one.gpu for one in self.memory.latest()], {}, at_ms)
-        return self.sight.look(SeenFleet(at_ms, (), Topology(), {}, {}), lambda: self.active, pause)
+        return self.sight.look(SeenFleet(at_ms, (), Topology(), {}, {}), lambda: self.active, lambda: self.nodes, pause)
 
     def fail(self, gpu: Gpu, at_ms: int) -> None:
         """An event about `gpu` is judged."""
@@ -91,3 +93,11 @@ def test_a_gpu_that_came_with_its_event_during_a_look_is_seen(monkeypatch: pytes
     seen = site.look(T0 + MINUTE, judge)
     assert not seen.groups.gpus[late.uuid].healthy
     assert [view.gpu for view in seen.groups.by_host["node-late"]] == [late]
+
+
+def test_a_host_that_is_taken_out_of_service_during_a_look_is_seen_so() -> None:
+    site = Site()
+    site.look(T0)
+    seen = site.look(T0, lambda: site.nodes.update({"node-2": NodeState("node-2", schedulable=False)}))
+    assert [uuid for uuid, view in seen.groups.gpus.items() if view.under_action] == ["GPU-4", "GPU-5"]
+    assert seen.groups.flagged == {"GPU-4", "GPU-5"}

@@ -70,11 +70,17 @@ class FleetSight:
         self._judged: list[Event] = []
         self.seen: SeenFleet | None = None
 
-    def look(self, fleet: SeenFleet, active: Callable[[], Sequence[Finding]], pause: Callable[[], object]) -> SeenFleet:
+    def look(
+        self,
+        fleet: SeenFleet,
+        active: Callable[[], Sequence[Finding]],
+        nodes: Callable[[], Mapping[str, NodeState]],
+        pause: Callable[[], object],
+    ) -> SeenFleet:
         """See all GPUs with what `fleet` has beside them, also those that came since its work was looked up.
 
-        Between its parts `pause` may judge events: it is part of what is seen what they change of the findings `active`
-        and of the GPUs.
+        Between its parts `pause` may judge events: it is part of what is seen what they, and managers meanwhile, change
+        of the findings `active`, of the `nodes` and of the GPUs.
         """
         before, readings, self._judged = active(), self._memory.latest(), []
         work = {**work_on_unseen(readings, fleet.workloads), **fleet.workloads}
@@ -86,7 +92,7 @@ class FleetSight:
         groups = GpuGroups(views).prepared()
         pause()
         self.seen = replace(fleet, workloads=work, faulty=faulty_in(before), groups=groups)
-        return self.after(self._judged, active(), fleet.nodes) if self._judged else self.seen
+        return self.after(self._judged, active(), nodes())
 
     def after(self, events: Sequence[Event], active: Sequence[Finding], nodes: Mapping[str, NodeState]) -> SeenFleet:
         """See what `events`, which were judged, the findings that hold now and the managers have changed."""
