@@ -313,7 +313,8 @@ class Ingest:
             async with turn:
                 result = _together(result, await self._batcher.submit(left, hurry=now, patient=patient))
             patient = False
-        self._crowd.answered(caller, loop.time())
+        if not hurry:
+            self._crowd.answered(caller, loop.time())
         return result
 
     async def _on_a_thread(self, bodies: Sequence[_Slices]) -> Sequence[IngestResult | Exception]:

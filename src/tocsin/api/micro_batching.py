@@ -46,7 +46,7 @@ class Crowd:
         return before is not None and now - before >= RESTED_SECONDS and len(self._last) >= CROWD
 
     def answered(self, caller: Hashable, now: float) -> None:
-        """From `now` on it rests."""
+        """From `now` on it rests; for those who were asked about by `can_wait`, which forgets."""
         self._last.pop(caller, None)
         self._last[caller] = now
 
