@@ -43,7 +43,7 @@ def test_weights_are_those_of_a_look_at_every_host(found: list[tuple[str, str, i
             change = {"move pool": {"pool": "other"}, "move rack": {"rack": "s"}, "opt in": {"labels": {LABEL: "true"}}}
             gpus[uuid] = replace(gpu, **change.get(what, {}))  # type: ignore[arg-type]
             owners.refuse(Batch(readings=[Reading(gpus[uuid], now_ms, {})]), now_ms)
-        forgetting._settled.clear()
+        forgetting._looked_at.clear()
         seen = list(gpus.values())
         assert remembering.look(seen, nodes, now_ms) == forgetting.look(seen, nodes, now_ms)
         assert remembering.surplus == forgetting.surplus
