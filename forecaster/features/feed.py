@@ -25,7 +25,7 @@ CHUNK_GPUS = 256
 850 MB of columns."""
 
 
-MOST_ROWS = 50_000
+MOST_ROWS = 8_000
 """Rows that a live feed reads at once: 80 MB of columns, and a store needs some times that while it puts them
 together. It is the brain's worker that reads so, beside all else."""
 LEAST_INTERVAL_MS = 10 * SECOND

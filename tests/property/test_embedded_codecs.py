@@ -14,7 +14,7 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.store.embedded import segments
-from tocsin.store.embedded.chunks import BODY, COLUMNS, Block, chunks_of, merge, pack, unpack
+from tocsin.store.embedded.chunks import BODY, COLUMNS, Block, chunks_of, matrix, merge, pack, unpack
 from tocsin.store.embedded.segments import decode, encode
 from tocsin.store.embedded.store import Gatherer, readings_of
 from tocsin_testing.builders import T0, gpu
@@ -80,8 +80,35 @@ def test_chunks_give_back_what_was_packed(some: list[Reading]) -> None:
         packed = pack(part)
         row = dict(zip(columns, packed.row(1), strict=True))
         assert {r.at_ms // HOUR * HOUR for r in back(part)} == {row["bucket_ms"]}
-        found += back(unpack([row[name] for name in wanted], packed.names, None, whole=True, variants=True))
+        found += back(unpack([[row[name] for name in wanted]], packed.names, None, whole=True, variants=True))
     assert told(found) == told(some)
+
+
+@given(readings)
+@settings(max_examples=50)
+def test_chunks_that_are_alike_give_the_same_together(some: list[Reading]) -> None:
+    block = block_of(some)
+    wanted = BODY.replace(" ", "").split(",")
+    columns = COLUMNS.replace(" ", "").split(",")
+    alike: dict[tuple[str, ...], list[list[object]]] = {}
+    for number in range(len(block)):
+        packed = pack(block.take(np.array([number])))
+        row = dict(zip(columns, packed.row(1), strict=True))
+        alike.setdefault(packed.names, []).append([row[name] for name in wanted])
+    found = [back(unpack(rows, names, None, whole=True, variants=True)) for names, rows in alike.items()]
+    assert told([one for each in found for one in each]) == told(some)
+
+
+@given(readings)
+@settings(max_examples=50)
+def test_a_matrix_has_what_each_reading_says(some: list[Reading]) -> None:
+    block = merge([block_of(some)])
+    metrics = [*dict.fromkeys(name for one in some for name in one.values), "gpu_fan_speed_ratio"]
+    metrics += metrics[:2]
+    order = np.arange(len(block))[::-1]
+    one_by_one = [reading.values for reading in back(block.take(order))]
+    wanted = [[values.get(name, np.nan) for name in metrics] for values in one_by_one]
+    np.testing.assert_array_equal(matrix(block, metrics, order), np.array(wanted).reshape(len(block), len(metrics)))
 
 
 @given(readings, st.integers(0, 3 * HOUR), st.sets(st.integers(0, 5)))

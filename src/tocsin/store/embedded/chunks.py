@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, islice
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ from tocsin.store.embedded.sums import column_sums, rest_sum
 
 log = structlog.get_logger()
 
-# Readings as columns: what the hot window, the segments and the roll-up all work on.
 # Readings as columns: what the hot window, the segments and the roll-up all work on.
 
 
@@ -142,7 +142,7 @@ def join(blocks: Sequence[Block]) -> Block:
         values,
         notes_of([block.reasons for block in blocks]),
         notes_of([block.owners for block in blocks]),
-        _joined_extra(blocks),
+        _joined_extra([block.extra for block in blocks], map(len, blocks)),
     )
 
 
@@ -152,20 +152,24 @@ def _places(names: tuple[str, ...], some: tuple[str, ...]) -> npt.NDArray[np.int
     return np.array([at[name] for name in some], dtype=np.intp)
 
 
-def _joined_extra(blocks: Sequence[Block]) -> Extra:
-    if not any(len(block.extra.row) for block in blocks):
+def _joined_extra(extras: Sequence[Extra], heights: Iterable[int]) -> Extra:
+    """The variants of blocks of so many rows each, one after the other."""
+    if not any(len(extra.row) for extra in extras):
         return NO_EXTRA
     numbers: dict[str, int] = {}
+    known: dict[tuple[str, ...], Index] = {}
     rows, names, values = [], [], []
     at = 0
-    for block in blocks:
-        extra = block.extra
+    for extra, height in zip(extras, heights, strict=True):
         if len(extra.row):
-            known = np.array([numbers.setdefault(name, len(numbers)) for name in extra.names], dtype=np.int32)
+            number = known.get(extra.names)
+            if number is None:
+                number = np.array([numbers.setdefault(name, len(numbers)) for name in extra.names], np.int32)
+                known[extra.names] = number
             rows.append(extra.row + np.int32(at))
-            names.append(known[extra.name])
+            names.append(number[extra.name])
             values.append(extra.value)
-        at += len(block)
+        at += height
     return Extra(np.concatenate(rows), np.concatenate(names), np.concatenate(values), tuple(numbers))
 
 
@@ -238,19 +242,35 @@ def last_of_each(extra: Extra) -> Extra:
 
 def matrix(block: Block, metrics: Sequence[str], order: npt.NDArray[np.intp] | None = None) -> Floats:
     """float64[n, m] of plain metrics and variants in the order of `metrics`; with `order` the rows in that order."""
-    values = np.full((len(metrics), len(block)), np.nan)
+    values = np.full((len(block), len(metrics)), np.nan)
     plain = {name: number for number, name in enumerate(block.names)}
     special = {name: number for number, name in enumerate(block.extra.names)}
+    column_of = np.full(len(special), -1, np.intp)
+    again = []
     for place, name in enumerate(metrics):
         if name in plain:
             column = block.values[plain[name]]
-            values[place] = column if order is None else np.take(column, order, mode="clip")
+            values[:, place] = column if order is None else np.take(column, order, mode="clip")
+        elif name in special and column_of[special[name]] >= 0:
+            again.append((place, column_of[special[name]]))
         elif name in special:
-            found = block.extra.name == special[name]
-            column = np.full(len(block), np.nan)
-            column[block.extra.row[found]] = block.extra.value[found]
-            values[place] = column if order is None else column[order]
-    return np.ascontiguousarray(values.T)
+            column_of[special[name]] = place
+    _scatter(block.extra, column_of, values, order)
+    for place, before in again:
+        values[:, place] = values[:, before]
+    return values
+
+
+def _scatter(extra: Extra, column_of: npt.NDArray[np.intp], values: Floats, order: npt.NDArray[np.intp] | None) -> None:
+    """Put what `extra` has of each variant into its column of `values`; those whose column is -1 are left out."""
+    columns = column_of[extra.name]
+    wanted = columns >= 0
+    rows = extra.row[wanted]
+    if order is not None:
+        place = np.empty(len(values), np.int32)
+        place[order] = np.arange(len(values), dtype=np.int32)
+        rows = place[rows]
+    values[rows, columns[wanted]] = extra.value[wanted]
 
 
 def windows(at_ms: Ints, width_ms: int = MINUTE) -> Ints:
@@ -354,21 +374,37 @@ class DamagedChunk(ValueError):
     """A chunk is not what was written."""
 
 
+_UNREADABLE = (ValueError, TypeError, LookupError, pa.ArrowException, OSError, RecursionError)
+"""What reading a chunk that is damaged raises; `DamagedChunk` is one of them."""
+
+
 def unpack(
-    row: Sequence[object], names: tuple[str, ...], wanted: frozenset[str] | None, *, whole: bool, variants: bool
+    rows: Sequence[Sequence[object]],
+    names: tuple[str, ...],
+    wanted: frozenset[str] | None,
+    *,
+    whole: bool,
+    variants: bool,
 ) -> Block:
-    """The block of a row of `BODY`, raises DamagedChunk.
+    """The block of rows of `BODY`, of one height and of the same `names`; raises DamagedChunk.
 
     It has the columns that are `wanted` (None: all), reasons and owners where `whole`, variants where `variants`.
     """
-    block = unpack_alike([row], names, wanted)
-    notes, extra, _, rest = row[4:]
-    if rest != rest_sum(notes, extra):
+    block = unpack_alike(rows, names, wanted)
+    if not (whole or variants):
+        return block
+    if any(rest != rest_sum(notes, extra) for *_, notes, extra, _, rest in rows):
         raise DamagedChunk("notes or variants are not as written")
-    if whole and notes is not None:
-        reasons, owners = _notes_of_text(str(notes))
+    height = len(block) // len(rows)
+    if whole and any(row[4] is not None for row in rows):
+        nothing = no_notes(height), no_notes(height)
+        both = [nothing if row[4] is None else _notes_of_text(str(row[4])) for row in rows]
+        reasons, owners = (notes_of(parts) for parts in zip(*both, strict=True))
         block = replace(block, reasons=reasons, owners=owners)
-    return replace(block, extra=_unpacked_extra(extra)) if variants and extra is not None else block
+    if not variants:
+        return block
+    extras = [NO_EXTRA if row[5] is None else _unpacked_extra(row[5], wanted) for row in rows]
+    return replace(block, extra=_joined_extra(extras, [height] * len(rows)))
 
 
 def unpack_alike(
@@ -488,14 +524,27 @@ def _packed_extra(extra: Extra) -> bytes | None:
     return head + _compress(names + arrays)
 
 
-def _unpacked_extra(data: object) -> Extra:
+def _unpacked_extra(data: object, wanted: frozenset[str] | None) -> Extra:
     assert isinstance(data, bytes)
     size, count, text = np.frombuffer(data, "<i8", 3).tolist()
     raw = _decompress(data[24:], size)
     row = np.frombuffer(raw, np.int32, count, text)
     name = np.frombuffer(raw, np.int32, count, text + 4 * count)
     value = _unshuffled(raw[text + 8 * count :], (1, 1, count), [0])[0]
-    return Extra(row, name, value, tuple(json.loads(raw[:text])))
+    names = _names_in(raw[:text])
+    if wanted is None or wanted.issuperset(names):
+        return Extra(row, name, value, names)
+    places, chosen = _chosen(names, wanted)
+    number = np.full(len(names), -1, np.int32)
+    number[places] = np.arange(len(places), dtype=np.int32)
+    moved = number[name]
+    kept = moved >= 0
+    return Extra(row[kept], moved[kept], value[kept], chosen)
+
+
+@lru_cache(maxsize=1_024)
+def _names_in(text: bytes) -> tuple[str, ...]:
+    return tuple(json.loads(text))
 
 
 _INSERT = f"INSERT INTO chunk ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))})"
@@ -594,26 +643,20 @@ class Chunks:
         numbers = json.dumps(_found(db, ask))
         query = f"SELECT id, names, {BODY} FROM chunk WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
 
-        def kind(row: Sequence[object]) -> tuple[object, object, bool]:
-            return row[1], row[3], bool((ask.whole and row[6] is not None) or (ask.variants and row[7] is not None))
-
-        for (_, height, special), run in groupby(db.execute(query, (numbers,)), kind):
+        for (_, height), run in groupby(db.execute(query, (numbers,)), itemgetter(1, 3)):
             # As many at once as make a few thousand rows: an hour of a fleet would not fit in memory.
-            alone = special or not is_height(height)
-            most = 1 if alone else max(1, _RUN_ROWS // int(str(height)))
+            most = max(1, _RUN_ROWS // height) if is_height(height) else 1
             while some := list(islice(run, most)):
-                yield from self._run(db, some, ask, special)
+                yield from self._run(db, some, ask)
 
-    def _run(
-        self, db: sqlite3.Connection, some: Sequence[Sequence[object]], ask: Ask, special: bool
-    ) -> Iterator[Block]:
+    def _run(self, db: sqlite3.Connection, some: Sequence[Sequence[object]], ask: Ask) -> Iterator[Block]:
         """The wanted rows of chunks that are alike; where one is damaged, of each that is not."""
         try:
-            if not special and (not (ask.whole or ask.variants) or not any(row[9] for row in some)):
-                names = self._named(db, int(str(some[0][1])))
-                yield ask.of(unpack_alike([row[2:] for row in some], names, ask.names))
-                return
-        except (DamagedChunk, ValueError):
+            names = self._named(db, int(str(some[0][1])))
+            rows = [row[2:] for row in some]
+            yield ask.of(unpack(rows, names, ask.names, whole=ask.whole, variants=ask.variants))
+            return
+        except _UNREADABLE:
             pass
         for row in some:
             try:
@@ -633,10 +676,10 @@ class Chunks:
         try:
             found = self._named(db, int(str(names)))
             row = body if sealed else (*body, *_sums_of(body, found))
-            block = unpack(row, found, ask.names, whole=ask.whole, variants=ask.variants)
+            block = unpack([row], found, ask.names, whole=ask.whole, variants=ask.variants)
         except DamagedChunk:
             raise
-        except (ValueError, TypeError, LookupError, pa.ArrowException, OSError, RecursionError) as error:
+        except _UNREADABLE as error:
             raise DamagedChunk(f"{type(error).__name__}: {error}") from None
         return ask.of(block)
 
