@@ -12,7 +12,7 @@ import numpy as np
 
 from tocsin.domain.clock import HOUR, SECOND
 from tocsin.domain.event import Event
-from tocsin.domain.metrics import METRICS, split_variant
+from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Reading
 from tocsin.forecaster.features.arrays import Floats
 from tocsin.forecaster.features.builder import FeatureBuilder
@@ -123,12 +123,10 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a reading with certain keys becomes a row: columns `places` by `get`, and for each `worst` column the keys
-    of which the largest value counts."""
+    """How a reading with certain keys becomes a row: columns `places` by `get`."""
 
     get: Callable[[Mapping[str, float]], tuple[float, ...]]
     places: tuple[int, ...]
-    worst: tuple[tuple[int, tuple[str, ...]], ...]
 
 
 class Condenser:
@@ -140,7 +138,8 @@ class Condenser:
     def __init__(self, plan: FeaturePlan) -> None:
         self._metrics = plan.metrics
         self._place = {name: place for place, name in enumerate(self._metrics)}
-        self._by_process = {name for name in self._metrics if name in METRICS and METRICS[name].label == "pid"}
+        by_process = [name for name in self._metrics if name in METRICS and METRICS[name].label == "pid"]
+        self._of_process = tuple(f"{name}{{" for name in by_process)
         self._shapes: dict[tuple[str, ...], _Shape] = {}
 
     def columns(self, readings: Iterable[Reading]) -> Columns:
@@ -160,12 +159,15 @@ class Condenser:
         values = np.full((len(rows), len(self._metrics)), np.nan)
         alike: dict[tuple[int, ...], tuple[list[int], list[tuple[float, ...]]]] = {}
         for row, reading in enumerate(rows):
-            shape = self._shape(tuple(reading.values))
+            # Processes come and go: of 10,000 GPUs hardly two have the same, but most have all else in common.
+            names = [name for name in reading.values if name.startswith(self._of_process)]
+            shape = self._shape(tuple(name for name in reading.values if name not in names))
             members, taken = alike.setdefault(shape.places, ([], []))
             members.append(row)
             taken.append(shape.get(reading.values))
-            for place, names in shape.worst:
-                values[row, place] = max(reading.values[name] for name in names)
+            for name in names:
+                place = self._place[name.partition("{")[0]]
+                values[row, place] = np.fmax(values[row, place], reading.values[name])
         for places, (members, taken) in alike.items():
             if places:
                 values[np.ix_(members, places)] = taken
@@ -181,16 +183,7 @@ class Condenser:
 
     def _new_shape(self, keys: Sequence[str]) -> _Shape:
         plain = [key for key in keys if key in self._place]
-        worst: dict[str, list[str]] = {}
-        for key in keys:
-            name = split_variant(key)[0] if "{" in key else key
-            if name in self._by_process and name != key:
-                worst.setdefault(name, []).append(key)
-        return _Shape(
-            _getter(plain),
-            tuple(self._place[key] for key in plain),
-            tuple((self._place[name], tuple(names)) for name, names in worst.items()),
-        )
+        return _Shape(_getter(plain), tuple(self._place[key] for key in plain))
 
 
 def _getter(keys: Sequence[str]) -> Callable[[Mapping[str, float]], tuple[float, ...]]:
