@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from tocsin.accounting.holders import NOBODY, UNKNOWN, Holder, holders_of
 from tocsin.accounting.profile import Profile
@@ -72,8 +73,7 @@ class Row:
             self.profile.merge(other.profile)
 
 
-@dataclass(frozen=True, slots=True)
-class RowKey:
+class RowKey(NamedTuple):
     """`day` counts from the epoch, `gpu` is the UUID of the whole GPU, `holder` the key of a `Holder`."""
 
     day: int
@@ -267,7 +267,7 @@ class Meter:
             else:
                 row.joules += watts * share
         if len(keys) == 1 and part.share == 1.0 and part.use <= Use.UNTOLD and keys[0] is not _NOBODY:
-            row = self._rows[RowKey(day, host, uuid, keys[0].key)]
+            row = self._rows[key]
             profile = row.profile = row.profile or Profile()
             profile.add(seconds, part.memory, part.total, part.activity, part.link)
             profile.hold(part.gpus)
