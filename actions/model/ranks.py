@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.facts import NodeState
@@ -12,8 +12,7 @@ from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.reading import Owner
 
 
-@dataclass(frozen=True, slots=True)
-class JobOnGpu:
+class JobOnGpu(NamedTuple):
     """The one job on a GPU: empty where there is none, or several. `known` is False where its pod's manager has not
     shown that pod yet, so that other pods of the same job may exist unseen."""
 

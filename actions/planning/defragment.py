@@ -471,7 +471,7 @@ def _plan(kind: str, state: FleetState, packing: Bins, refused: tuple[Refusal, .
         # What is asked for is out of reach within the limits: then only what pays.
         steps, stuck = _steps(state, packing, replace(inside, pack_to=0.0))
         gain, cost = _worth(steps)
-    after = figures(kind, Simulation(state, limits.most_risk).run(steps))
+    after = figures(kind, Simulation(state, limits.most_risk).run(steps)) if steps else before
     return Plan(
         kind,
         _sentence(kind, steps, before, after, gain, cost),

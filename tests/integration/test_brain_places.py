@@ -47,7 +47,7 @@ def test_echoes_in_two_domains_are_two_incidents_with_a_place(tmp_path: Path) ->
     assert [one.place for one in brain.incidents] == [Place(PlaceKind.GPU, "GPU-1"), Place(PlaceKind.GPU, "GPU-6")]
     assert [one.subjects for one in brain.incidents] == [4, 4]
     assert [one.place for one in BrainService(brain).incidents()] == [one.place for one in brain.incidents]
-    assert brain.topology.now(gpus, {}).held(Place(PlaceKind.RACK, "r0")).hosts == {"node-0", "node-1"}
+    assert brain.topology.now(gpus, {}, {}).held(Place(PlaceKind.RACK, "r0")).hosts == {"node-0", "node-1"}
     opened = [one.payload["place"] for one in brain.journal.entries(kinds=[EntryKind.INCIDENT_OPENED])]
     assert sorted(opened) == ["gpu:GPU-1", "gpu:GPU-6"]
     running.stop()

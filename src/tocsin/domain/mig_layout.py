@@ -17,6 +17,7 @@ from tocsin.domain.metrics import split_variant
 _NAME = re.compile(r"^(?:MIG )?(\d+)g(?:\.(\d+)gb)?(\+me)?(?![.\w])")
 """The driver's name: compute slices, memory, media engines; what else stands behind takes no slice."""
 _A30 = re.compile(r"\bA30\b")
+_Numbers = tuple[tuple[str, float], ...]
 INSTANCES, CAPACITY = "gpu_mig_instances", "gpu_mig_remaining_capacity"
 _MOST = 64
 """Layouts of one GPU that are looked at: all instances of one template lead to fewer."""
@@ -94,8 +95,16 @@ def deduced(
 
     `counts` are its instances by profile; None takes those of `values`. No layout agrees where nothing is known.
     """
-    held = by_profile(by_label(values, INSTANCES), template) if counts is None else counts
-    capacity = by_profile(by_label(values, CAPACITY), template)
+    held = None if counts is None else tuple(counts.items())
+    instances, capacity = (tuple(by_label(values, metric).items()) for metric in (INSTANCES, CAPACITY))
+    return _deduced(instances, capacity, held, template is FOUR_SLICE)
+
+
+@lru_cache(maxsize=1024)
+def _deduced(instances: _Numbers, fits: _Numbers, counts: _Numbers | None, four: bool) -> PossibleLayouts:
+    template = FOUR_SLICE if four else SEVEN_SLICE
+    held = by_profile(dict(instances), template) if counts is None else {name: round(one) for name, one in counts}
+    capacity = by_profile(dict(fits), template)
     if not held and not capacity:
         return PossibleLayouts(None, 0)
     found = layouts(held, capacity, template)

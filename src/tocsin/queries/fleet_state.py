@@ -115,7 +115,7 @@ def workloads_of(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *,
     for gpu in (reading.gpu for reading in readings if found[reading.gpu.uuid].job in several):
         one = found[gpu.uuid]
         if not gpu.simulated and not _is_shown(one.job, nodes.get(gpu.host)):
-            found[gpu.uuid] = replace(one, job=f"{gpu.host} {one.job}")
+            found[gpu.uuid] = one._replace(job=f"{gpu.host} {one.job}")
     return found
 
 

@@ -61,6 +61,7 @@ class RuleState:
         self._samples = vector(np.int64, 0, timeline=True)
         self._clear_since = vector(np.int64, 0, timeline=True)
         self._grounds = [vector(np.bool_, False) for _ in self._any]
+        self._everywhere = rule.table.scope.everything
         self._scope: Bools | None = None
         self._scope_version = -1
         self._busy = False
@@ -215,10 +216,9 @@ class RuleState:
         self.closed = [int(row) for row in rows]
 
     def _scope_mask(self) -> Bools | None:
-        scope = self.rule.table.scope
-        if scope.everything:
+        if self._everywhere:
             return None
-        frame = self._world.frame
+        scope, frame = self.rule.table.scope, self._world.frame
         version = frame.roster.version + self._table.version
         if self._scope is None or version != self._scope_version or self._scope.size != len(self._table):
             self._scope_version = version

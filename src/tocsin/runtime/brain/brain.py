@@ -448,8 +448,8 @@ class Brain:
         self, readings: Sequence[Reading], nodes: Mapping[str, NodeState], workloads: Mapping[str, JobOnGpu]
     ) -> Topology:
         """Where everything is, with all GPUs and MIG instances of each job."""
-        topology = self.topology.now([reading.gpu for reading in readings], nodes)
-        return topology.with_jobs({uuid: one.job for uuid, one in workloads.items() if one.job})
+        jobs = {uuid: one.job for uuid, one in workloads.items() if one.job}
+        return self.topology.now([reading.gpu for reading in readings], nodes, jobs)
 
     def _checkpoint(self) -> None:
         """Put on file what the journal came to, so that the next start reads only what follows.

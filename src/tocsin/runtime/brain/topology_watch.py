@@ -28,16 +28,19 @@ class TopologyWatch:
         self._gpus: tuple[Gpu, ...] = ()
         self._places: dict[str, tuple[Claim, ...]] | None = None
         self._topology = NO_TOPOLOGY
+        self._jobs: dict[str, str] = {}
         self._said: frozenset[str] = frozenset()
 
-    def now(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState]) -> Topology:
-        """The topology of `gpus` and `nodes`."""
+    def now(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], jobs: Mapping[str, str]) -> Topology:
+        """The topology of `gpus` and `nodes`, with the job on each GPU and MIG instance by UUID."""
         places = {host: node.places for host, node in nodes.items() if node.places}
-        if places != self._places or not _alike(gpus, self._gpus):
+        if changed := places != self._places or not _alike(gpus, self._gpus):
             claims = [*self._site, *(claim for node in nodes.values() for claim in node.places)]
             self._topology = topology_of(gpus, claims)
             self._places = places
             self._say()
+        if changed or jobs != self._jobs:
+            self._topology, self._jobs = self._topology.with_jobs(jobs), dict(jobs)
         self._gpus = tuple(gpus)
         return self._topology
 
