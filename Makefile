@@ -27,7 +27,7 @@ export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-REHEARSALS ?= build/rehearsals
+REHEARSALS ?= benchmarks/rehearsals
 .PHONY: help demo setup setup-servers lint quick unit walk attack lines kills takeovers detect scale clicks kubernetes chaos wheel-test aws-test test release bench docs prior statements backtest \
 	rehearsal rehearsals grafana chart clean
 
@@ -131,7 +131,7 @@ rehearsal: setup  ## Rehearse the pager once over a quiet fleet: 64 GPUs, 2 days
 	$(BIN)/tocsin rehearse fleet --gpus 64 --days 2 --seed 1 --fault-scale 0 --bars
 
 rehearsals: setup  ## Rehearse the pager over five seeds of three lives (hours); goes on where it stopped, writes docs/rehearsals.md
-	nice $(BIN)/tocsin rehearse set $(REHEARSALS) --page docs/rehearsals.md
+	nice $(BIN)/tocsin rehearse set $(REHEARSALS) --commit "$$(git rev-parse HEAD)" --page docs/rehearsals.md
 
 grafana: setup  ## Write dashboards, alerts, docs/alerts.md and the tables of docs/rules.md anew
 	PYTHONPATH=grafana $(BIN)/python -m tocsin_grafana

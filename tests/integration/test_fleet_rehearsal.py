@@ -144,9 +144,9 @@ def test_the_set_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_the_page_is_made_of_finished_reports_alone(tmp_path: Path) -> None:
     assert "No rehearsal is finished yet" in page(kept(tmp_path))
-    list(run_set(tmp_path, plans_of(("quiet",), (3,), 16, 1.0), Settings(), counted))
+    list(run_set(tmp_path, plans_of(("quiet",), (3,), 16, 1.0), Settings(), counted, commit="0123456789ab"))
     text = page(kept(tmp_path))
-    assert "| 3 | 16 GPUs, 1 days | 0 | 3 | 3 **missed** |" in text
+    assert "| 3 | 01234567 | 16 GPUs, 1 days | 0 | 3 | 3 **missed** |" in text
     assert "## Software" not in text
     assert "Runs that this page stands on: 1 (1 of 16 GPUs for 1 days); of the full set: 0." in text
     assert "*page nothing* reaches all bars in 1 of 1 runs" in text

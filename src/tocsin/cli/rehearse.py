@@ -157,6 +157,7 @@ def fleet(
 )
 @click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Also write this page from the reports.")
 @click.option("--only-page", is_flag=True, help="Run nothing; write the page from the reports that are finished.")
+@click.option("--commit", default="", help="What makes the reports, for the record: the commit.")
 @pass_context
 def whole_set(
     context: CliContext,
@@ -167,6 +168,7 @@ def whole_set(
     lives: tuple[str, ...],
     page: Path | None,
     only_page: bool,
+    commit: str,
 ) -> None:
     """Rehearse each life and seed whose report is not in FOLDER yet, one at a time; finished reports stay there."""
     from tocsin.forecaster.live.worker_process import one_thread
@@ -178,7 +180,7 @@ def whole_set(
 
     configure_logging("error", context.settings.log.format)
     plans = rehearsal_set.plans_of(lives or LIVES, seeds or rehearsal_set.SEEDS, gpus, days)
-    for path in () if only_page else rehearsal_set.run_set(folder, plans, context.settings):
+    for path in () if only_page else rehearsal_set.run_set(folder, plans, context.settings, commit=commit):
         click.echo(f"finished: {path}")
     if page is not None:
         write_atomically(page, rehearsal_set.page(rehearsal_set.kept(folder)), 0o644)

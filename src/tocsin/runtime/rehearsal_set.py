@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tocsin.client.models_pager import PagerReport, WarningPolicy
 from tocsin.config.settings import Settings
@@ -30,6 +30,13 @@ _NAME = re.compile(r"(?P<life>[a-z]+)-(?P<seed>\d+)-(?P<gpus>\d+)x(?P<days>\d+(?
 Run = Callable[[RehearsalPlan, Settings], PagerReport]
 
 
+class ReportFile(BaseModel):
+    """What a file of a finished rehearsal holds: the report, and the commit that made it, empty where untold."""
+
+    commit: str = ""
+    report: PagerReport
+
+
 @dataclass(frozen=True, slots=True)
 class KeptReport:
     """A finished rehearsal, as its file has it."""
@@ -37,6 +44,7 @@ class KeptReport:
     life: str
     seed: int
     report: PagerReport
+    commit: str = ""
 
 
 def plan_of(life: str, seed: int, gpus: int, days: float) -> RehearsalPlan:
@@ -56,15 +64,16 @@ def plans_of(lives: Iterable[str], seeds: Iterable[int], gpus: int, days: float)
 
 
 def run_set(
-    folder: Path, plans: Iterable[RehearsalPlan], settings: Settings, run: Run = rehearse_fleet
+    folder: Path, plans: Iterable[RehearsalPlan], settings: Settings, run: Run = rehearse_fleet, commit: str = ""
 ) -> Iterator[Path]:
-    """Rehearse each plan whose report is not in `folder` yet; gives each file as it is finished."""
+    """Rehearse each plan whose report is not in `folder` yet; gives each file as it is finished. `commit` is what made
+    the reports, for the record."""
     folder.mkdir(parents=True, exist_ok=True)
     for plan in plans:
         path = file_of(folder, plan)
         if not path.exists():
-            report = run(plan, settings)
-            write_atomically(path, json.dumps(report.model_dump(mode="json"), indent=1) + "\n", 0o644)
+            made = ReportFile(commit=commit, report=run(plan, settings))
+            write_atomically(path, json.dumps(made.model_dump(mode="json"), indent=1) + "\n", 0o644)
             yield path
 
 
@@ -76,11 +85,11 @@ def kept(folder: Path) -> list[KeptReport]:
         if named is None or named["life"] not in LIVES:
             continue
         try:
-            report = PagerReport.model_validate_json(path.read_bytes())
+            file = ReportFile.model_validate_json(path.read_bytes())
         except ValidationError as error:
             why = f"is no report of a rehearsal: {error.errors()[0]['msg']}"
             raise InputError("report", str(path), why, "remove it; the next run makes it anew") from None
-        found.append(KeptReport(named["life"], int(named["seed"]), report))
+        found.append(KeptReport(named["life"], int(named["seed"]), file.report, file.commit))
     return found
 
 
@@ -115,12 +124,14 @@ def page(reports: Sequence[KeptReport]) -> str:
 def _bars(life: str, mine: Sequence[KeptReport]) -> list[str]:
     tables = [bars(one.report, life, one.report.days, one.report.breaker_trips_by_forecast) for one in mine]
     head = [f"{bar.name} ({bar.wanted})" for bar in tables[0]]
-    rows = ["| seed | fleet | hard faults | pages | " + " | ".join(head) + " |", "|---" * (4 + len(head)) + "|"]
+    rows = ["| seed | commit | fleet | hard faults | pages | " + " | ".join(head) + " |"]
+    rows.append("|---" * (5 + len(head)) + "|")
     for one, table in zip(mine, tables, strict=True):
         figures = [f"{_number(bar.figure)}{'' if bar.reached else ' **missed**'}" for bar in table]
         report = one.report
         size = f"{report.gpus} GPUs, {report.days:g} days"
-        rows.append(f"| {one.seed} | {size} | {report.hard_faults} | {report.pages} | " + " | ".join(figures) + " |")
+        run = f"| {one.seed} | {one.commit[:8] or '-'} | {size} | {report.hard_faults} | {report.pages} | "
+        rows.append(run + " | ".join(figures) + " |")
     return [*rows, ""]
 
 
