@@ -344,7 +344,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "gauge", PREDICTION_LABELS, "Probability that the event named by target falls in the horizon; the most urgent."
     ),
     "tocsin_prediction_warning": OwnMetric(
-        "gauge", PREDICTION_LABELS, "Whether the prediction warns: 1 where its model's own level is passed, else 0."
+        "gauge",
+        PREDICTION_LABELS,
+        "Whether the prediction warns: 1 where its model's own level is passed and it is not muted, else 0.",
     ),
     "tocsin_prediction_lead_seconds": OwnMetric(
         "gauge",

@@ -120,6 +120,22 @@ def test_warnings_come_first_then_the_likeliest_then_the_soonest() -> None:
     assert sorted([unlikely, likely, warns, sooner], key=urgency) == [sooner, warns, likely, unlikely]
 
 
+def test_what_is_muted_warns_in_no_series_and_is_no_more_urgent_than_what_says_nothing(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    muted = prediction(9, status=PredictionStatus.CROSSING, eta_ms=T0 + 1, target="muted", muted=True)
+    likely = prediction(10, status=PredictionStatus.LIKELY)
+    assert sorted([muted, likely], key=urgency) == [likely, muted]
+    monkeypatch.setattr(demo.brain.forecasts, "current", lambda _now: [muted, likely])
+    registry = CollectorRegistry()
+    registry.register(BrainPage(demo.brain))
+    lines = [line for line in generate_latest(registry).decode().splitlines() if line.startswith("tocsin_prediction_w")]
+    assert sorted(('target="muted"' in line, line.rpartition(" ")[2]) for line in lines) == [
+        (False, "1.0"),
+        (True, "0.0"),
+    ]
+
+
 def test_labels_are_those_of_the_gpus_own_metrics() -> None:
     def labels(subject: Subject, *known: object, **more: object) -> dict[str, str]:
         gpus = {each.uuid: each for each in known}  # type: ignore[attr-defined]

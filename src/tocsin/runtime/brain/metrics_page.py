@@ -103,7 +103,7 @@ def _predictions(current: list[Prediction], gpus: Mapping[str, Gpu], now_ms: int
     warning, horizon = family("tocsin_prediction_warning"), family("tocsin_prediction_horizon_seconds")
     for each in listed:
         labels = labels_of(each, gpus)
-        warning.add_metric(labels, float(each.status in WARNINGS))
+        warning.add_metric(labels, float(each.status in WARNINGS and not each.muted))
         horizon.add_metric(labels, each.horizon_ms / SECOND)
         if each.probability is not None:
             probability.add_metric(labels, each.probability)
@@ -117,7 +117,8 @@ def urgency(prediction: Prediction) -> tuple[bool, float, float, str, str]:
     """Sorts warnings first, then the likeliest, then the soonest."""
     chance = -1.0 if prediction.probability is None else prediction.probability
     soon = float("inf") if prediction.eta_ms is None else float(prediction.eta_ms)
-    return prediction.status not in WARNINGS, -chance, soon, prediction.subject.key, prediction.target
+    quiet = prediction.muted or prediction.status not in WARNINGS
+    return quiet, -chance, soon, prediction.subject.key, prediction.target
 
 
 def labels_of(prediction: Prediction, gpus: Mapping[str, Gpu]) -> list[str]:
