@@ -203,7 +203,7 @@ class VllmCompanion:
         self._clock = clock
         self._own = own
         self._pids = pids
-        self._client = http_client(TIMEOUT_SECONDS, transport=transport)
+        self._client = http_client(TIMEOUT_SECONDS, transport=transport, most_bytes=None)
         self._scrapes: dict[Server, Scrape] = {}
         self._placed: dict[Server, tuple[float, frozenset[int]]] = {}
         self._warned: set[Server] = set()

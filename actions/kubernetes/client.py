@@ -19,6 +19,9 @@ from tocsin.actions.kubernetes.api import PLAIN, Json, KubeError
 from tocsin.config.kubernetes import KubernetesSettings
 from tocsin.domain.errors import InputError, install_extra
 
+MOST_BYTES = 64 * 1024 * 1024
+"""Most bytes of an answer (own choice): lists come in pages."""
+PIECE_BYTES = 65_536
 _LACKING = "the kubernetes library is not installed"
 
 
@@ -46,7 +49,9 @@ class KubernetesClient:
         from kubernetes.config import ConfigException
         from urllib3.exceptions import HTTPError
 
-        headers = {"Accept": PLAIN} | ({} if body is None else {"Content-Type": content_type})
+        headers = {"Accept": PLAIN, "Accept-Encoding": "identity"} | (
+            {} if body is None else {"Content-Type": content_type}
+        )
         try:
             request = self._client.param_serialize(
                 method=method,
@@ -60,7 +65,7 @@ class KubernetesClient:
             raise KubeError(0, f"no valid credentials: {error}") from error
         try:
             answer = self._client.call_api(*request, _request_timeout=self._timeout)
-            content = answer.read()
+            content = _bounded(answer.response)
         except ApiException as error:
             raise KubeError(0, f"no secure connection: {error.reason}") from error
         except (HTTPError, OSError) as error:
@@ -105,6 +110,23 @@ def connect(settings: KubernetesSettings) -> KubernetesClient:
     # The audit log of the cluster names who asks.
     made.user_agent = f"tocsin/{__version__}"
     return KubernetesClient(made, settings.timeout_seconds)
+
+
+def _bounded(response: Any) -> bytes:
+    """The body of an answer of urllib3; raises HTTPError where it is larger than `MOST_BYTES`, or compressed though
+    that was not asked for: what a server answers is a stranger's word."""
+    from urllib3.exceptions import DecodeError, ResponseError
+
+    if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+        raise DecodeError("the answer is compressed, which was not asked for")
+    content = bytearray()
+    for piece in response.stream(PIECE_BYTES, decode_content=False):
+        content += piece
+        if len(content) > MOST_BYTES:
+            response.close()
+            raise ResponseError(f"the answer is larger than {MOST_BYTES} bytes")
+    response.release_conn()
+    return bytes(content)
 
 
 def _no_answer(error: Exception) -> KubeError:

@@ -104,7 +104,9 @@ class AlertmanagerClient:
         self.url = url.rstrip("/")
         self._clock = clock
         self._seconds = timeout_seconds
-        self._http = http_client(timeout_seconds, headers=headers, tls=tls, proxies=True, transport=transport)
+        self._http = http_client(
+            timeout_seconds, headers=headers, tls=tls, proxies=True, transport=transport, most_bytes=None
+        )
 
     def silences(self, now_ms: int) -> Answer:
         """Those that stand. Raises Unavailable where it does not answer, TooLong, NotAlertmanager and Refused."""

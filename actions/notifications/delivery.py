@@ -112,7 +112,7 @@ class Receiver:
         self._secrets = sorted({*_secrets_of(url), *secrets}, key=len, reverse=True)
         self._closed = threading.Event()
         self._rest = rest or self._closed.wait
-        self._client = http_client(timeout_seconds, ca=ca_file, proxies=True)
+        self._client = http_client(timeout_seconds, ca=ca_file, proxies=True, most_bytes=None)
 
     def deliver(self, make: Callable[[], HttpRequest], attempts: int, judge: Judge | None = None) -> Delivery:
         """At most `attempts` tries, with growing rests between them; `make` signs the request of each try anew.

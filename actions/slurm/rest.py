@@ -70,7 +70,9 @@ class RestRunner:
         url = settings.rest_url
         if url.startswith("unix:"):
             transport, url = transport or httpx2.HTTPTransport(uds=url.removeprefix("unix:")), "http://localhost"
-        self._http = http_client(settings.command_seconds, base_url=url, ca=settings.rest_ca, transport=transport)
+        self._http = http_client(
+            settings.command_seconds, base_url=url, ca=settings.rest_ca, transport=transport, most_bytes=None
+        )
         self._lock = threading.Lock()
         self._known: tuple[float, Served] | None = None
 

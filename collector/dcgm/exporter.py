@@ -135,7 +135,7 @@ class DcgmExporterSource:
         self._own = own
         self._seconds = timeout_seconds
         # Half for the connection and half for the first bytes; `fetch` watches over the whole.
-        self._client = http_client(timeout_seconds / 2, transport=transport)
+        self._client = http_client(timeout_seconds / 2, transport=transport, most_bytes=None)
         self._heads = Heads(node)
         self._known: dict[str, _RememberedGpu] = {}
         self._xids = XidOnsets(NAME)

@@ -104,7 +104,9 @@ class HistoryClient:
         self._max_bytes = max_bytes
         self._seconds = timeout_seconds
         self._clock = clock
-        self._http = http_client(timeout_seconds, headers=headers, transport=transport, proxies=True, tls=tls)
+        self._http = http_client(
+            timeout_seconds, headers=headers, transport=transport, proxies=True, tls=tls, most_bytes=None
+        )
 
     def close(self) -> None:
         self._http.close()

@@ -168,7 +168,7 @@ def controller(url: str, wanted: RedfishSettings, clock: Clock) -> RedfishClient
         unchecked = ssl.create_default_context()
         unchecked.check_hostname = False
         unchecked.verify_mode = ssl.CERT_NONE
-    client = http_client(wanted.timeout_seconds, base_url=url, ca=wanted.ca_file, tls=unchecked)
+    client = http_client(wanted.timeout_seconds, base_url=url, ca=wanted.ca_file, tls=unchecked, most_bytes=None)
     return RedfishClient(client, clock, wanted.timeout_seconds, wanted.username, wanted.password.get_secret_value())
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,46 @@ _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepa
 """Those of the library but for the time."""
 
 
+MOST_BYTES = 64 * 1024 * 1024
+"""Most bytes of an answer that is read whole (own choice): it is held in memory some times over."""
+ANSWER_STEPS = 10
+"""How many times the time for one step of a request a whole answer may take (own choice)."""
+
+
+class _BoundedBody(httpx2.SyncByteStream):
+    """The body of an answer; more bytes, or more time, than it may have end it."""
+
+    def __init__(self, body: httpx2.SyncByteStream, most_bytes: int, until_s: float) -> None:
+        self._body, self._most_bytes, self._until_s = body, most_bytes, until_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        taken = 0
+        for piece in self._body:
+            taken += len(piece)
+            if taken > self._most_bytes:
+                raise httpx2.ReadError(f"the answer is larger than {self._most_bytes} bytes")
+            if time.monotonic() > self._until_s:
+                raise httpx2.ReadTimeout("the answer does not end")
+            yield piece
+
+    def close(self) -> None:
+        self._body.close()
+
+
+def _bounded(most_bytes: int, seconds: float) -> Callable[[httpx2.Response], None]:
+    """Bound the body of an answer before any of it is read. One that is compressed, though that was not asked for, is
+    none: a few bytes of it may be gigabytes."""
+
+    def bound(response: httpx2.Response) -> None:
+        if response.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+            raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+        body = response.stream
+        assert isinstance(body, httpx2.SyncByteStream)
+        response.stream = _BoundedBody(body, most_bytes, time.monotonic() + seconds)
+
+    return bound
+
+
 def http_client(
     timeout_seconds: float,
     *,
@@ -32,15 +73,20 @@ def http_client(
     tls: ssl.SSLContext | None = None,
     proxies: bool = False,
     transport: httpx2.BaseTransport | None = None,
+    most_bytes: int | None = MOST_BYTES,
 ) -> httpx2.Client:
     """A client that names itself ``tocsin/VERSION``; it follows no redirect, and keeps a connection for `KEPT_SECONDS`.
 
     `timeout_seconds` is for each step of a request: connecting, each write, each read. `token` is sent as bearer. `ca`
     is a PEM file in place of the system's CAs, `tls` a context of the caller's own. With `proxies` the proxy variables
     of the environment count: right for receivers on the internet, wrong for neighbours on the node or in the cluster.
+    Whoever answers is a stranger: an answer of more than `most_bytes`, of more than `ANSWER_STEPS` timeouts or with an
+    encoding ends in an HTTPError. None is for callers that read answers piece by piece and bound them themselves.
     Raises InputError for a CA file that cannot be used.
     """
     sent = {"User-Agent": USER_AGENT, **(headers or {})}
+    if most_bytes is not None:
+        sent["Accept-Encoding"] = "identity"
     if token:
         sent["Authorization"] = f"Bearer {token}"
     return httpx2.Client(
@@ -50,6 +96,7 @@ def http_client(
         transport=transport,
         limits=_LIMITS,
         trust_env=proxies,
+        event_hooks={} if most_bytes is None else {"response": [_bounded(most_bytes, ANSWER_STEPS * timeout_seconds)]},
         verify=tls or (client_context(ca) if ca is not None else _system_context(proxies)),
     )
 

@@ -44,7 +44,9 @@ class _Keys:
     def __init__(self, settings: OidcSettings, clock: Clock, transport: httpx2.BaseTransport | None) -> None:
         self._settings = settings
         self._clock = clock
-        self._http = http_client(settings.timeout_seconds, transport=transport, ca=settings.ca, proxies=True)
+        self._http = http_client(
+            settings.timeout_seconds, transport=transport, ca=settings.ca, proxies=True, most_bytes=None
+        )
         self._lock = threading.Lock()
         self._set: Any = None
         self._fetched_ms = 0

@@ -130,7 +130,9 @@ class Client:
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self.cell = cell
-        self._http = http_client(timeout, base_url=self.base_url, token=token, ca=ca, transport=transport)
+        self._http = http_client(
+            timeout, base_url=self.base_url, token=token, ca=ca, transport=transport, most_bytes=None
+        )
 
     def __enter__(self) -> Self:
         return self

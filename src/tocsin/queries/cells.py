@@ -302,7 +302,7 @@ class CellQueries:
     def _client(self) -> httpx2.Client:
         with self._lock:
             if self._http is None:
-                self._http = http_client(self._settings.answer_seconds, ca=self._settings.ca)
+                self._http = http_client(self._settings.answer_seconds, ca=self._settings.ca, most_bytes=None)
             return self._http
 
     def _read_within(self, response: httpx2.Response, until: float) -> bytes:

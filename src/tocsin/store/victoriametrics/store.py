@@ -67,6 +67,8 @@ _OTHERS = "gpu_(event|finding|prediction|info|owner)_.+"
 _NO_OTHERS = f'__name__!~"{_OTHERS}"'
 _EVERY = f'__name__=~"gpu_.+",{_NO_OTHERS}'
 ANY_MARK = f'{{__name__=~"{"|".join(MARKS)}"}}'
+MOST_ANSWERED = 1 << 30
+"""Most bytes of an answer to a query (own choice): what 10,000 GPUs said last is a tenth of it."""
 _MAX_NAMED = 100
 """More GPUs than these are not named in a selector: all are read, and the others left out here."""
 
@@ -220,7 +222,13 @@ class VictoriaMetricsStore:
         token = settings.token.get_secret_value()
         self._writer = http_client(settings.timeout_seconds, base_url=settings.url, token=token, proxies=True)
         asked = settings.read_url or settings.url
-        self._reader = http_client(settings.timeout_seconds, base_url=asked, token=token, proxies=True)
+        self._reader = http_client(
+            settings.timeout_seconds, base_url=asked, token=token, proxies=True, most_bytes=MOST_ANSWERED
+        )
+        # An export is read line by line, however long it is.
+        self._exporter = http_client(
+            settings.timeout_seconds, base_url=asked, token=token, proxies=True, most_bytes=None
+        )
         self._beside = beside
         self._announcer = Announcer(min(DAY, int(settings.raw_days * DAY / 2)))
         self.unusable = 0
@@ -465,7 +473,7 @@ class VictoriaMetricsStore:
     def _exported(self, chosen: list[str], start_ms: int, end_ms: int) -> Iterator[bytes]:
         data = _asked(chosen, start_ms, end_ms)
         try:
-            with self._reader.stream("POST", "/api/v1/export", data=data) as response:
+            with self._exporter.stream("POST", "/api/v1/export", data=data) as response:
                 if response.status_code >= 400:
                     response.read()
                     _refuse(self._reader, response)
@@ -510,6 +518,7 @@ class VictoriaMetricsStore:
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
+        self._exporter.close()
         self._beside.close()
 
 
