@@ -23,7 +23,7 @@ from tocsin.domain.decision import (
 )
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind, SubjectKind
-from tocsin.domain.phrase import say
+from tocsin.domain.phrase import Phrase, say
 
 REMEMBERED = 1000
 """Keys whose result is kept: one that comes again has no second effect."""
@@ -71,11 +71,7 @@ class Simulated(ExecutorBase):
         except InputError as error:
             return ExecutionResult(False, str(error), lasting=False)
         if not any(done):
-            return went(
-                False,
-                say("the simulated {kind} does not answer, or has no room", kind=decision.subject.kind),
-                lasting=False,
-            )
+            return went(False, _why_not(decision), lasting=False)
         return went(True, say("{action} in the simulated fleet", action=decision.action.replace("_", " ")))
 
     def _moved(self, decision: Decision) -> list[bool]:
@@ -123,6 +119,12 @@ class Simulated(ExecutorBase):
                 for job in self._fleet.jobs()
             }
         )
+
+
+def _why_not(decision: Decision) -> Phrase:
+    if decision.action is ActionKind.SCALE_IN:
+        return say("pool {pool} has no GPU that it could give back", pool=decision.subject.name)
+    return say("the simulated {kind} does not answer, or has no room", kind=decision.subject.kind)
 
 
 def _all(decision: Decision, target: str) -> list[str]:

@@ -22,7 +22,7 @@ from tocsin.domain.fragmentation import repack
 from tocsin.sim import load
 from tocsin.sim import memory as mig
 from tocsin.sim.faultline import FaultLine
-from tocsin.sim.jobs import POOLS
+from tocsin.sim.jobs import POOLS, asked_for
 from tocsin.sim.world import SimWorld
 
 THROTTLE_STEP = 0.075
@@ -80,12 +80,15 @@ class FleetActions:
         return True if verb is None else verb(gpu)
 
     def on_pool(self, action: ActionKind, pool: str, parameters: ActionParameters) -> bool:
-        """Scale a pool out or in by `gpus` of the parameters, 8 where they have none."""
+        """Scale a pool out or in by `gpus` of the parameters, 8 where they have none; in by no more than what has been
+        added and what nobody asks for now."""
         extra = self._world.state.extra_capacity
         asked = parameters.gpus if isinstance(parameters, ScaleParameters) else None
         step = float(asked or SCALE_STEP)
         before = extra.get(pool, 0.0)
-        extra[pool] = before + step if action is ActionKind.SCALE_OUT else max(0.0, before - step)
+        size = int(np.asarray(getattr(self._world.inventory, pool)).sum())
+        unasked = max(0.0, size - asked_for(pool, size, self._world.state.now_ms))
+        extra[pool] = before + step if action is ActionKind.SCALE_OUT else max(min(before, -unasked), before - step)
         return extra[pool] != before
 
     def _answers(self, gpu: int) -> bool:

@@ -6,6 +6,7 @@ a process of its own. Nothing is drawn here: a job is its number in `SimState`, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,11 @@ def demand_share(pool: str, at_ms: int) -> float:
     return 0.35 + 0.85 * day if pool == "inference" else 0.45 + 0.75 * (1.0 - day)
 
 
+def asked_for(pool: str, size: int, at_ms: int) -> float:
+    """Whole GPUs that are asked for of a pool that was built with `size`."""
+    return math.ceil(demand_share(pool, at_ms) * size - 1e-9)
+
+
 def states(state: SimState, inventory: Inventory) -> list[PoolState]:
     """One state per pool that has GPUs. Pending counts whole GPUs, less those that scaling out has added."""
     closed = state.unschedulable | state.drained | state.lost | state.frozen
@@ -38,8 +44,7 @@ def states(state: SimState, inventory: Inventory) -> list[PoolState]:
         if not (size := int(members.sum())):
             continue
         able = float((members & ~closed).sum()) + state.extra_capacity.get(pool, 0.0)
-        wanted = np.ceil(demand_share(pool, state.now_ms) * size - 1e-9)
-        pending, gpus = max(0.0, float(wanted) - able), size + state.extra_capacity.get(pool, 0.0)
+        pending, gpus = max(0.0, asked_for(pool, size, state.now_ms) - able), size + state.extra_capacity.get(pool, 0.0)
         found.append(PoolState(pool, pending_gpus=pending, elastic=pool in ELASTIC, gpus=gpus))
     return found
 

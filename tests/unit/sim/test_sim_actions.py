@@ -148,6 +148,22 @@ def test_scaling_out_takes_work_that_waits() -> None:
     assert {pool.name: pool.pending_gpus for pool in simulated.pools()}["inference"] == waiting
 
 
+def test_scaling_in_gives_back_what_nobody_asks_for_and_no_more() -> None:
+    simulated = fleet(start_ms=0)
+    simulated.step()
+    (before,) = [pool.gpus for pool in simulated.pools() if pool.name == "inference"]
+    while simulated.apply(ActionKind.SCALE_IN, "inference", parameters_of(ActionKind.SCALE_IN, {"gpus": "2"})):
+        pass
+    (after,) = [pool for pool in simulated.pools() if pool.name == "inference"]
+    assert before is not None
+    assert after.gpus is not None
+    assert 0 < after.gpus < before
+    assert after.pending_gpus == 0.0
+    simulated.step(13 * HOUR)
+    (by_day,) = [pool for pool in simulated.pools() if pool.name == "inference"]
+    assert by_day.pending_gpus
+
+
 def test_an_unknown_pool_or_gpu_is_refused() -> None:
     with pytest.raises(InputError, match="nearest is inference"):
         fleet().apply(ActionKind.SCALE_OUT, "inferense")
