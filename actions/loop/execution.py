@@ -321,7 +321,9 @@ class Execution:
         seen, value = judged(record, answer, view)
         if seen is not True and self._may_come(record, seen, value, view):
             return
-        effect = _change(record.before, _measured(record.decision.subject, view))
+        # Work that was taken away has taken its load along: that is no effect to be proud of.
+        taken = ACTIONS[decision.action].disruptive
+        effect = {} if taken else _change(record.before, _measured(decision.subject, view))
         found: dict[str, Any] = {} if value is None else {"measured": value}
         self._decision_log.about(
             EntryKind.VERIFICATION, record.decision, phase="checked", seen=seen, effect=effect, **found

@@ -75,7 +75,7 @@ def test_what_goes_on_is_called_again_until_it_ends() -> None:
     outcome = world.only().outcome
     assert outcome is not None
     assert outcome.status is OutcomeStatus.SUCCEEDED
-    assert outcome.effect["drain_seconds"] == 45.0
+    assert outcome.effect == {"drain_seconds": 45.0}, "the load that left with the work is no effect"
 
 
 def test_an_end_is_told_in_chinese_too_where_the_executor_is() -> None:
