@@ -58,12 +58,14 @@ def _of(world: World, kind: EntryKind) -> int:
 
 def test_what_goes_on_is_called_again_until_it_ends() -> None:
     world = World()
+    world.values["GPU-0-0"] = {"gpu_power_watts": 700.0}
     world.executor.result = GOING
     world.break_gpu("GPU-0-0")
     world.step()
     assert world.only().state is DecisionState.EXECUTING
     world.step()
     world.step()
+    world.values["GPU-0-0"] = {"gpu_power_watts": 70.0}
     world.executor.result = ExecutionResult(True, "drained", effect={"drain_seconds": 45.0})
     world.step()
     assert world.only().state is DecisionState.VERIFYING
