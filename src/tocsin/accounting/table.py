@@ -10,6 +10,7 @@ import fcntl
 import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +24,16 @@ from tocsin.at_rest.database import connect
 from tocsin.domain.atomic_file import make_folder, make_private
 from tocsin.domain.errors import InputError
 
-MOST_HOLDERS = 5_000
-"""Holders that one day keeps apart; the work of all further ones is one, `OTHER` (own choice)."""
+MOST_HOLDERS = 1_000
+"""Holders that one day of one host keeps apart; the work of all further ones is one, `OTHER`.
+
+Own choice: a new job on each of eight GPUs every 12 minutes. Hosts share nothing here, so that none takes the room of
+another."""
+CLOSED_DAY, MANY_HOLDERS = "closed_day", "many_holders"
+"""Why rows are left out, or booked to `OTHER`, as ``tocsin_dropped_total`` names it."""
 OTHER_WORK = "other work"
 """What a person calls `OTHER`."""
-_MOST_IDS = 4 * MOST_HOLDERS
+_MOST_IDS = 20_000
 PROFILE_DAYS = 35
 """Days whose profiles are kept: as many as one question about right sizes may span, and some more."""
 _SUMS = ("used_s", "idle_s", "untold_s", "free_s", "stranded_s", "not_seen_s", "joules", "unmetered_s")
@@ -134,9 +140,9 @@ class UsageTable:
 
     def _learn_numbers(self) -> None:
         self._ids: dict[str, int] = {}
-        self._of_day: dict[int, set[int]] = {}
-        for day, number in self._db.execute("SELECT DISTINCT day, holder FROM gpu_day"):
-            self._of_day.setdefault(day, set()).add(number)
+        self._of_day: dict[tuple[int, str], set[int]] = {}
+        for day, host, number in self._db.execute("SELECT DISTINCT day, host, holder FROM gpu_day"):
+            self._of_day.setdefault((day, host), set()).add(number)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -171,18 +177,20 @@ class UsageTable:
         cursors: Mapping[tuple[str, str], int],
         late: Collection[tuple[str, int]],
         place_of: Callable[[RowKey], Place],
-    ) -> int:
+    ) -> Counter[str]:
         """Add `rows` to what is there, with the instants up to which GPUs are counted, and put the hosts and days
         `late` on the list of those to count anew: all or nothing.
 
-        Returns how many rows and late days came for a day that is closed, and were left out.
+        Returns how many rows and late days came for a day that is closed, and were left out (`CLOSED_DAY`), and how
+        many rows lost their holder (`MANY_HOLDERS`).
         """
         with self._transaction():
-            refused = self._merge(rows, holders, place_of) + self._mark_late(late)
+            lost = self._merge(rows, holders, place_of)
+            lost[CLOSED_DAY] += self._mark_late(late)
             self._db.executemany(
                 "INSERT OR REPLACE INTO cursor VALUES (?, ?, ?)", [(*key, at_ms) for key, at_ms in cursors.items()]
             )
-        return refused
+        return lost
 
     def replace(
         self,
@@ -201,13 +209,15 @@ class UsageTable:
 
     def _merge(
         self, rows: Mapping[RowKey, Row], holders: Mapping[str, Holder], place_of: Callable[[RowKey], Place]
-    ) -> int:
-        closed, refused = self._closed_to(), 0
+    ) -> Counter[str]:
+        closed, lost = self._closed_to(), Counter[str]()
         for key, row in rows.items():
             if key.day <= closed:
-                refused += 1
+                lost[CLOSED_DAY] += 1
                 continue
-            number = self._number(key, holders)
+            number, own = self._number(key, holders)
+            if not own:
+                lost[MANY_HOLDERS] += 1
             found = self._db.execute(_ONE, (key.day, key.host, key.gpu, number)).fetchone()
             if found is not None:
                 kept = _row(found)
@@ -218,23 +228,30 @@ class UsageTable:
                 f"INSERT OR REPLACE INTO gpu_day VALUES (?, ?, ?, ?, ?, ?, ?, {_marks(len(_SUMS) + 1)})",
                 (key.day, key.host, key.gpu, number, place.pool, place.model, place.kind, *_values(row)),
             )
-        return refused
+        return lost
 
-    def _number(self, key: RowKey, holders: Mapping[str, Holder]) -> int:
-        """The number of a row's holder; a day that has its share of holders takes the rest for one."""
-        known = self._of_day.setdefault(key.day, set())
-        number = self._id_of(key.holder)
-        if (number is None or number not in known) and key.holder != NOBODY and len(known) >= MOST_HOLDERS:
-            key = RowKey(key.day, key.host, key.gpu, OTHER)
+    def _number(self, key: RowKey, holders: Mapping[str, Holder]) -> tuple[int, bool]:
+        """The number that a row is booked to, and whether it is its own holder's: a host that has its share of a day's
+        holders has the rest as one."""
+        known = self._of_day.setdefault((key.day, key.host), set())
+        one = holders.get(key.holder, Holder(key.holder))
+        number = self._id_of(one.key)
+        own = number in known or one.key == NOBODY or len(known) < MOST_HOLDERS
+        if not own:
+            one = Holder(OTHER, OTHER_WORK)
             number = self._id_of(OTHER)
         if number is None:
-            one = holders.get(key.holder, Holder(key.holder, OTHER_WORK if key.holder == OTHER else ""))
-            names = (one.key, one.job, one.namespace, one.user, one.team, one.account)
-            made = self._db.execute(
-                "INSERT INTO holder (key, job, namespace, user, team, account) VALUES (?, ?, ?, ?, ?, ?)", names
-            )
-            number = self._ids[key.holder] = int(made.lastrowid or 0)
+            number = self._made(one)
         known.add(number)
+        return number, own
+
+    def _made(self, one: Holder) -> int:
+        """The number of a holder that is new on file."""
+        names = (one.key, one.job, one.namespace, one.user, one.team, one.account)
+        made = self._db.execute(
+            "INSERT INTO holder (key, job, namespace, user, team, account) VALUES (?, ?, ?, ?, ?, ?)", names
+        )
+        number = self._ids[one.key] = int(made.lastrowid or 0)
         return number
 
     def learn(self, holders: Iterable[Holder]) -> None:
@@ -285,7 +302,6 @@ class UsageTable:
             with self._transaction():
                 self._close(day)
                 self._db.execute(f"DELETE FROM late WHERE day <= {int(day)}")
-            self._of_day.pop(day, None)
         with self._transaction():
             gone = self._db.execute("DELETE FROM closed_day WHERE day < ?", (keep_from,)).rowcount
             if days:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tocsin.accounting import table as table_module
 from tocsin.accounting.holders import NOBODY, OTHER, Holder
 from tocsin.accounting.meter import Row, RowKey, Use
 from tocsin.accounting.profile import Profile
-from tocsin.accounting.table import Place, UsageTable
+from tocsin.accounting.table import CLOSED_DAY, MANY_HOLDERS, Place, UsageTable
 from tocsin.domain.errors import InputError
 
 
@@ -26,7 +27,7 @@ def place(key: RowKey) -> Place:
     return Place("pool", f"model of {key.gpu}", "own")
 
 
-def add(table: UsageTable, day: int, gpu: str, holder: str, used: float, **more: float) -> int:
+def add(table: UsageTable, day: int, gpu: str, holder: str, used: float, **more: float) -> Counter[str]:
     return table.add({RowKey(day, "h", gpu, holder): row(used, **more)}, {holder: Holder(holder)}, {}, (), place)
 
 
@@ -72,8 +73,8 @@ def test_closed_days_keep_their_sums_and_take_no_more() -> None:
     before = used(table, ["model"]), [one.profile.data for one in table.profiles(0, 9)]
     assert table.close_days(6, 0) == 1
     assert (used(table, ["model"]), [one.profile.data for one in table.profiles(0, 9)]) == before
-    assert add(table, 5, "a", "slurm/1", 60) == 1
-    assert table.add({}, {}, {}, {("h", 5), ("h", 6)}, place) == 1
+    assert add(table, 5, "a", "slurm/1", 60)[CLOSED_DAY] == 1
+    assert table.add({}, {}, {}, {("h", 5), ("h", 6)}, place)[CLOSED_DAY] == 1
     assert table.late() == [("h", 6)]
     assert table.first_day() == 5
 
@@ -105,11 +106,11 @@ def test_a_holder_is_found_again_that_memory_has_let_go(monkeypatch: pytest.Monk
     assert sum(used(table).values()) == 300
 
 
-def test_a_day_keeps_a_bounded_number_of_holders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_day_of_a_host_keeps_a_bounded_number_of_holders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "MOST_HOLDERS", 3)
     table = UsageTable(None)
-    for number in range(6):
-        add(table, 5, "a", f"slurm/{number}", 60)
+    lost = sum((add(table, 5, "a", f"slurm/{number}", 60) for number in range(6)), Counter[str]())
+    assert lost == {MANY_HOLDERS: 3}
     add(table, 5, "a", NOBODY, 60)
     add(table, 5, "a", "slurm/0", 60)
     assert sum(one.row.seconds[Use.USED] for one in table.groups(0, 9, ["job"])) == 8 * 60
@@ -143,7 +144,7 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
     table = UsageTable(path)
     assert table.damaged
     assert (tmp_path / "u.db.damaged").exists()
-    assert add(table, 5, "a", "slurm/1", 60) == 0
+    assert not +add(table, 5, "a", "slurm/1", 60)
 
 
 def test_a_file_that_another_brain_keeps_is_left_to_it(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class Site:
 def test_what_cannot_be_written_waits_and_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     site, whole = Site(), UsageTable.add
 
-    def full(*_: object) -> int:
+    def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     site.accept(START, START + MINUTE)

@@ -190,7 +190,7 @@ class UsageKeeper:
                 cursors, counted = self._meter.cursors(), self._meter.counted_to(host)
                 late, self._late = self._late, set()
             try:
-                refused = self.table.add(rows, holders, cursors, late, self._place)
+                lost = self.table.add(rows, holders, cursors, late, self._place)
             except sqlite3.Error as error:
                 log.warning("the sums of usage cannot be written and wait", rows=len(rows), error=str(error))
                 with self._counting:
@@ -198,8 +198,8 @@ class UsageKeeper:
                     self._late |= late
                 return None
             self._written_ms = now_ms
-            if refused:
-                self._metrics.count("tocsin_dropped_total", refused, what="usage", reason="closed_day")
+            for reason, count in (+lost).items():
+                self._metrics.count("tocsin_dropped_total", count, what="usage", reason=reason)
             self._learn()
             return counted
 
