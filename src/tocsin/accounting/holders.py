@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,6 +34,11 @@ class Holder:
     user: str = ""
     team: str = ""
     account: str = ""
+
+
+Said = Mapping[tuple[str, str], Holder]
+"""Holders by host and key, each in the words of that host: what one says of a piece of work names no time of another's
+GPUs."""
 
 
 @lru_cache(maxsize=65_536)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from tocsin.accounting.holders import NOBODY, UNKNOWN, Holder, holders_of
+from tocsin.accounting.holders import NOBODY, UNKNOWN, Holder, Said, holders_of
 from tocsin.accounting.profile import Profile
 from tocsin.domain.clock import DAY, SECOND
 from tocsin.domain.mig_layout import template_of
@@ -128,7 +128,7 @@ class Meter:
         self._together: dict[str, _Together] = {}
         self._floor: dict[tuple[str, str], int] = {}
         self._rows: dict[RowKey, Row] = {}
-        self._holders: dict[str, Holder] = {}
+        self._holders: dict[tuple[str, str], Holder] = {}
 
     def take(self, readings: Sequence[Reading]) -> set[tuple[str, int]]:
         """Count `readings`; those that come too late to be counted are named, by host and instant."""
@@ -149,13 +149,13 @@ class Meter:
         """
         self._floor = dict(cursors)
 
-    def drain(self) -> tuple[dict[RowKey, Row], dict[str, Holder]]:
+    def drain(self) -> tuple[dict[RowKey, Row], Said]:
         """The sums since the last call, and the holders that they name."""
         rows, holders = self._rows, self._holders
         self._rows, self._holders = {}, {}
         return rows, holders
 
-    def give_back(self, rows: Mapping[RowKey, Row], holders: Mapping[str, Holder]) -> None:
+    def give_back(self, rows: Mapping[RowKey, Row], holders: Said) -> None:
         """Take back what could not be kept."""
         for key, row in rows.items():
             self._rows.setdefault(key, Row()).merge(row)
@@ -260,7 +260,7 @@ class Meter:
             row = self._rows.get(key)
             if row is None:
                 row = self._rows[key] = Row()
-                self._holders[holder.key] = holder
+                self._holders[host, holder.key] = holder
             row.seconds[part.use] += share
             if watts is None:
                 row.unmetered_s += share

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tocsin.accounting.holders import NOBODY, OTHER, Holder
+from tocsin.accounting.holders import NOBODY, OTHER, Holder, Said
 from tocsin.accounting.meter import Row, RowKey, Use
 from tocsin.accounting.profile import Profile
 from tocsin.at_rest.database import connect
@@ -42,21 +42,28 @@ _DIMENSIONS = {
     "namespace": "h.namespace",
     "team": "h.team",
     "account": "h.account",
-    "user": "h.user",
-    "job": "h.job",
+    "user": "iif(h.told_user = '', h.user, h.told_user)",
+    "job": "iif(h.told_job = '', h.job, h.told_job)",
     "pool": "r.pool",
     "model": "r.model",
     "kind": "r.kind",
 }
 GROUPS = tuple(_DIMENSIONS)
 """What rows can be summed by."""
-VERSION = 1
+_NAMES = ", ".join(["h.key", *(_DIMENSIONS[name] for name in ("job", "namespace", "user", "team", "account"))])
+"""Columns of a `Holder`: the word of a manager counts before that of hosts."""
+VERSION = 2
 _COLUMNS = ", ".join(f"{name} REAL NOT NULL" for name in _SUMS)
-_SCHEMA = f"""
+# A row of `holder` is a piece of work in the words of hosts: those that say the same of it have one row together. What
+# its manager tells of it is beside them.
+_HOLDER = """
 CREATE TABLE holder (
-    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, job TEXT NOT NULL, namespace TEXT NOT NULL, user TEXT NOT NULL,
-    team TEXT NOT NULL, account TEXT NOT NULL
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL, job TEXT NOT NULL, namespace TEXT NOT NULL, user TEXT NOT NULL,
+    team TEXT NOT NULL, account TEXT NOT NULL, told_job TEXT NOT NULL DEFAULT '', told_user TEXT NOT NULL DEFAULT '',
+    UNIQUE (key, job, namespace, user)
 ) STRICT;
+"""
+_SCHEMA = f"""{_HOLDER}
 CREATE TABLE gpu_day (
     day INTEGER NOT NULL, host TEXT NOT NULL, gpu TEXT NOT NULL, holder INTEGER NOT NULL, pool TEXT NOT NULL,
     model TEXT NOT NULL, kind TEXT NOT NULL, {_COLUMNS}, profile BLOB NOT NULL,
@@ -72,6 +79,15 @@ CREATE TABLE cursor (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE late (host TEXT NOT NULL, day INTEGER NOT NULL, PRIMARY KEY (host, day)) STRICT, WITHOUT ROWID;
 """
+_FROM_1 = f"""
+ALTER TABLE holder RENAME TO holder_1;{_HOLDER}
+INSERT INTO holder (id, key, job, namespace, user, team, account)
+    SELECT id, key, job, namespace, user, team, account FROM holder_1;
+DROP TABLE holder_1;
+"""
+"""A file of version 1, in which all hosts had one word of a piece of work: what it has stays as it was told."""
+_Words = tuple[str, str, str, str]
+"""What hosts say of a piece of work: its key, job, namespace and user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +155,7 @@ class UsageTable:
         self._learn_numbers()
 
     def _learn_numbers(self) -> None:
-        self._ids: dict[str, int] = {}
+        self._ids: dict[_Words, int] = {}
         self._of_day: dict[tuple[int, str], set[int]] = {}
         for day, host, number in self._db.execute("SELECT DISTINCT day, host, holder FROM gpu_day"):
             self._of_day.setdefault((day, host), set()).add(number)
@@ -173,7 +189,7 @@ class UsageTable:
     def add(
         self,
         rows: Mapping[RowKey, Row],
-        holders: Mapping[str, Holder],
+        holders: Said,
         cursors: Mapping[tuple[str, str], int],
         late: Collection[tuple[str, int]],
         place_of: Callable[[RowKey], Place],
@@ -197,7 +213,7 @@ class UsageTable:
         host: str,
         days: Collection[int],
         rows: Mapping[RowKey, Row],
-        holders: Mapping[str, Holder],
+        holders: Said,
         place_of: Callable[[RowKey], Place],
     ) -> None:
         """Put `rows` in the place of all that is there of `days` of a host, which are late no more then."""
@@ -207,9 +223,7 @@ class UsageTable:
                 self._db.execute("DELETE FROM late WHERE day = ? AND host = ?", (day, host))
             self._merge({key: row for key, row in rows.items() if key.day in days}, holders, place_of)
 
-    def _merge(
-        self, rows: Mapping[RowKey, Row], holders: Mapping[str, Holder], place_of: Callable[[RowKey], Place]
-    ) -> Counter[str]:
+    def _merge(self, rows: Mapping[RowKey, Row], holders: Said, place_of: Callable[[RowKey], Place]) -> Counter[str]:
         closed, lost = self._closed_to(), Counter[str]()
         for key, row in rows.items():
             if key.day <= closed:
@@ -230,16 +244,16 @@ class UsageTable:
             )
         return lost
 
-    def _number(self, key: RowKey, holders: Mapping[str, Holder]) -> tuple[int, bool]:
+    def _number(self, key: RowKey, holders: Said) -> tuple[int, bool]:
         """The number that a row is booked to, and whether it is its own holder's: a host that has its share of a day's
         holders has the rest as one."""
         known = self._of_day.setdefault((key.day, key.host), set())
-        one = holders.get(key.holder, Holder(key.holder))
-        number = self._id_of(one.key)
+        one = holders.get((key.host, key.holder), Holder(key.holder))
+        number = self._id_of(one)
         own = number in known or one.key == NOBODY or len(known) < MOST_HOLDERS
         if not own:
             one = Holder(OTHER, OTHER_WORK)
-            number = self._id_of(OTHER)
+            number = self._id_of(one)
         if number is None:
             number = self._made(one)
         known.add(number)
@@ -251,34 +265,36 @@ class UsageTable:
         made = self._db.execute(
             "INSERT INTO holder (key, job, namespace, user, team, account) VALUES (?, ?, ?, ?, ?, ?)", names
         )
-        number = self._ids[one.key] = int(made.lastrowid or 0)
+        number = self._ids[_words(one)] = int(made.lastrowid or 0)
         return number
 
-    def learn(self, holders: Iterable[Holder]) -> None:
-        """Fill in what was not known of holders that are on file; what is known stays, but for a job's name."""
+    def learn(self, told: Iterable[Holder]) -> None:
+        """Take what managers tell of holders on file, whoever named them: their job and user are those that hosts said
+        no more, team and account stay what they were first. Of namespaces only hosts speak."""
         with self._transaction():
             self._db.executemany(
-                "UPDATE holder SET job = iif(?1 = '', job, ?1), namespace = iif(namespace = '', ?2, namespace),"
-                " user = iif(user = '', ?3, user), team = iif(team = '', ?4, team),"
-                " account = iif(account = '', ?5, account) WHERE key = ?6",
-                [(one.job, one.namespace, one.user, one.team, one.account, one.key) for one in holders],
+                "UPDATE holder SET told_job = iif(?1 = '', told_job, ?1), told_user = iif(?2 = '', told_user, ?2),"
+                " team = iif(team = '', ?3, team), account = iif(account = '', ?4, account) WHERE key = ?5",
+                [(one.job, one.user, one.team, one.account, one.key) for one in told],
             )
 
-    def _id_of(self, key: str) -> int | None:
+    def _id_of(self, one: Holder) -> int | None:
         """The number of a holder on file; those of the last days are in memory, all others are looked up."""
-        if key not in self._ids:
-            found = self._db.execute("SELECT id FROM holder WHERE key = ?", (key,)).fetchone()
+        words = _words(one)
+        if words not in self._ids:
+            found = self._db.execute(
+                "SELECT id FROM holder WHERE key = ? AND job = ? AND namespace = ? AND user = ?", words
+            ).fetchone()
             if found is None:
                 return None
             if len(self._ids) >= _MOST_IDS:
                 self._ids.clear()
-            self._ids[key] = int(found[0])
-        return self._ids[key]
+            self._ids[words] = int(found[0])
+        return self._ids[words]
 
-    def has(self, key: str) -> bool:
-        """Whether a holder is on file."""
-        with self._lock:
-            return self._id_of(key) is not None
+    def words_of(self, key: str) -> int:
+        """How many different things hosts said of a holder; 0 where it is not on file."""
+        return int(self._read("SELECT count(*) FROM holder WHERE key = ?", (key,))[0][0])
 
     def _mark_late(self, late: Collection[tuple[str, int]]) -> int:
         closed = self._closed_to()
@@ -370,30 +386,37 @@ class UsageTable:
 
     def holders(self) -> list[Holder]:
         """Everybody on file."""
-        return [Holder(*one) for one in self._read("SELECT key, job, namespace, user, team, account FROM holder")]
+        return [Holder(*one) for one in self._read(f"SELECT {_NAMES} FROM holder h")]
 
     def profiles(self, first_day: int, last_day: int, whose: Collection[str] | None = None) -> list[JobProfile]:
-        """The profile of each holder and model over some days, by key, then model; `whose` as for `groups`."""
+        """The profile of each holder and model over some days, by key, then model; `whose` as for `groups`.
+
+        Where hosts differ in what they say of a holder, each word is one for itself.
+        """
         only, names_of = _only(whose)
         found = self._read(
-            f"SELECT h.key, h.job, h.namespace, h.user, h.team, h.account, r.model, r.day, r.profile FROM ({_BOTH}) r"
+            f"SELECT {_NAMES}, r.model, r.day, r.profile FROM ({_BOTH}) r"
             " JOIN holder h ON h.id = r.holder AND length(r.profile) > 0 AND h.key NOT IN ('', '?', '+')"
             f"{only} ORDER BY h.key, r.model, r.day",
             (first_day, last_day, first_day, last_day, *names_of),
         )
-        made: dict[tuple[str, str], JobProfile] = {}
+        made: dict[tuple[Holder, str], JobProfile] = {}
         for *names, model, day, raw in found:
             holder, profile = Holder(*names), Profile.from_bytes(raw)
-            before = made.get((holder.key, model))
+            before = made.get((holder, model))
             if before is not None:
                 profile.merge(before.profile)
             first = day if before is None else before.first_day
-            made[holder.key, model] = JobProfile(holder, model, first, day, profile)
+            made[holder, model] = JobProfile(holder, model, first, day, profile)
         return list(made.values())
 
     def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._lock:
             return self._db.execute(query, values).fetchall()
+
+
+def _words(one: Holder) -> _Words:
+    return one.key, one.job, one.namespace, one.user
 
 
 def _only(whose: Collection[str] | None) -> tuple[str, list[str]]:
@@ -436,14 +459,14 @@ def _opened(path: Path | None) -> sqlite3.Connection:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise InputError("usage.file", str(path), f"has version {version}", "use the Tocsin that wrote it")
+        if version and path is not None and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("pages are damaged")
         if version < VERSION:
             with db:
                 db.execute("BEGIN IMMEDIATE")
-                for statement in _SCHEMA.split(";"):
+                for statement in (_FROM_1 if version else _SCHEMA).split(";"):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {VERSION}")
-        elif path is not None and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("pages are damaged")
     except (sqlite3.DatabaseError, InputError):
         db.close()
         raise

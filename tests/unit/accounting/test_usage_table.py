@@ -28,7 +28,7 @@ def place(key: RowKey) -> Place:
 
 
 def add(table: UsageTable, day: int, gpu: str, holder: str, used: float, **more: float) -> Counter[str]:
-    return table.add({RowKey(day, "h", gpu, holder): row(used, **more)}, {holder: Holder(holder)}, {}, (), place)
+    return table.add({RowKey(day, "h", gpu, holder): row(used, **more)}, {("h", holder): Holder(holder)}, {}, (), place)
 
 
 def used(table: UsageTable, by: list[str] | None = None) -> dict[tuple[int, tuple[str, ...]], float]:
@@ -85,7 +85,7 @@ def test_old_days_go_with_the_holders_that_nothing_names_any_more() -> None:
     add(table, 9, "a", "slurm/2", 60)
     table.close_days(10, 9)
     assert used(table, ["job"]).keys() == {(9, ("",))}
-    assert (table.has("slurm/1"), table.has("slurm/2")) == (False, True)
+    assert (table.words_of("slurm/1"), table.words_of("slurm/2")) == (0, 1)
 
 
 def test_profiles_of_long_ago_are_let_go() -> None:
@@ -102,7 +102,7 @@ def test_a_holder_is_found_again_that_memory_has_let_go(monkeypatch: pytest.Monk
     table = UsageTable(None)
     for number in (1, 2, 3, 4, 1):
         add(table, 5, "a", f"slurm/{number}", 60)
-    assert [table.has(f"slurm/{number}") for number in range(6)] == [False, True, True, True, True, False]
+    assert [table.words_of(f"slurm/{number}") for number in range(6)] == [0, 1, 1, 1, 1, 0]
     assert sum(used(table).values()) == 300
 
 
@@ -114,13 +114,12 @@ def test_a_day_of_a_host_keeps_a_bounded_number_of_holders_apart(monkeypatch: py
     add(table, 5, "a", NOBODY, 60)
     add(table, 5, "a", "slurm/0", 60)
     assert sum(one.row.seconds[Use.USED] for one in table.groups(0, 9, ["job"])) == 8 * 60
-    assert table.has(OTHER)
-    assert not table.has("slurm/5")
+    assert (table.words_of(OTHER), table.words_of("slurm/5")) == (1, 0)
 
 
 def test_what_managers_tell_later_is_filled_in() -> None:
     table = UsageTable(None)
-    table.add({RowKey(5, "h", "a", "pod/1"): row(60)}, {"pod/1": Holder("pod/1", "x/web", "x")}, {}, (), place)
+    table.add({RowKey(5, "h", "a", "pod/1"): row(60)}, {("h", "pod/1"): Holder("pod/1", "x/web", "x")}, {}, (), place)
     table.learn([Holder("pod/1", "x/job/train", team="vision"), Holder("pod/2", team="none")])
     table.learn([Holder("pod/1", "", team="other", account="a")])
     (found,) = table.groups(0, 9, ["job", "namespace", "team", "account"])
@@ -156,6 +155,33 @@ def test_a_file_that_another_brain_keeps_is_left_to_it(tmp_path: Path) -> None:
     again = UsageTable(tmp_path / "u.db")
     assert not again.kept_elsewhere
     assert used(again) == {(5, ("",)): 60}
+
+
+def test_a_file_of_version_1_keeps_its_rows_and_tells_hosts_apart_from_then_on(tmp_path: Path) -> None:
+    table = UsageTable(tmp_path / "u.db")
+    add(table, 5, "a", "slurm/1", 60, memory=30)
+    table.close_days(6, 0)
+    add(table, 6, "a", "slurm/1", 60)
+    table._db.executescript(
+        "ALTER TABLE holder RENAME TO new;"
+        "CREATE TABLE holder (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, job TEXT NOT NULL,"
+        " namespace TEXT NOT NULL, user TEXT NOT NULL, team TEXT NOT NULL, account TEXT NOT NULL) STRICT;"
+        "INSERT INTO holder SELECT id, key, 'Slurm job 1', 'x', 'ann', 'vision', 'physics' FROM new;"
+        "DROP TABLE new; PRAGMA user_version = 1"
+    )
+    table.close()
+    again = UsageTable(tmp_path / "u.db")
+    by = ["job", "namespace", "user", "team", "account"]
+    first = ("Slurm job 1", "x", "ann", "vision", "physics")
+    assert used(again, by) == {(5, first): 60, (6, first): 60}
+    (found,) = again.profiles(0, 9)
+    assert (found.holder, found.profile.seconds) == (Holder("slurm/1", *first), 60)
+    said = {("h", "slurm/1"): Holder("slurm/1", "Slurm job 1", "", "bob")}
+    again.add({RowKey(6, "h", "b", "slurm/1"): row(7)}, said, {}, (), place)
+    again.learn([Holder("slurm/1", account="chemistry")])
+    assert used(again, ["user", "account"]) == {
+        (5, ("ann", "physics")): 60, (6, ("ann", "physics")): 60, (6, ("bob", "chemistry")): 7
+    }  # fmt: skip
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from itertools import groupby
 
 import structlog
 
-from tocsin.accounting.holders import Holder
+from tocsin.accounting.holders import Holder, Said
 from tocsin.accounting.meter import ENERGY, LEFT_MS, Meter, Row, RowKey, hosts_and_days
 from tocsin.accounting.prices import PriceList
 from tocsin.accounting.table import Place, UsageTable
@@ -81,7 +81,7 @@ class UsageKeeper:
         self._meter = Meter(self._gap_ms)
         self._counting, self._writing = threading.Lock(), threading.RLock()
         self._late: set[tuple[str, int]] = set()
-        self._learned: dict[str, Holder] = {}
+        self._learned: dict[str, tuple[Holder, int]] = {}
         self._written_ms = clock.now_ms()
         self.wake = threading.Event()
         self._begun = bool(self.table.cursors())
@@ -175,6 +175,8 @@ class UsageKeeper:
         today = now_ms // DAY
         closed = self.table.close_days(today - self._settings.open_days, today - self._settings.keep_days)
         if closed:
+            # Holders are let go of with their days: what comes of one then is new.
+            self._learned = {}
             log.info("days of usage closed", days=closed)
 
     def write(self) -> None:
@@ -204,13 +206,14 @@ class UsageKeeper:
             return counted
 
     def _learn(self) -> None:
-        """Team, account and job of the work that managers know, which they may tell only after it was counted."""
+        """Team, account, user and job of the work that managers know, which they may tell only after it was counted,
+        and of which another host may say something new."""
         known = {
-            key: Holder(key, one.gang, "", one.user, one.team, one.account)
+            key: (Holder(key, one.gang, "", one.user, one.team, one.account), words)
             for key, one in self._facts().items()
-            if self.table.has(key)
+            if (words := self.table.words_of(key))
         }
-        self.table.learn(one for key, one in known.items() if self._learned.get(key) != one)
+        self.table.learn(told[0] for key, told in known.items() if self._learned.get(key) != told)
         self._learned = known
 
     def _place(self, key: RowKey) -> Place:
@@ -237,7 +240,7 @@ class UsageKeeper:
 
 def count_day(
     store: Store, gpus: Sequence[Gpu], day: int, gap_ms: int, counted: Mapping[str, int]
-) -> tuple[dict[RowKey, Row], dict[str, Holder]]:
+) -> tuple[dict[RowKey, Row], Said]:
     """The sums of one day of the GPUs of one host from the store, each up to the instant in `counted`.
 
     Raises StoreUnavailable.
