@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from html import escape
@@ -25,6 +23,7 @@ from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette
 from tocsin.dashboard.text import Text, decided_words, effect_words, gpu_at, money, number, percent
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
+from tocsin.domain.csv_text import csv_text
 from tocsin.domain.usage import Usage
 
 # Charts of the page of cost: what GPUs did by the hour, and their power.
@@ -183,14 +182,11 @@ def _figures(found: CostOut, text: Text) -> str:
 
 def csv_of(hours: Sequence[HourOut]) -> str:
     """A row an hour, the columns of the API."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["at", *COLUMNS, "sampled"])
-    for hour in hours:
-        writer.writerow(
-            [to_iso(hour.at_ms), *(round(getattr(hour, name), 6) for name in COLUMNS), str(hour.sampled).lower()]
-        )
-    return file.getvalue()
+    rows = [
+        [to_iso(hour.at_ms), *(round(getattr(hour, name), 6) for name in COLUMNS), str(hour.sampled).lower()]
+        for hour in hours
+    ]
+    return csv_text(["at", *COLUMNS, "sampled"], rows)
 
 
 def _notes(found: CostOut, told: WholeCost | None, text: Text) -> str:

@@ -111,10 +111,10 @@ def test_telemetry_has_units_and_reasons_and_peers_their_median_and_range(
     served: tuple[BrainService, Settings],
 ) -> None:
     files = files_of(made(served[0]))
-    assert "0.0,gpu_temperature_celsius,celsius,60.0," in files["telemetry.csv"]
-    assert "0.0,gpu_power_watts,watts,,timed_out" in files["telemetry.csv"]
-    assert "gpu_temperature_celsius,celsius,60.0,42.0,41.0,43.0,3\n" in files["peers.csv"]
-    assert ",xid,79," in files["xids.csv"]
+    assert '0.0,"gpu_temperature_celsius","celsius",60.0,' in files["telemetry.csv"]
+    assert '0.0,"gpu_power_watts","watts","","timed_out"' in files["telemetry.csv"]
+    assert '"gpu_temperature_celsius","celsius",60.0,42.0,41.0,43.0,3\n' in files["peers.csv"]
+    assert ',"xid",79,' in files["xids.csv"]
 
 
 def test_the_readme_is_as_agreed(served: tuple[BrainService, Settings]) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from decimal import Decimal
 
 from tocsin.client.models_usage import UsageOut, UsageRow
+from tocsin.domain.csv_text import csv_text
 
 NUMBERS = (
     "gpu_hours",
@@ -22,27 +22,18 @@ NUMBERS = (
     "energy_cost",
     "unpriced_kwh",
 )
-_SPREADSHEET = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet would take for a formula."""
 
 
 def csv_of(found: UsageOut) -> str:
     """A row a group: what it is summed by, whether anybody held it, the figures, empty where there is no price."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["start", "end", *found.by, "held", "rest", *NUMBERS, "currency"])
+    rows: list[list[object]] = []
     for row in found.rows:
-        names = [_plain(row.group.get(name, "")) for name in found.by]
+        names = [row.group.get(name, "") for name in found.by]
         marks = [str(row.held).lower(), str(row.rest).lower()]
-        writer.writerow([found.start, found.end, *names, *marks, *_numbers(row), found.currency])
-    return file.getvalue()
+        rows.append([found.start, found.end, *names, *marks, *_numbers(row), found.currency])
+    return csv_text(["start", "end", *found.by, "held", "rest", *NUMBERS, "currency"], rows)
 
 
-def _numbers(row: UsageRow) -> list[str]:
+def _numbers(row: UsageRow) -> list[Decimal | str]:
     values = [getattr(row, name) for name in NUMBERS]
-    return ["" if value is None else f"{value:.6f}" for value in values]
-
-
-def _plain(text: str) -> str:
-    """Names are a stranger's word: none of them becomes a formula."""
-    return f"'{text}" if text.startswith(_SPREADSHEET) else text
+    return ["" if value is None else Decimal(f"{value:.6f}") for value in values]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tocsin.domain.clock import MINUTE, SECOND, to_iso
+from tocsin.domain.csv_text import csv_text
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.metrics import METRICS, spec_of
 from tocsin.domain.reading import Gpu, Missing, Reading
@@ -129,13 +128,5 @@ def _peer_rows(one: Reading, names: Sequence[str], found: Columns) -> list[tuple
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    """CSV of RFC 4180 with line feeds; a text that a spreadsheet would run is quoted with an apostrophe."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows([_safe(cell) for cell in row] for row in rows)
-    return out.getvalue().encode()
-
-
-def _safe(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+    """The bytes of a file of the bundle."""
+    return csv_text(head, rows).encode()

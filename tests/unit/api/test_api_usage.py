@@ -90,9 +90,3 @@ def test_the_client_and_the_command_get_what_is_served(service: FakeService) -> 
         judged = run.invoke(cli, [*told, "--right-size"])
         assert "a NVIDIA L4 would do" in judged.output
         assert run.invoke(cli, [*told, "--csv", "--json"]).exit_code == 2
-
-
-def test_a_name_is_no_formula_in_a_spreadsheet() -> None:
-    from tocsin.client.usage_csv import _plain
-
-    assert [_plain(one) for one in ("=1+1", "@x", "web", "")] == ["'=1+1", "'@x", "web", ""]
