@@ -78,7 +78,7 @@ class Ranking:
         self._listed |= {one.subject.key for found in by_subject.values() for each in found for one in each.members}
         made = []
         for subject, found in by_subject.items():
-            worst = max(found, key=lambda one: (one.root.severity.rank, -one.opened_ms, one.id))
+            worst = max(found, key=_gravity)
             warned = self._snapshot.warnings.get(subject.name, ())
             item = self._item(subject, worst.root, worst, most_urgent(warned), self.state(worst.root))
             made.append(item.model_copy(update={"others": len(found) - 1}))
@@ -189,6 +189,11 @@ class Ranking:
         if expected is None or expected.probability is None:
             return None
         return gpu_hours_at_risk(gpus, expected.probability, not expected.metric, self._cost)
+
+
+def _gravity(incident: Incident) -> tuple[int, bool, int, str]:
+    """The worst is the greatest: what holds is before what has ended, then the older."""
+    return incident.root.severity.rank, not incident.cause_cleared, -incident.opened_ms, incident.id
 
 
 def _level(incident: Incident | None, expected: Prediction | None) -> AlertLevel:

@@ -27,6 +27,7 @@ from tocsin.domain.prediction import Prediction, most_urgent
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices
 from tocsin.queries.attention import Ranking
+from tocsin.queries.card_groups import Gravity, gravity, is_housekeeping, is_job_crash, of_one_cause
 from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
 from tocsin.queries.card_silences import marker, sayer
 from tocsin.queries.card_standing import BLOCKED, RUNS, standing
@@ -49,7 +50,7 @@ from tocsin.queries.fleet_map import FleetMapSnapshot, is_warning
 from tocsin.rules.conditions.risk import Risk
 from tocsin.rules.episodes import QUIET_MS
 from tocsin.rules.schema import RuleSet
-from tocsin.rules.symptoms import Symptom, code_of, symptom_of
+from tocsin.rules.symptoms import Symptom, code_of
 
 NAMES_SHOWN = 3
 """Names of each kind of what a card touches."""
@@ -157,9 +158,9 @@ class _Maker:
         coming: list[Incident] = []
         rest: list[Incident] = []
         for one in self.inputs.incidents:
-            if _is_job_crash(one):
+            if is_job_crash(one):
                 broken.append(one)
-            elif one.alert_level is AlertLevel.NOTE or _is_housekeeping(one):
+            elif one.alert_level is AlertLevel.NOTE or is_housekeeping(one):
                 rest.append(one)
             elif self._is_sign(one):
                 coming += [] if self._is_past(one) else [one]
@@ -170,13 +171,19 @@ class _Maker:
         shown = [bool(gpus_of(one)) and gpus_of(one) <= hit for one in coming]
         broken += [one for one, there in zip(coming, shown, strict=True) if there]
         coming = [one for one, there in zip(coming, shown, strict=True) if not there]
-        for found in _of_one_cause(broken):
+        for found in of_one_cause(broken, self._gravity):
             yield self._of_incidents(found)
         if coming:
             yield self._of_incidents(coming, Symptom.FORECAST if len(coming) > 1 else None)
         told = [one for one in rest if one.alert_level is not AlertLevel.NOTE or self._asks(one)]
         if told:
             yield self._of_incidents(told, Symptom.ALONE if len(told) > 1 else None)
+
+    def _gravity(self, incident: Incident) -> Gravity:
+        """Where its cause has ended and nothing is done about what is left, it wakes nobody."""
+        done = any(standing(one) <= BLOCKED for one in self._decisions(incident))
+        level = incident.alert_level if done or not incident.cause_cleared else _eased(incident.alert_level)
+        return gravity(incident, level)
 
     def _asks(self, incident: Incident) -> bool:
         return any(status.waits_for_person for status in self._decisions(incident))
@@ -196,7 +203,7 @@ class _Maker:
         """One card about the worst of `found`; those that are told `together` are of many places."""
         own = {one.id: self._decisions(one) for one in found}
         self._listed |= {member.subject.key for one in found for member in one.members}
-        worst = max(found, key=_gravity)
+        worst = max(found, key=self._gravity)
         trouble = record_of(worst).trouble
         if together is not None:
             trouble = replace(trouble, subject=_EVERYWHERE, place=None, gpus=len(found))
@@ -258,8 +265,7 @@ class _Maker:
         if not incident.cause_cleared or (lead is not None and standing(lead) <= BLOCKED):
             return card
         left, left_zh = left_over(incident, self._names, self._now)
-        level = min(card.level, AlertLevel.WARNING, key=lambda one: one.rank)
-        return card.model_copy(update={"level": level, "obstacle": left, "obstacle_zh": left_zh})
+        return card.model_copy(update={"level": _eased(card.level), "obstacle": left, "obstacle_zh": left_zh})
 
     def _running(self, causes: Iterable[CauseRecord]) -> list[DecisionStatus]:
         """What runs, or is looked at, of what was decided about causes that are over."""
@@ -584,37 +590,9 @@ class _Maker:
         return "nothing more is to be done", "无需再处理"
 
 
-def _gravity(incident: Incident) -> tuple[int, int, int, str]:
-    return incident.alert_level.rank, incident.root.severity.rank, -incident.opened_ms, incident.id
-
-
-def _of_one_cause(incidents: Iterable[Incident]) -> list[list[Incident]]:
-    """Incidents of one place together; with them what is less grave and shows on none but the GPUs of a graver one."""
-    made: list[tuple[set[str], list[Incident]]] = []
-    places: dict[str, int] = {}
-    for one in sorted(incidents, key=_gravity, reverse=True):
-        where, gpus = record_of(one).where, gpus_of(one)
-        into = places.get(where)
-        if into is None and gpus:
-            into = next((n for n, (touched, _) in enumerate(made) if gpus <= touched), None)
-        if into is None:
-            into = places[where] = len(made)
-            made.append((set(), []))
-        made[into][0].update(gpus)
-        made[into][1].append(one)
-    return [found for _, found in made]
-
-
-def _is_housekeeping(incident: Incident) -> bool:
-    """Whether nothing is broken and nothing is announced: load, memory in use, fragmentation."""
-    urgent = incident.alert_level is AlertLevel.PAGE
-    return symptom_of(incident.root) is Symptom.ALONE and not incident.root.told and not urgent
-
-
-def _is_job_crash(incident: Incident) -> bool:
-    """Whether a program failed on several GPUs of its job: a note to the operator of the fleet, not to its owner."""
-    place = incident.place
-    return place is not None and place.kind is PlaceKind.JOB and incident.root.category is Category.APPLICATION
+def _eased(level: AlertLevel) -> AlertLevel:
+    """That of a cause that has ended: what is left of it is for the working day."""
+    return min(level, AlertLevel.WARNING, key=lambda one: one.rank)
 
 
 def _together(groups: Iterable[tuple[GpuState, Sequence[Reading]]]) -> list[tuple[GpuState, list[Reading]]]:

@@ -27,6 +27,7 @@ from tocsin.queries.card_life import CardLife, record_payload
 from tocsin.queries.card_words import CardCause, no_action
 from tocsin.queries.cards import CardInputs, make_cards
 from tocsin.queries.fleet_map import snapshot_of
+from tocsin.rules.conditions.xid_class import XID_METRIC
 from tocsin.rules.symptoms import Symptom
 from tocsin_testing.builders import T0, gpu, reading
 
@@ -184,6 +185,39 @@ def test_what_is_less_grave_and_shows_nowhere_else_belongs_to_a_wider_cause() ->
     assert [card.id for card in cards([one, two], [sign, wide])] == [wide.id]
     apart = incident(finding(node(2), severity=Severity.WARNING))
     assert len(cards([one, two, node(2)], [sign, wide, apart])) == 2
+
+
+def test_a_cause_that_has_ended_hides_nothing_that_came_after_it() -> None:
+    one, two = node(0), node(1)
+    errors = finding(one, "nvlink", level=AlertLevel.PAGE, category=Category.HARDWARE, started_ms=T0 - 12 * HOUR)
+    errors = replace(errors, metric="gpu_nvlink_errors", last_ms=T0 - 10 * HOUR)
+    left = finding(two, "left", started_ms=T0 - 12 * HOUR)
+    wide = replace(incident(errors, left, place=Place(PlaceKind.HOST, "node-1")), cleared=(errors.id,))
+    lost = incident(
+        finding(two, "lost", level=AlertLevel.PAGE, category=Category.HARDWARE, metric=XID_METRIC, value=79)
+    )
+    reboot = decided(lost, ActionKind.REBOOT_NODE, APPROVAL)
+    first, second = cards([one, two], [wide, lost], [reboot])
+    assert (first.headline, first.level) == ("node-1 GPU 1: fell off its PCIe bus", AlertLevel.PAGE)
+    assert (first.since, first.action and first.action.decision) == (to_iso(lost.opened_ms), reboot.decision.id)
+    assert (second.id, second.level, second.action) == (wide.id, AlertLevel.WARNING, None)
+    # An action that is owed of what has ended keeps its card a page, and still hides nothing that is new.
+    mild = incident(finding(two, "mild", severity=Severity.WARNING))
+    owed = decided(wide, ActionKind.RESET_GPU, APPROVAL)
+    assert [card.id for card in cards([one, two], [wide, mild], [owed])] == [wide.id, mild.id]
+    # Of the same GPU alone, what has ended goes with what holds.
+    narrow = replace(incident(replace(errors, subject=about(two))), cleared=(replace(errors, subject=about(two)).id,))
+    assert [card.id for card in cards([one, two], [narrow, lost])] == [lost.id]
+
+
+def test_a_lost_gpu_is_a_card_by_itself_beside_an_older_cause_that_holds() -> None:
+    one, two = node(0), node(1)
+    older = [finding(each, "nvlink", level=AlertLevel.PAGE, started_ms=T0 - 12 * HOUR) for each in (one, two)]
+    wide = incident(*older, place=Place(PlaceKind.HOST, "node-1"))
+    lost = incident(
+        finding(two, "lost", level=AlertLevel.PAGE, category=Category.HARDWARE, metric=XID_METRIC, value=79)
+    )
+    assert {card.id for card in cards([one, two], [wide, lost])} == {wide.id, lost.id}
 
 
 def test_load_and_memory_are_one_card_and_notes_only_where_a_yes_starts_something() -> None:

@@ -225,6 +225,14 @@ def test_members_of_an_incident_are_not_told_of_again() -> None:
     assert [(item.subjects, item.since) for item in found.items] == [(3, to_iso(T0 - HOUR))]
 
 
+def test_of_causes_as_bad_what_holds_is_told_before_an_older_one_that_has_ended() -> None:
+    one = node(0)
+    old, new = (replace(finding(one, Severity.CRITICAL), rule=rule, sentence=rule) for rule in ("old", "new"))
+    over = replace(incident(old), opened_ms=T0 - 9 * HOUR, cleared=(old.id,))
+    found = attention(snapshot([one], [old, new]), [over, incident(new)], [], COST, FREE, 5)
+    assert [(item.sentence, item.others) for item in found.items] == [("new", 1)]
+
+
 def test_silent_gpus_of_a_host_are_one_item() -> None:
     readings = [replace(node(n), at_ms=T0 - HOUR + n) for n in range(5)]
     found = listed(readings)
