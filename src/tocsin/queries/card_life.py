@@ -53,6 +53,11 @@ class CauseRecord:
         return where_of(self.trouble)
 
     @property
+    def gravity(self) -> tuple[int, int, bool]:
+        """How bad it was, the worst the greatest; a GPU that is lost comes before what else is as bad."""
+        return self.level.rank, self.severity.rank, self.symptom is Symptom.BUS
+
+    @property
     def trouble(self) -> CardCause:
         """What its headline is made of."""
         return CardCause(

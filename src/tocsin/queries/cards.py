@@ -533,7 +533,7 @@ class _Maker:
             fresh = [one for one in told if self._now - one.ended_ms <= REMEMBERED_MS]
             if where in self._places or not fresh:
                 continue
-            worst = max(fresh, key=lambda one: (one.level.rank, one.severity.rank, one.ended_ms, one.id))
+            worst = max(fresh, key=lambda one: (one.gravity, one.ended_ms, one.id))
             yield self._of_record(worst, fresh)
 
     def _of_record(self, worst: CauseRecord, found: Sequence[CauseRecord]) -> MadeCard:

@@ -12,6 +12,7 @@ from tocsin.queries.report_words import filled
 
 _TABLE: Mapping[str, Words] = {
     "opened": ("{what}", "{what}"),
+    "worse": ("Worse: {what}", "加重：{what}"),
     "resolved": ("Over: {what}", "已结束：{what}"),
     "runs": ("{what} runs", "{what} 执行中"),
     "ended": ("{what}: {end}", "{what}：{end}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,8 @@ KINDS = frozenset({*_LINES, *_CAUSES, *_EXECUTIONS, EntryKind.VERSIONS_CHANGED})
 
 @dataclass(frozen=True)
 class ChangeInputs:
-    """What the list is made of. `entries` are of the kinds `KINDS` in [`start_ms`, `end_ms`], in order.
+    """What the list is made of. `entries` are of the kinds `KINDS` in [`start_ms`, `end_ms`], in order; those about
+    causes begin earlier, so that a card is told alike however long the span is.
 
     `ended` are causes that are over, `standing` those that are open, both by the id of their incident; `joined` are new
     hosts with the instant of their first GPU. `mode_before` is that of the start before the first of `entries`, empty
@@ -95,11 +97,16 @@ class _Told:
         self._executions: dict[str, _Line] = {}
         self._records: dict[str, CauseRecord] = {}
         self._where: dict[str, str] = {}
+        self._at: dict[str, set[str]] = defaultdict(set)
+        self._worst: dict[str, tuple[str, CauseRecord]] = {}
         self._mode = inputs.mode_before
+        first_ms = min([inputs.start_ms, *(entry.at_ms for entry in inputs.entries[:1])])
+        told = {str(one.payload.get("id", "")) for one in inputs.entries if one.kind == EntryKind.INCIDENT_OPENED}
         for name, record in {**inputs.ended, **inputs.standing}.items():
             self._records[name] = record
-            if record.opened_ms < inputs.start_ms and (name in inputs.standing or record.ended_ms >= inputs.start_ms):
-                self._where[name] = record.where
+            stood = record.opened_ms < inputs.start_ms and (name in inputs.standing or record.ended_ms >= first_ms)
+            if stood and name not in told:
+                self._stands(name, record)
 
     def apply(self, entry: Entry) -> None:
         """Take one entry in."""
@@ -114,7 +121,8 @@ class _Told:
 
     def lines(self) -> list[_Line]:
         """All lines, newest first."""
-        made = [*self._hosts(), *self._executions.values(), *self._lines]
+        own = (line for line in self._lines if line[0] >= self._in.start_ms)
+        made = [*self._hosts(), *self._executions.values(), *own]
         made.sort(key=lambda line: line[0])
         return made[::-1]
 
@@ -134,20 +142,40 @@ class _Told:
             return
         record = read_record(entry.payload.get("card"))
         if record is not None:
-            self._records[name] = record
-            if entry.kind == EntryKind.INCIDENT_OPENED and record.where not in self._where.values():
+            before = [self._records[one] for one in self._at[record.where] | ({name} & self._where.keys())]
+            if before and record.gravity > max(one.gravity for one in before):
+                self._card(entry.at_ms, say("worse", what=headline(record.trouble, self._in.names)))
+            elif not before and entry.kind == EntryKind.INCIDENT_OPENED:
                 self._card(entry.at_ms, say("opened", what=headline(record.trouble, self._in.names)))
-            self._where[name] = record.where
+            self._stands(name, record)
         elif entry.kind == EntryKind.INCIDENT_OPENED:
             # Entries of older versions have a sentence alone, in English.
             sentence = self._in.names.plain(str(entry.payload.get("sentence", "")))
             self._card(entry.at_ms, (sentence, sentence))
 
+    def _stands(self, name: str, record: CauseRecord) -> None:
+        """An open incident, of which `record` is the newest; where it was alone its card moves with it."""
+        left = self._where.get(name, record.where)
+        self._at[left].discard(name)
+        moved = not self._at[left] or self._worst[left][0] == name
+        found = [self._worst[place] for place in {record.where, *([left] if moved else [])} if place in self._worst]
+        if not self._at[left]:
+            self._worst.pop(left, None)
+        self._records[name], self._where[name] = record, record.where
+        self._at[record.where].add(name)
+        # Of those as bad the older heads the card, as it is now.
+        known = [one for one in found if one[0] != name or one[1].gravity > record.gravity]
+        self._worst[record.where] = max([*known, (name, record)], key=lambda one: one[1].gravity)
+
     def _ends(self, entry: Entry, name: str) -> None:
         record = self._records.get(name)
-        where = self._where.pop(name, None) or (record.where if record is not None else None)
-        if record is not None and not entry.payload.get("into") and where not in self._where.values():
-            self._card(entry.at_ms, say("resolved", what=headline(record.trouble, self._in.names)))
+        where = self._where.pop(name, None) or (record.where if record is not None else "")
+        self._at[where].discard(name)
+        if record is None or self._at[where]:
+            return
+        _, worst = self._worst.pop(where, (name, record))
+        if not entry.payload.get("into"):
+            self._card(entry.at_ms, say("resolved", what=headline(worst.trouble, self._in.names)))
 
     def _card(self, at_ms: int, said: Words) -> None:
         self._lines.append((at_ms, ChangeKind.CARD, said))
@@ -267,11 +295,15 @@ def changes_now(brain: LiveBrain, hours: int, limit: int) -> Changes:
     now_ms, journal = brain.clock.now_ms(), brain.journal
     start_ms = now_ms - hours * HOUR
     found = journal.newest(MOST_ENTRIES, Wanted(kinds=KINDS, start_ms=start_ms))
+    cut = len(found) == MOST_ENTRIES
+    # Those about causes go on to where the span begins without a gap.
+    until_ms = found[-1].at_ms if cut else start_ms
+    earlier = journal.newest(MOST_ENTRIES, Wanted(kinds=_CAUSES, end_ms=until_ms))
     started = any(entry.kind == EntryKind.SERVICE_STARTED for entry in found)
     before = journal.newest(1, Wanted(kinds={EntryKind.SERVICE_STARTED}, end_ms=start_ms)) if started else []
     return changes(
         ChangeInputs(
-            entries=found[::-1],
+            entries=[*earlier[::-1], *found[::-1]],
             statuses=brain.statuses(),
             ended={one.id: one for one in brain.card_life.ended.values()},
             standing={one.id: record_of(one) for one in brain.incidents},
@@ -280,7 +312,7 @@ def changes_now(brain: LiveBrain, hours: int, limit: int) -> Changes:
             start_ms=start_ms,
             end_ms=now_ms,
             mode_before=str(before[0].payload.get("mode", "")) if before else "",
-            cut=len(found) == MOST_ENTRIES,
+            cut=cut,
         ),
         limit,
     )

@@ -120,8 +120,8 @@ class _Told:
         return len(self.broken().keys() - still)
 
 
-def _gravity(record: CauseRecord) -> tuple[int, int, int, int]:
-    return record.level.rank, record.severity.rank, record.gpus, record.opened_ms
+def _gravity(record: CauseRecord) -> tuple[tuple[int, int, bool], int, int]:
+    return record.gravity, record.gpus, record.opened_ms
 
 
 def _figures(inputs: ReportInputs, told: _Told, broken: dict[str, list[CauseRecord]]) -> ReportFigures:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models_changes import ChangeKind, Changes
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.alert_level import AlertLevel
+from tocsin.domain.clock import HOUR, MINUTE, to_iso
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
-from tocsin.queries.card_life import record_of, record_payload
+from tocsin.journal.page import Wanted
+from tocsin.queries.card_life import CardLife, record_of, record_payload
 from tocsin.queries.card_words import Names, clock
-from tocsin.queries.changes import _SAID, KINDS, ChangeInputs, changes
+from tocsin.queries.changes import _SAID, KINDS, ChangeInputs, changes, changes_now
 from tocsin_testing.builders import T0, gpu, reading
 
 FLEET = [reading(gpu(n), T0) for n in range(4)]
@@ -26,11 +33,26 @@ def entry(kind: EntryKind, minute: int, actor: str = "tocsin", **payload: Any) -
     return Entry(minute, 1, START + minute * MINUTE, kind, actor, payload, False, "", "")
 
 
-def incident(number: int, minute: int, *members: int, place: Place | None = None) -> Incident:
+def incident(
+    number: int,
+    minute: int,
+    *members: int,
+    place: Place | None = None,
+    level: AlertLevel | None = None,
+    category: Category = Category.THERMAL,
+) -> Incident:
     at_ms = START + minute * MINUTE
     found = [
         Finding(
-            "hot", SUBJECTS[n], Severity.CRITICAL, Category.THERMAL, ActionKind.THROTTLE, at_ms, at_ms, "It is hot."
+            "hot",
+            SUBJECTS[n],
+            Severity.CRITICAL,
+            category,
+            ActionKind.THROTTLE,
+            at_ms,
+            at_ms,
+            "It is hot.",
+            level=level,
         )
         for n in (number, *members)
     ]
@@ -77,6 +99,54 @@ def test_what_stood_before_the_span_is_neither_new_nor_over_while_it_stands() ->
     assert said(made(*again, over("a", 3), ended={"a": ended})) == ["Over: node-1 GPU 0: too hot"]
     # What was only expected, and did not come, left nothing to be read.
     assert said(made(over("forgotten", 3))) == []
+
+
+def test_a_card_that_gets_worse_is_told_once_and_is_over_under_its_worst_name() -> None:
+    hot, page = {"level": AlertLevel.WARNING}, {"level": AlertLevel.PAGE, "category": Category.POWER}
+    found = made(
+        opened(0, 1, "a", **hot), opened(0, 2, "b", **page), opened(0, 3, "c", **page), over("b", 4), over("c", 5),
+        over("a", 6), opened(0, 7, "d", **hot), opened(0, 8, "d", EntryKind.INCIDENT_UPDATED, **page),
+    )  # fmt: skip
+    what = "node-1 GPU 0: slowed down for want of power"
+    again = "node-1 GPU 0: too hot"
+    assert said(found)[::-1] == [again, f"Worse: {what}", f"Over: {what}", again, f"Worse: {what}"]
+    assert found.items[0].text_zh.startswith("加重：")
+
+
+class Journal:
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+
+    def newest(self, limit: int, wanted: Wanted) -> list[Entry]:
+        start_ms, end_ms = wanted.start_ms or 0, wanted.end_ms or T0 + 1
+        found = [one for one in self._entries if one.kind in wanted.kinds and start_ms <= one.at_ms < end_ms]
+        return found[::-1][:limit]
+
+
+def in_the_last(hours: int, entries: Sequence[Entry], life: CardLife) -> list[tuple[str, str]]:
+    brain = SimpleNamespace(
+        clock=SimpleNamespace(now_ms=lambda: T0), journal=Journal(entries), statuses=tuple, card_life=life,
+        incidents=(), owners=SimpleNamespace(joined=lambda _: {}), memory=SimpleNamespace(latest=lambda: FLEET),
+    )  # fmt: skip
+    return [(one.at, one.text) for one in changes_now(brain, hours, 500).items]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_card_is_told_alike_however_long_the_span_is(seed: int) -> None:
+    draw, entries, open_now, life = Random(seed), list[Entry](), list[str](), CardLife()
+    for minute in range(-7 * 60, 60, 7):
+        if open_now and draw.random() < 0.4:
+            name = open_now.pop(draw.randrange(len(open_now)))
+            into = {"into": draw.choice(open_now)} if open_now and draw.random() < 0.4 else {}
+            entries.append(over(name, minute, **into))
+        else:
+            level, category = draw.choice(list(AlertLevel)), draw.choice([Category.THERMAL, Category.POWER])
+            entries.append(opened(draw.randrange(2), minute, f"i{minute}", level=level, category=category))
+            open_now.append(f"i{minute}")
+        life.apply(entries[-1])
+    whole = in_the_last(8, entries, life)
+    for hours in range(1, 8):
+        assert in_the_last(hours, entries, life) == [one for one in whole if one[0] >= to_iso(T0 - hours * HOUR)]
 
 
 def test_old_entries_have_their_sentence() -> None:
