@@ -84,14 +84,14 @@ def _done(service: Service, desk: _Desk, call: DeskCall, request_id: str) -> Des
     if call.action == "acknowledge":
         asked = AcknowledgeRequest(for_seconds=settings.acknowledge_seconds, reason=_reason(call))
         taken = acknowledge_by(service, who, call.card, asked, request_id)
-        return _stands(service, call, taken, f"card {card.id} is acknowledged until {taken.until}")
+        return _stands(service, call, taken, f"card {taken.name} is acknowledged until {taken.until}")
     for kind in (SilenceKind.ACKNOWLEDGEMENT, SilenceKind.SNOOZE):
         require_for_card(service, who, kind, call.card)
     if call.action == "reopen":
         service.silences.withdraw(call.card, who.name)
         return DeskOut(outcome="done", card=card.id, sentence=f"nothing that {who.name} said of card {card.id} holds")
     hidden = service.silences.resolve(call.card, settings.resolve_seconds, _reason(call), who.name, request_id)
-    sentence = f"the fault of card {card.id} is still there: it is hidden until {hidden.until}, then shown again"
+    sentence = f"the fault of card {hidden.name} is still there: it is hidden until {hidden.until}, then shown again"
     return _stands(service, call, hidden, sentence)
 
 

@@ -13,7 +13,7 @@ from tocsin.client.models_cards import CardState
 from tocsin.domain.words import counted
 
 if TYPE_CHECKING:
-    from tocsin.client.models_cards import Card, Cards
+    from tocsin.client.models_cards import Card, CardEvidence, Cards
     from tocsin.client.models_silences import SilenceOut
 
 _STATES = [state.value for state in CardState]
@@ -121,8 +121,13 @@ def card_lines(card: Card) -> list[str]:
     )
     lines = [card.headline + (" (simulated)" if card.simulated else "")]
     lines += [f"  {name + ':':<15}{value}" for name, value in facts if value]
-    told = [f"  - {one.name + ': ' if one.name else ''}{one.text}" for one in card.evidence]
+    told = [f"  - {one.name + ': ' if one.name else ''}{one.text}{_named(one)}" for one in card.evidence]
     return [*lines, *(["evidence:", *told] if told else [])]
+
+
+def _named(one: CardEvidence) -> str:
+    """The id of another decision, which a person may approve or reject by itself."""
+    return f" ({one.decision})" if one.kind == "decision" else ""
 
 
 def readable(instant: str | None) -> str:

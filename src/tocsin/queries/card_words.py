@@ -16,6 +16,7 @@ from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Reading
 from tocsin.domain.versions import COMPONENTS
+from tocsin.domain.words import counted
 from tocsin.forecaster.capacity.filling import FRAGMENTATION
 from tocsin.rules.symptoms import Symptom
 
@@ -310,6 +311,15 @@ _NOTHING: Words = ("nothing: watch only", "无动作，仅观察")
 def next_of(status: DecisionStatus | None, now_ms: int, expires_ms: int | None) -> Words:
     """What happens next, and when: by the decision that the card is about, None where it has none."""
     return as_line(_NOTHING if status is None else _next_of(status, now_ms, expires_ms))
+
+
+def choice_of(wanted: Sequence[DecisionStatus]) -> Words:
+    """What happens next where several decisions are wanted, none of them before the others."""
+    waiting = sum(status.waits_for_person for status in wanted)
+    if not waiting:
+        return f"{len(wanted)} actions run or start", f"{len(wanted)} 个动作执行中或即将开始"
+    wait = "waits" if waiting == 1 else "wait"
+    return f"{counted(waiting, 'decision')} {wait} for your approval", f"{waiting} 个决策等待批准"
 
 
 def _next_of(status: DecisionStatus, now_ms: int, expires_ms: int | None) -> Words:

@@ -37,6 +37,7 @@ from tocsin.queries.card_words import (
     Words,
     action_words,
     as_line,
+    choice_of,
     clock,
     expected_cause,
     headline,
@@ -80,16 +81,19 @@ class CardInputs:
     price: Prices
     fresh_ms: int
     alert_silences: AlertSilences = field(default_factory=AlertSilences)
+    cell: str = ""
+    """The brain's cell: each has a card of its own about what is in many places."""
 
 
 @dataclass(frozen=True)
 class MadeCard:
     """A card, the ids by which it is asked for, its own and those of all incidents that it stands for, and its causes
-    as silences see them; none of a resolved card."""
+    as silences see them; none of a resolved card. `many` says that they are of many places, and not of one cause."""
 
     card: Card
     ids: frozenset[str]
     causes: tuple[Cause, ...] = ()
+    many: bool = False
 
 
 def forecast_levels(ruleset: RuleSet) -> dict[str, AlertLevel]:
@@ -173,11 +177,37 @@ class _Maker:
         coming = [one for one, there in zip(coming, shown, strict=True) if not there]
         for found in of_one_cause(broken, self._gravity):
             yield self._of_incidents(found)
-        if coming:
-            yield self._of_incidents(coming, Symptom.FORECAST if len(coming) > 1 else None)
         told = [one for one in rest if one.alert_level is not AlertLevel.NOTE or self._asks(one)]
-        if told:
-            yield self._of_incidents(told, Symptom.ALONE if len(told) > 1 else None)
+        for found, kind in ((coming, Symptom.FORECAST), (told, Symptom.ALONE)):
+            if found:
+                yield self._of_many(found, kind)
+
+    def _of_many(self, found: Sequence[Incident], kind: Symptom) -> MadeCard:
+        """The card about all of `kind`. It keeps its id whatever comes and goes; of several decisions that are wanted
+        none is its action. What breaks nothing is a note."""
+        together = len(found) > 1
+        made, name = self._of_incidents(found, kind if together else None), _name(f"all {kind}", self.inputs.cell)
+        made = replace(made, ids=made.ids | {name}, many=together)
+        if not together:
+            return made
+        decisions = list({one.decision.id: one for each in found for one in self._decisions(each)}.values())
+        wanted = [one for one in decisions if standing(one) < BLOCKED]
+        runs = made.card.state in (CardState.ACTING, CardState.VERIFYING)
+        told: dict[str, Any] = {
+            "id": name,
+            "since": to_iso(min(one.opened_ms for one in found)),
+            "reopened_from": None,
+            "state": made.card.state if runs else CardState.OPEN,
+        }
+        if kind is Symptom.ALONE:
+            told |= {"level": AlertLevel.NOTE, "health": GpuState.OK}
+        if len(wanted) > 1:
+            worst_first = sorted(found, key=self._gravity, reverse=True)
+            then, then_zh = choice_of(wanted)
+            told |= {"next": then, "next_zh": then_zh, "action": None}
+            told |= {"obstacle": f"{then}, each by itself: tocsin status.", "obstacle_zh": f"{then_zh}，互相独立。"}
+            told["evidence"] = [*self._findings(worst_first), *self._said(None, decisions)]
+        return replace(made, card=made.card.model_copy(update=told))
 
     def _gravity(self, incident: Incident) -> Gravity:
         """Where its cause has ended and nothing is done about what is left, it wakes nobody."""

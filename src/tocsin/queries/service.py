@@ -264,6 +264,7 @@ class BrainService:
             brain.settings.prices.prices(),
             self._fresh_ms,
             brain.alert_silences,
+            brain.settings.journal.cell,
         )
         return with_tickets(self._alerts.on(make_cards(inputs), snapshot.now_ms), brain.actions.tickets())
 

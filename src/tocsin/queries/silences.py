@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tocsin.actions.model.silences import GpusOn, Silence, around, matchers_of
 from tocsin.client.errors import NotFound
@@ -20,14 +21,20 @@ from tocsin.queries.live import LiveBrain
 
 
 class SilenceService:
-    """`made` gives every card, `find` the one of an id; it raises NotFound."""
+    """`made` gives every card, `find` the one of an id; it raises NotFound.
+
+    What is said by the id of a part of a card of many places is said of that part alone.
+    """
 
     def __init__(
         self, brain: LiveBrain, made: Callable[[], Sequence[MadeCard]], find: Callable[[str], MadeCard]
     ) -> None:
         self._brain = brain
         self._made = made
-        self._find = find
+        self._all_of = find
+
+    def _find(self, card_id: str) -> MadeCard:
+        return _part_of(self._all_of(card_id), card_id)
 
     def acknowledge(
         self, card_id: str, request: AcknowledgeRequest, actor: str, *, personal: bool, request_id: str = ""
@@ -154,6 +161,13 @@ class SilenceService:
 
     def _out(self, one: Silence) -> SilenceOut:
         return silence_out(one, self._brain.clock.now_ms())
+
+
+def _part_of(found: MadeCard, card_id: str) -> MadeCard:
+    mine = tuple(one for one in found.causes if card_id in one.ids)
+    if not found.many or not mine:
+        return found
+    return replace(found, card=found.card.model_copy(update={"id": card_id}), causes=mine)
 
 
 def _levels_of(found: MadeCard) -> dict[str, AlertLevel]:

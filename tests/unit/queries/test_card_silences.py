@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.silences import Silence
 from tocsin.client.models_cards import Card, CardState
+from tocsin.client.models_silences import AcknowledgeRequest
 from tocsin.config.settings import CostSettings
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
@@ -19,8 +21,9 @@ from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 from tocsin.domain.usage import Prices
 from tocsin.queries.card_life import CardLife
-from tocsin.queries.cards import CardInputs, make_cards
+from tocsin.queries.cards import CardInputs, MadeCard, make_cards
 from tocsin.queries.fleet_map import snapshot_of
+from tocsin.queries.silences import SilenceService
 from tocsin_testing.builders import T0, gpu, reading
 
 ONE, TWO = (replace(gpu(n), rack="r1", host=f"node-{n}") for n in range(2))
@@ -52,12 +55,22 @@ def cards(
     readings: Sequence[Reading] = READINGS,
     now_ms: int = T0,
 ) -> list[Card]:
+    return [one.card for one in made(incidents, *silences, statuses=statuses, readings=readings, now_ms=now_ms)]
+
+
+def made(
+    incidents: Sequence[Incident],
+    *silences: Silence,
+    statuses: Sequence[DecisionStatus] = (),
+    readings: Sequence[Reading] = READINGS,
+    now_ms: int = T0,
+) -> list[MadeCard]:
     members = [m for one in incidents for m in one.members]
     inputs = CardInputs(
         snapshot_of(readings, members, (), now_ms, DAY), incidents, statuses, (), {}, (), CardLife(),
         Controls(silences=silences), CostSettings(), Prices(), 5 * MINUTE,
     )  # fmt: skip
-    return [one.card for one in make_cards(inputs)]
+    return make_cards(inputs)
 
 
 def test_an_acknowledged_card_says_by_whom_and_until_when_and_comes_behind_the_others() -> None:
@@ -126,3 +139,28 @@ def test_silent_gpus_of_a_place_are_hidden_too() -> None:
     plan = silence(SilenceKind.MAINTENANCE, Matcher(MatcherKind.HOST, "node-0"))
     assert [bool(card.hidden) for card in cards([], plan, readings=[lost[0], READINGS[1]])] == [True]
     assert [bool(card.hidden) for card in cards([], plan, readings=lost)] == [False], "they fell silent together"
+
+
+def test_a_card_of_many_places_is_taken_on_as_a_whole_or_by_the_id_of_one_part() -> None:
+    full = [
+        incident(replace(finding(one, f"full-{n}", Severity.WARNING), category=Category.MEMORY))
+        for n, one in enumerate((ONE, TWO))
+    ]
+    (card,) = made(full)
+    taken: list[tuple[str, list[str]]] = []
+
+    def acknowledge(name: str, ids: list[str], *_: object, **__: object) -> Silence:
+        taken.append((name, ids))
+        return silence(SilenceKind.ACKNOWLEDGEMENT, Matcher(MatcherKind.CARD, name), *ids)
+
+    brain = SimpleNamespace(
+        actions=SimpleNamespace(silences=SimpleNamespace(acknowledge=acknowledge)),
+        clock=SimpleNamespace(now_ms=lambda: T0),
+    )
+    service = SilenceService(brain, lambda: [card], lambda _: card)  # type: ignore[arg-type]
+    asked = AcknowledgeRequest(for_seconds=3600)
+    names = [service.acknowledge(name, asked, "ann", personal=True).name for name in (card.card.id, full[0].id)]
+    assert names == [card.card.id, full[0].id]
+    assert [set(ids) for _, ids in taken] == [{one.id for one in full}, {full[0].id}]
+    assert cards(full, ack(*taken[0][1]))[0].state is CardState.ACKNOWLEDGED
+    assert cards(full, ack(*taken[1][1]))[0].state is CardState.OPEN

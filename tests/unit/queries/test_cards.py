@@ -9,6 +9,7 @@ import pytest
 
 from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.cli.cards import card_lines
 from tocsin.client.models import GpuState
 from tocsin.client.models_cards import HEADLINE_CHARACTERS, Card, CardState
 from tocsin.config.settings import CostSettings
@@ -234,6 +235,30 @@ def test_load_and_memory_are_one_card_and_notes_only_where_a_yes_starts_somethin
     both = cards(readings, full, [asks, decided(full[0], ActionKind.MIGRATE, APPROVAL)])
     assert len(both) == 1
     assert both[0].headline == "2 places: memory is nearly full"
+
+
+def test_the_card_of_what_breaks_nothing_keeps_its_id_is_a_note_and_offers_no_one_of_several_decisions() -> None:
+    readings = [node(n) for n in range(4)]
+    idle = [
+        incident(finding(each, f"rule-{n}", severity=Severity.WARNING, category=Category.MEMORY, started_ms=T0 - n))
+        for n, each in enumerate(readings)
+    ]
+    asks = [decided(each, ActionKind.MIGRATE, APPROVAL) for each in idle]
+    (card,) = cards(readings, idle, asks[:3])
+    assert (card.level, card.health, card.action) == (AlertLevel.NOTE, GpuState.OK, None)
+    assert (card.next, card.next_zh) == ("3 decisions wait for your approval", "3 个决策等待批准")
+    assert (card.obstacle, card.obstacle_zh) == (
+        f"{card.next}, each by itself: tocsin status.",
+        f"{card.next_zh}，互相独立。",
+    )
+    listed = [item.decision for item in card.evidence if item.kind == "decision"]
+    assert sorted(listed) == sorted(one.decision.id for one in asks[:3])
+    assert {f"({name})" for name in listed} <= {line.split()[-1] for line in card_lines(card)}
+    # Whatever comes and goes; where one decision is left it is the action.
+    assert {cards(readings, some, asks)[0].id for some in (idle[:2], idle[2:], idle[1:], idle[::-1])} == {card.id}
+    (one,) = cards(readings, idle, asks[1:2])
+    assert one.action is not None
+    assert (one.id, one.action.decision) == (card.id, asks[1].decision.id)
 
 
 def test_early_signs_are_one_card_until_something_fails() -> None:
