@@ -14,7 +14,8 @@ from tocsin.domain.clock import HOUR
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Missing, Owner, Reading
 from tocsin.store.embedded import segments
-from tocsin.store.embedded.chunks import BODY, COLUMNS, Block, chunks_of, matrix, merge, pack, unpack
+from tocsin.store.embedded.blocks import Block, matrix, merge
+from tocsin.store.embedded.chunks import BODY, COLUMNS, chunks_of, pack, unpack
 from tocsin.store.embedded.segments import decode, encode
 from tocsin.store.embedded.store import Gatherer, readings_of
 from tocsin_testing.builders import T0, gpu

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.store.embedded.chunks import Flags, Ints
+from tocsin.store.embedded.blocks import Flags, Ints
 from tocsin.store.embedded.notes import Index
 from tocsin.store.embedded.sums import ROWS, checked, row_sum
 from tocsin.store.identity import KnownGpu, is_bare

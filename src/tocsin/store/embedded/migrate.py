@@ -11,7 +11,8 @@ import structlog
 
 from tocsin.domain.reading import Gpu, Missing, Reading
 from tocsin.store.embedded import gpus as rows
-from tocsin.store.embedded.chunks import Block, Chunks
+from tocsin.store.embedded.blocks import Block
+from tocsin.store.embedded.chunks import Chunks
 from tocsin.store.embedded.notes import Index
 
 log = structlog.get_logger()

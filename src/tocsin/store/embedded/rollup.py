@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.metrics import METRICS, MetricKind, split_variant
-from tocsin.store.embedded.chunks import Block, Extra, Flags, Floats, windows
+from tocsin.store.embedded.blocks import Block, Extra, Flags, Floats, windows
 from tocsin.store.embedded.segments import unit_of
 
 LOW, HIGH, VALUES = ":min", ":max", ":count"

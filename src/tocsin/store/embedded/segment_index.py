@@ -15,7 +15,8 @@ import structlog
 
 from tocsin.domain.atomic_file import SUFFIX as UNFINISHED
 from tocsin.store.embedded import segments
-from tocsin.store.embedded.chunks import Ask, Block
+from tocsin.store.embedded.blocks import Block
+from tocsin.store.embedded.chunks import Ask
 from tocsin.store.embedded.database import Database
 from tocsin.store.embedded.sums import checked, row_sum
 from tocsin.store.port import StoreUnavailable

@@ -24,7 +24,7 @@ from pyarrow.parquet import encryption
 
 from tocsin.at_rest.keys import RING, KeyLacks, StateKey
 from tocsin.domain.atomic_file import atomic_file
-from tocsin.store.embedded.chunks import Block, Extra, Flags, Floats, empty, held
+from tocsin.store.embedded.blocks import Block, Extra, Flags, Floats, empty, held
 from tocsin.store.embedded.notes import Notes, no_notes
 
 # How the columns of a segment are written: bit for bit the same when read, and as small as was measured best.

@@ -29,21 +29,8 @@ from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store import points
 from tocsin.store.embedded import backup as embedded_backup
 from tocsin.store.embedded import gpus as rows
-from tocsin.store.embedded.chunks import (
-    NO_EXTRA,
-    Ask,
-    Block,
-    Chunks,
-    Extra,
-    Flags,
-    Floats,
-    Ints,
-    empty,
-    held,
-    matrix,
-    merge,
-    set_aside,
-)
+from tocsin.store.embedded.blocks import NO_EXTRA, Block, Extra, Flags, Floats, Ints, empty, held, matrix, merge
+from tocsin.store.embedded.chunks import Ask, Chunks, set_aside
 from tocsin.store.embedded.database import Database
 from tocsin.store.embedded.gpus import Numbers, Roster, Rosters, flags, flags_of, known_gpus, newest, note_newest
 from tocsin.store.embedded.migrate import bring_over

@@ -21,7 +21,8 @@ from tocsin.domain.atomic_file import make_folder
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import Unavailable
 from tocsin.store.embedded import segments as files
-from tocsin.store.embedded.chunks import Ask, Block, Chunks, DamagedChunk, merge
+from tocsin.store.embedded.blocks import Block, merge
+from tocsin.store.embedded.chunks import Ask, Chunks, DamagedChunk
 from tocsin.store.embedded.database import Database, locked
 from tocsin.store.embedded.gpus import flags_of
 from tocsin.store.embedded.rollup import roll
