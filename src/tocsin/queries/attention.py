@@ -133,7 +133,7 @@ class Ranking:
     ) -> AttentionItem:
         reading = self._readings.get(subject.name)
         gpus = self.at_stake(subject)
-        lost = self.expected_loss(gpus, root, expected, state)
+        lost = self.cost_of_waiting(gpus, incident, expected, state)
         money, currency = self.money(subject, lost)
         return AttentionItem(
             subject=subject,
@@ -178,6 +178,14 @@ class Ranking:
         busy = [one for one in here if one.owners or one.values.get("gpu_utilization_ratio", 0.0) > 0.0]
         unnamed = sum(not self.jobs.get(reading.gpu.uuid) for reading in busy)
         return sum(self._ranks[job] for job in jobs) + unnamed
+
+    def cost_of_waiting(
+        self, gpus: int, incident: Incident | None, expected: Prediction | None, state: GpuState
+    ) -> float | None:
+        """GPU-hours that waiting may cost; None where the cause has ended, and for all that nobody knows."""
+        if incident is not None and incident.cause_cleared:
+            return None
+        return self.expected_loss(gpus, None if incident is None else incident.root, expected, state)
 
     def expected_loss(
         self, gpus: int, root: Finding | None, expected: Prediction | None, state: GpuState

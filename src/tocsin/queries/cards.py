@@ -267,7 +267,7 @@ class _Maker:
         warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
         health, reopened = self._ranking.state(root), self.inputs.life.came_again.get(worst.id)
         (words, words_zh), chance = _confidence(worst)
-        hours = self._ranking.expected_loss(self._ranking.at_stake(root.subject), root, warned, health)
+        hours = self._ranking.cost_of_waiting(self._ranking.at_stake(root.subject), worst, warned, health)
         evidence = [*self._findings(found), *self._said(lead, decisions), *self._before(trouble)]
         card = self._card(worst.id, trouble, lead, evidence, health=health, level=worst.alert_level)
         card = self._eased(card, worst, lead)

@@ -345,6 +345,16 @@ def test_what_is_left_of_a_cause_that_ended_is_no_page_and_says_what_still_holds
     assert (waits.level, waits.obstacle) == (AlertLevel.PAGE, "")
 
 
+def test_nobody_is_told_what_waiting_costs_once_the_cause_has_ended() -> None:
+    hot = node(0)
+    root = replace(finding(hot), category=Category.HARDWARE)
+    one = incident(root)
+    (before,) = cards([hot], [one])
+    (after,) = cards([hot], [replace(one, cleared=(root.id,))])
+    assert before.waiting_gpu_hours
+    assert after.waiting_gpu_hours is None
+
+
 def test_what_is_over_stays_readable_for_a_day() -> None:
     hot = node(0)
     one = incident(finding(hot))
