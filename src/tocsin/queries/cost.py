@@ -18,8 +18,9 @@ from tocsin.domain.usage import Group, Prices, Usage, money, total
 from tocsin.forecaster.diagnosis.window import IDLE_UTILIZATION
 from tocsin.queries.cache import Cache
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Pages
+from tocsin.queries.hardware_faults import fabrics_of, hardware_faults
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.scoreboard import HORIZON_MS, is_hardware
+from tocsin.queries.scoreboard import HORIZON_MS
 from tocsin.store.port import Store
 
 BEFORE_MS = 15 * MINUTE
@@ -101,18 +102,6 @@ def _group(name: Group, usage: Usage, prices: Prices) -> GroupOut:
 # ---------------------------------------------------------------------- faults
 
 
-def faults_of(events: Sequence[Event]) -> list[Event]:
-    """Hardware faults, the newest first: of events of one GPU within an hour of each other the first."""
-    last: dict[str, int] = {}
-    found = []
-    for event in sorted(events, key=lambda one: one.at_ms):
-        if is_hardware(event):
-            if event.at_ms - last.get(event.gpu, event.at_ms - SAME_MS) >= SAME_MS:
-                found.append(event)
-            last[event.gpu] = event.at_ms
-    return found[::-1]
-
-
 def lost_out(
     store: Store,
     statuses: Sequence[DecisionStatus],
@@ -122,7 +111,7 @@ def lost_out(
     simulated: bool,
 ) -> LostOut:
     """Faults in [`span`), what their GPUs did before, and what had been done about them. Raises StoreUnavailable."""
-    faults = faults_of(store.events(*span))
+    faults = [one.first for one in hardware_faults(store.events(*span), SAME_MS, fabrics_of(store.gpus()))[::-1]]
     looked = {fault.id: _was_busy(store, fault) for fault in faults[:LOOKED_AT]}
     early = [one for fault in faults if (one := _early(fault, statuses, looked.get(fault.id))) is not None]
     return LostOut(

@@ -15,9 +15,9 @@ from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Gpu
+from tocsin.queries.hardware_faults import HardwareFault, fabrics_of, hardware_faults
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.pager_score import PagerAlert, Truth, by_fault_kind, causes_of_events, score_alerts
-from tocsin.queries.scoreboard import is_hardware
+from tocsin.queries.pager_score import LATE_MS, Cause, PagerAlert, Truth, by_fault_kind, score_alerts
 from tocsin.queries.statement_score import cases_of, score_statements
 
 NO_TRUTH = "a journal does not tell what was not wrong: tocsin rehearse fleet asks it of a simulated fleet"
@@ -59,7 +59,8 @@ class JournalSpan:
 
 def journal_report(told: JournalSpan, statements: Sequence[StatementScore]) -> PagerReport:
     """The figures of a rehearsal as far as a real fleet can show them."""
-    truth = Truth(causes_of_events(_failures(told.events)), told.end_ms)
+    faults = hardware_faults(told.events, LATE_MS, fabrics_of(told.gpus))
+    truth = Truth(map(_cause, faults), told.end_ms)
     alerts = [*_alerts(told), *_notes(told.entries)]
     score = score_alerts(alerts, truth)
     tripped = [entry for entry in told.entries if entry.kind == EntryKind.BREAKER_TRIPPED]
@@ -84,15 +85,12 @@ def journal_report(told: JournalSpan, statements: Sequence[StatementScore]) -> P
     )
 
 
-def _failures(events: Iterable[Event]) -> dict[str, list[tuple[int, str]]]:
-    """Events that say that hardware failed, by GPU and host."""
-    found: dict[str, list[tuple[int, str]]] = {}
-    for event in events:
-        if is_hardware(event):
-            kind = f"xid {event.code}" if event.kind is EventKind.XID else str(event.kind)
-            place = "|".join(filter(None, (event.gpu, event.host)))
-            found.setdefault(place, []).append((event.at_ms, kind))
-    return found
+def _cause(fault: HardwareFault) -> Cause:
+    """A fault as a cause: whichever of its GPUs or hosts a page names, it is right."""
+    first, at_ms = fault.first, fault.first.at_ms
+    kind = f"xid {first.code}" if first.kind is EventKind.XID else str(first.kind)
+    places = frozenset(filter(None, (*fault.gpus, *fault.hosts)))
+    return Cause(kind, places, at_ms, at_ms, at_ms, fault.last_ms, hard=True)
 
 
 def _alerts(told: JournalSpan) -> list[PagerAlert]:

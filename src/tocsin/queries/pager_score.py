@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -241,17 +241,3 @@ def bars(score: PagerScore, life: str, days: float, trips_by_forecast: int = 0) 
 def passes(score: PagerScore, life: str, days: float, trips_by_forecast: int = 0) -> bool:
     """Whether all bars of `life` are reached."""
     return all(bar.reached for bar in bars(score, life, days, trips_by_forecast))
-
-
-def causes_of_events(instants: Mapping[str, Sequence[tuple[int, str]]]) -> list[Cause]:
-    """Hardware events of a real fleet by place as causes: those of a place within ten minutes are one."""
-    found = []
-    for place, told in sorted(instants.items()):
-        first: tuple[int, str] | None = None
-        last_ms = 0
-        for at_ms, kind in [*sorted(told), (2**62, "")]:
-            if first is not None and at_ms - last_ms > LATE_MS:
-                found.append(Cause(first[1], frozenset(place.split("|")), first[0], first[0], first[0], last_ms, True))
-                first = None
-            first, last_ms = first or (at_ms, kind), at_ms
-    return found

@@ -7,10 +7,13 @@ from dataclasses import replace
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.config.settings import CostSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Mode, Outcome, OutcomeStatus, Ruling
+from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
-from tocsin.queries.cost import faults_of, lost_out
+from tocsin.domain.reading import NVLINK_DOMAIN
+from tocsin.queries.cost import SAME_MS, lost_out
+from tocsin.queries.hardware_faults import fabrics_of, hardware_faults
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0, gpu, reading, xid
 
@@ -64,7 +67,27 @@ def test_faults_say_whether_their_gpu_was_at_work() -> None:
 
 def test_events_of_one_gpu_within_an_hour_are_one_fault() -> None:
     many = [xid(79, FAILED, T0 + minute * MINUTE) for minute in (0, 20, 70, 200)]
-    assert [one.at_ms for one in faults_of([*many, xid(13, FAILED, T0)])] == [T0 + 200 * MINUTE, T0]
+    found = hardware_faults([*many, xid(13, FAILED, T0)], SAME_MS, {})
+    assert [one.first.at_ms for one in found] == [T0, T0 + 200 * MINUTE]
+
+
+def test_both_ends_of_a_link_report_one_fault() -> None:
+    def firsts(*events: Event) -> list[tuple[str, int]]:
+        return [(one.first.gpu, len(one.gpus)) for one in hardware_faults(events, SAME_MS, {})]
+
+    cut, away = xid(74, FAILED, T0), gpu(3, host="node-2")
+    assert firsts(cut, xid(74, RESTING, T0 + SECOND)) == [(FAILED.uuid, 2)]
+    assert firsts(xid(79, FAILED, T0), xid(74, RESTING, T0 + SECOND)) == [(FAILED.uuid, 2)]
+    assert len(firsts(cut, xid(74, RESTING, T0 + 5 * MINUTE))) == 2, "later it is a fault of its own"
+    assert len(firsts(cut, xid(48, RESTING, T0 + SECOND))) == 2, "its memory fails by itself"
+    assert len(firsts(cut, xid(74, away, T0 + SECOND))) == 2, "no link joins two hosts"
+    fabrics = fabrics_of([replace(one, labels={NVLINK_DOMAIN: "rack.0"}) for one in (FAILED, away)])
+    assert len(hardware_faults([cut, xid(74, away, T0 + SECOND)], SAME_MS, fabrics)) == 1
+
+
+def test_a_link_whose_ends_report_again_and_again_is_one_fault() -> None:
+    both = [xid(74, one, T0 + n * 20 * MINUTE + late) for n in range(6) for late, one in enumerate((FAILED, RESTING))]
+    assert len(hardware_faults(both, SAME_MS, {})) == 1
 
 
 def test_an_action_that_worked_before_the_fault_counts() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tocsin.actions.loop.notifications import UNWANTED
 from tocsin.actions.model.ledger_entry import DecisionStatus
-from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.event import Event, EventKind
@@ -63,6 +63,14 @@ def test_hardware_events_of_a_gpu_within_ten_minutes_are_one_fault() -> None:
     assert (report.hard_faults, report.recall, report.prompt_recall) == (2, 0.5, 0.5)
     assert [(one.kind, one.faults, one.paged) for one in report.faults] == [("xid 79", 2, 1)]
     assert (report.pages, report.pages_right, report.pages_per_cause) == (1, 1, 1.0)
+
+
+def test_a_page_about_either_end_of_a_link_is_about_its_one_fault() -> None:
+    events = [xid(T0 + HOUR, "GPU-a", 74), xid(T0 + HOUR + SECOND, "GPU-b", 74)]
+    for named in ("GPU-a", "GPU-b"):
+        page = told(T0 + HOUR + MINUTE, named)
+        report = journal_report(span([page], events, [sent(page)]), [])
+        assert [(one.kind, one.faults, one.paged) for one in report.faults] == [("xid 74", 1, 1)]
 
 
 def test_a_crash_of_a_program_is_no_hard_fault() -> None:
