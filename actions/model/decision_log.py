@@ -236,8 +236,8 @@ class Ledger:
         record = self._record(payload)
         if record is None:
             return
-        record.verdicts = VERDICTS.validate_python(payload["verdicts"])
-        record.overall, record.updated_ms = Ruling(payload["overall"]), entry.at_ms
+        record.hear(VERDICTS.validate_python(payload["verdicts"]), Ruling(payload["overall"]))
+        record.updated_ms = entry.at_ms
         if payload.get("cause"):
             self.causes[payload["cause"]] = entry.at_ms
             record.counted, record.cause, record.counted_ms = True, payload["cause"], entry.at_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tocsin.domain.decision import Decision, DecisionState, Outcome, Ruling, Verdict
@@ -22,6 +22,9 @@ FINAL = frozenset(
 APPROVAL = "approval"
 """Name of the guard that asks for a person's yes."""
 
+MODE_GUARDS = frozenset({"mode", APPROVAL})
+"""Guards that hold because of the mode alone: in mode `act` they would not have."""
+
 SILENCE = "silence"
 """Name of the guard that withholds a notification."""
 
@@ -32,12 +35,18 @@ WAITING = frozenset({DecisionState.HELD, DecisionState.APPROVED})
 """States in which guards are asked."""
 
 
+def held_by(verdicts: Iterable[Verdict]) -> frozenset[str]:
+    """The guards that hold or deny."""
+    return frozenset(verdict.guard for verdict in verdicts if verdict.ruling is not Ruling.ALLOW)
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionStatus:
     """One decision, what every guard last said of it, and how it ended.
 
     `reason` says in words why it stands where it does, `reason_zh` in Chinese; empty where the verdicts say it.
-    `updated_ms` is the instant of its last entry in the journal, `steps` are the numbers of its entries.
+    `updated_ms` is the instant of its last entry in the journal, `steps` are the numbers of its entries. `held_by` are
+    the guards that ever held it, `was_ready` is True where at some time none but the mode did.
     """
 
     decision: Decision
@@ -50,12 +59,13 @@ class DecisionStatus:
     reason: str = ""
     steps: tuple[int, ...] = ()
     reason_zh: str = ""
+    held_by: tuple[str, ...] = ()
+    was_ready: bool = False
 
     @property
     def waits_for_person(self) -> bool:
         """Whether a yes is all that is missing: what else is in the way is no decision for a person yet."""
-        holding = {verdict.guard for verdict in self.verdicts if verdict.ruling is not Ruling.ALLOW}
-        return self.state is DecisionState.HELD and holding == {APPROVAL}
+        return self.state is DecisionState.HELD and held_by(self.verdicts) == {APPROVAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,7 @@ class LedgerEntry:
     what was measured of it. `started_ms` and `work`, the jobs that were there, are of its start, `measured` is the
     figure of its goal. `checked` is True once the post-check has said `seen`. `steps` are the numbers of its entries in
     the journal, the first `MAX_STEPS` of them. `by_hand` is True once a person did the same past Tocsin while
-    it waited.
+    it waited. `held_by` and `was_ready` are as in `DecisionStatus`: the last verdicts alone would tell how it ended.
     """
 
     decision: Decision
@@ -121,6 +131,8 @@ class LedgerEntry:
     withheld: bool = False
     detail_zh: str = ""
     reason_zh: str = ""
+    held_by: tuple[str, ...] = ()
+    was_ready: bool = False
 
     @property
     def final(self) -> bool:
@@ -145,6 +157,13 @@ class LedgerEntry:
         if len(self.steps) < MAX_STEPS:
             self.steps.append(seq)
 
+    def hear(self, verdicts: tuple[Verdict, ...], overall: Ruling) -> None:
+        """Take in what the guards say at one evaluation."""
+        self.verdicts, self.overall = verdicts, overall
+        holding = held_by(verdicts)
+        self.held_by += tuple(sorted(holding.difference(self.held_by)))
+        self.was_ready = self.was_ready or (bool(verdicts) and holding <= MODE_GUARDS)
+
     def rulings(self) -> tuple[tuple[str, Ruling], ...]:
         """What the verdicts amount to, without their reasons, which may count seconds."""
         return tuple((verdict.guard, verdict.ruling) for verdict in self.verdicts)
@@ -161,4 +180,6 @@ class LedgerEntry:
             self.reason,
             tuple(self.steps),
             self.reason_zh,
+            self.held_by,
+            self.was_ready,
         )

@@ -263,10 +263,10 @@ class RuleScore(Wire):
     action: ActionKind
     decisions: Count
     would_have_acted: Count
-    """Those that no guard but the mode held."""
+    """Those that at some time no guard but the mode held."""
     executed: Count = 0
     held_by: dict[str, Count] = Field(default_factory=dict)
-    """Decisions by the guards that held them; one decision may count under several."""
+    """Decisions by the guards that ever held them; one decision may count under several."""
     confirmed: Count = 0
     unconfirmed: Count = 0
     pending: Count = 0

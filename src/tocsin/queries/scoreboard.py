@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tocsin.actions.model.controls import Tally
-from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.actions.model.ledger_entry import MODE_GUARDS, DecisionStatus, held_by
 from tocsin.client.models import ActionScore, HazardScore, PredictionScore, ReliabilityBin, RuleScore, Scoreboard
 from tocsin.domain.clock import DAY, HOUR, SECOND, to_iso
-from tocsin.domain.decision import DecisionState, Mode, Ruling
+from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.device_fault import BROKEN
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
@@ -249,9 +249,6 @@ def _exists(value: float) -> float | None:
 HORIZON_MS = 48 * HOUR
 """A decision is confirmed where a hardware event follows on its subject within this."""
 
-MODE_GUARDS = frozenset({"mode", "approval"})
-"""Guards that hold because of the mode alone: in mode `act` they would not have."""
-
 SeriesOf = Callable[[str, str, int, int], Series]
 """(gpu, metric, start_ms, end_ms) to the series."""
 
@@ -266,8 +263,14 @@ def is_hardware(event: Event) -> bool:
     return event.kind is EventKind.GPU_LOST
 
 
-def _held_by(status: DecisionStatus) -> list[str]:
-    return [verdict.guard for verdict in status.verdicts if verdict.ruling is not Ruling.ALLOW]
+def _held_by(status: DecisionStatus) -> frozenset[str]:
+    """The guards that held it at any time. A checkpoint of before this was kept has the last verdicts alone."""
+    return held_by(status.verdicts).union(status.held_by)
+
+
+def _would_have_acted(status: DecisionStatus) -> bool:
+    """Whether at any time nothing but the mode held it: what ends waiting is held by its end as well."""
+    return status.was_ready or held_by(status.verdicts) <= MODE_GUARDS
 
 
 def confirmation(status: DecisionStatus, events: Sequence[Event], now_ms: int) -> str:
@@ -284,16 +287,19 @@ def confirmation(status: DecisionStatus, events: Sequence[Event], now_ms: int) -
     return "unconfirmed"
 
 
+def _tally_of_guards(statuses: Iterable[DecisionStatus]) -> dict[str, int]:
+    return dict(Counter(guard for status in statuses for guard in sorted(_held_by(status))))
+
+
 def _score_rule(rule: str, mine: Sequence[DecisionStatus], events: Sequence[Event], now_ms: int) -> RuleScore:
-    held = [_held_by(status) for status in mine]
     found = Counter(confirmation(status, events, now_ms) for status in mine)
     return RuleScore(
         rule=rule,
         action=mine[0].decision.action,
         decisions=len(mine),
-        would_have_acted=sum(MODE_GUARDS.issuperset(guards) for guards in held),
+        would_have_acted=sum(map(_would_have_acted, mine)),
         executed=sum(status.outcome is not None for status in mine),
-        held_by=dict(Counter(guard for guards in held for guard in guards)),
+        held_by=_tally_of_guards(mine),
         confirmed=found["confirmed"],
         unconfirmed=found["unconfirmed"],
         pending=found["pending"],
@@ -401,7 +407,7 @@ def scoreboard(
         executed=sum(rule.executed for rule in rules),
         held=sum(status.state is DecisionState.HELD for status in actions),
         confirmed=sum(rule.confirmed for rule in rules),
-        held_by=dict(Counter(guard for status in actions for guard in _held_by(status))),
+        held_by=_tally_of_guards(actions),
         rules=rules,
         predictions=predictions,
         crossings=list(crossings),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from tocsin.actions.model.ledger_entry import DecisionStatus
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.actions.model.ledger_entry import DecisionStatus, LedgerEntry, held_by
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.queries.scoreboard import is_hardware, score_crossings, scoreboard
 from tocsin.store.port import Series
+from tocsin_testing.action_world import World, settings
 from tocsin_testing.builders import T0, gpu, xid
 
 SUBJECT = Subject(SubjectKind.GPU, gpu(1).uuid, "node-1")
@@ -119,6 +121,34 @@ def test_only_the_mode_in_the_way_means_would_have_acted() -> None:
     )
     assert (found.decisions, found.would_have_acted) == (3, 2)
     assert found.held_by == {"mode": 3, "approval": 1, "managed": 1}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_decision_that_waited_for_a_person_alone_counts_also_when_more_held_it_later(restarts: bool) -> None:
+    made = World(settings(earn_waived=[]))
+    made.break_gpu("GPU-0-0", action=ActionKind.CHECKPOINT)
+    for _ in range(4):
+        made.step()
+    assert any(one.waits_for_person for one in made.loop.statuses())
+    made.stale.add("GPU-0-0")
+    made.step()
+    made.faults.clear()
+    made.step(advance=DAY)
+    if restarts:
+        made.restart()
+    (one,) = (one for one in made.loop.statuses() if one.decision.action is not ActionKind.NOTIFY)
+    assert (one.state, held_by(one.verdicts)) == (DecisionState.EXPIRED, {"approval", "fresh_data"})
+    found = board([one], [], made.clock.now_ms())
+    assert (found.would_have_acted, found.rules[0].would_have_acted) == (1, 1)
+    assert {"approval": 1, "fresh_data": 1}.items() <= found.held_by.items()
+
+
+def test_what_another_guard_held_as_long_as_it_lasted_would_not_have_acted() -> None:
+    entry = LedgerEntry(status({}).decision, T0)
+    for guards in ({"approval": Ruling.HOLD, "managed": Ruling.HOLD}, {"managed": Ruling.HOLD}):
+        entry.hear(tuple(Verdict(name, ruling) for name, ruling in guards.items()), Ruling.HOLD)
+    found = board([entry.status()], [], T0 + HOUR)
+    assert (found.would_have_acted, found.held_by) == (0, {"approval": 1, "managed": 1})
 
 
 def test_a_later_hardware_event_confirms_and_an_earlier_or_a_programs_fault_does_not() -> None:
