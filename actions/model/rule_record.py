@@ -9,7 +9,7 @@ A decision is settled by its end:
 - `right`, the statement: True where a person approved it and it ran, where a person did the same by hand while it
   waited, or where it ran alone and its effect was seen. False where a person rejected it, and where a person gave the
   subject back within `EARLY_MS` of the end, or someone put its node back into service past Tocsin. None where it ran
-  alone and no effect was seen: nobody knows.
+  alone and no effect was seen, and where it failed: nobody knows, and an approval alone earns nothing.
 - `reached`, the goal: True where it ended as done, False where it ended as goal_not_reached or failed. None where the
   action has a goal that nothing showed, and where a person did it by hand.
 
@@ -151,7 +151,8 @@ def _came_of(entry: LedgerEntry, rejected: bool) -> tuple[bool | None, bool | No
         return (True, None) if entry.by_hand else None
     if not entry.changed:
         return None
-    right = True if entry.approved_by or entry.seen else None
+    failed = entry.state is DecisionState.FAILED
+    right = True if (entry.approved_by or entry.seen) and not failed else None
     return right, _reached(entry)
 
 

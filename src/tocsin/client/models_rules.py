@@ -21,6 +21,7 @@ class RuleRecord(Wire):
     settled: Count
     """Cases whose statement was right or wrong."""
     right: Count
+    """Of these, what a person approved and ran without failing, or did by hand, and what was seen to work."""
     measured: Count
     """Cases whose goal was reached or missed."""
     reached: Count

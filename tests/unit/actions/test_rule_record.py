@@ -103,6 +103,14 @@ def test_a_goal_that_is_missed_counts_though_the_statement_was_right() -> None:
     assert standing(made).lacking.startswith("goal reached in 15 of 20 cases, which proves ")
 
 
+def test_an_approval_of_what_failed_earns_nothing() -> None:
+    made = world()
+    made.executor.result = ExecutionResult(False, "answered 404", certain=True)
+    case(made)
+    assert DecisionState.FAILED in [one.state for one in made.loop.statuses()]
+    assert standing(made) == RuleStanding(0, 0, 1, 0, "0 of 20 settled cases")
+
+
 def test_what_a_person_rejects_was_wrong_unless_the_person_says_that_it_was_right() -> None:
     made = world()
     case(made, approve=False)
