@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass, field, replace
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
 from tocsin.domain.reading import Gpu
@@ -31,12 +29,17 @@ _MIDDLE_MS = CELL_MS // 2
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """One hour, or the `span_ms` of it whose cells are over; `sampled` where only a part of each cell was read."""
+    """One hour, or the `span_ms` of it whose cells are over; `sampled` where only a part of each cell was read.
+
+    `late` are GPUs that were not read from its beginning on, with their group and the cells before their first reading:
+    `account` does not count those as missing.
+    """
 
     at_ms: int
     account: Account
     span_ms: int = HOUR
     sampled: bool = False
+    late: Mapping[str, tuple[Group, int]] = field(default_factory=dict)
 
     @property
     def usage(self) -> Usage:
@@ -112,33 +115,45 @@ class CostHours:
         rows = len(probe.at_ms) * HOUR // PROBE_MS
         cells = range(start_ms, end_ms, CELL_MS)
         if rows <= ROWS:
-            parts = [self._store.columns(METRICS, start_ms, end_ms)]
-            spans = [(start_ms, end_ms)]
+            parts = [self._store.columns(METRICS, start_ms, end_ms)] * len(cells)
         else:
             # Twice the time between two readings: each GPU has one in it, and mostly the two that energy needs.
             step_ms = PROBE_MS * len(probe.gpus) // len(probe.at_ms)
             width = min(PROBE_MS, max(2 * step_ms, 20 * SECOND))
             middles = [begin + _MIDDLE_MS for begin in cells]
             parts = [self._store.columns(METRICS, middle, middle + width) for middle in middles]
-            spans = [(begin, begin + CELL_MS) for begin in cells]
-        # A GPU that is read at all within an hour is expected in each of its cells.
-        there = frozenset(part.gpus[place] for part in parts for place in np.unique(part.gpu).tolist())
-        made = joined([account(part, gpus, there, *span) for part, span in zip(parts, spans, strict=True)])
-        return Hour(start_ms, made, end_ms - start_ms, sampled=rows > ROWS)
+        made: list[Account] = []
+        first: dict[str, int] = {}
+        for number, (begin, part) in enumerate(zip(cells, parts, strict=True)):
+            # Once a GPU is read it is expected in each cell that follows.
+            made.append(account(part, gpus, first, begin, begin + CELL_MS))
+            first = dict.fromkeys(made[-1].seen, number) | first
+        late = {gpu.uuid: ((gpu.pool, gpu.model), first[gpu.uuid]) for gpu in gpus if first.get(gpu.uuid)}
+        return Hour(start_ms, joined(made), end_ms - start_ms, sampled=rows > ROWS, late=late)
 
     def _with_silence(self, known: Mapping[int, Hour], present: Sequence[Gpu]) -> dict[int, Hour]:
-        """`known` with the GPUs that were silent for a whole hour counted as missing in it."""
+        """`known` with the GPUs counted as missing that were silent for a whole hour, or for the beginning of one, and
+        had been read before: what has its first reading was not there yet."""
         gpus = {gpu.uuid: (gpu.pool, gpu.model) for gpu in present if not gpu.is_mig}
         seen = {hour: one.account.seen for hour, one in known.items() if one.account.seen}
         gaps = silent(seen, gpus, frozenset(gpus))
-        return {hour: _with_missing(one, gaps.get(hour, Counter())) for hour, one in known.items()}
+        before: set[str] = set()
+        filled: dict[int, Hour] = {}
+        for hour, one in sorted(known.items()):
+            missing = {group: count * one.span_ms / HOUR for group, count in gaps.get(hour, Counter()).items()}
+            for uuid, (group, cells) in one.late.items():
+                if uuid in before:
+                    missing[group] = missing.get(group, 0.0) + cells * CELL_MS / HOUR
+            filled[hour] = _with_missing(one, missing)
+            before |= one.account.seen
+        return filled
 
 
-def _with_missing(hour: Hour, gaps: Counter[Group]) -> Hour:
-    if not gaps:
+def _with_missing(hour: Hour, missing: Mapping[Group, float]) -> Hour:
+    """`hour` with GPU-hours by group that are missing in it."""
+    if not missing:
         return hour
     groups = dict(hour.account.groups)
-    for group, count in gaps.items():
-        hours = count * hour.span_ms / HOUR
+    for group, hours in missing.items():
         groups[group] = groups.get(group, Usage()) + Usage(missing=hours, unmetered=hours)
     return replace(hour, account=replace(hour.account, groups=groups))

@@ -92,6 +92,19 @@ def test_a_gpu_that_falls_silent_for_hours_is_missing_in_them() -> None:
     assert [one.usage.unmetered for one in pages.hours] == pytest.approx([0.0, 0.0, 1.0, 1.0, 0.0])
 
 
+@pytest.mark.parametrize("rows", [cost_hours.ROWS, 10])
+def test_a_gpu_is_expected_from_its_first_reading_on(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(cost_hours, "ROWS", rows)
+    store, begun = Counting(), {0: 30, 1: 75, 2: 30}
+    for minute in range(30, 180):
+        at = START + minute * MINUTE
+        there = [n for n, first in begun.items() if first <= minute and not (n == 2 and 105 <= minute < 135)]
+        store.write(Batch(readings=[reading(NODE[n], at, utilization_ratio=0.9) for n in there]))
+    found = hours_over(store, START + 3 * HOUR)[0].pages(START, START + 3 * HOUR, NODE[:3], 10.0)
+    assert [one.usage.missing for one in found.hours] == pytest.approx([0.0, 0.25, 0.25]), "the third, away for 30 min"
+    assert [one.usage.busy for one in found.hours] == pytest.approx([1.0, 2.5, 2.75])
+
+
 def test_of_a_large_fleet_a_part_of_each_cell_is_read_and_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Counting()
     for second in range(0, 7200, 30):
