@@ -285,8 +285,8 @@ def _lost(found: CostOut, text: Text) -> str:
     untold = lost.faults - lost.at_work - lost.at_rest
     lines = [text("cost.lost.hit", n=lost.faults, work=lost.at_work, rest=lost.at_rest, untold=untold)]
     if lost.at_work:
-        assumed = number(lost.at_work * lost.hours_each)
-        lines.append(text("cost.lost.unknown", each=f"{lost.hours_each:g}", n=assumed))
+        assumed = number(lost.hit * lost.hours_each)
+        lines.append(text("cost.lost.unknown", each=f"{lost.hours_each:g}", gpus=lost.hit, n=assumed))
     early = text("cost.early", n=lost.early_total, faults=lost.faults) if lost.early_total else text("cost.early.none")
     rows = "".join(_early(one, text) for one in lost.early[:EARLY])
     said = "".join(style.note(line) for line in [*lines, early])

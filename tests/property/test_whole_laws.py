@@ -131,7 +131,12 @@ def costs(draw: st.DrawFn) -> CostOut:
         money=MoneyOut(**sums, unpriced=paid.unpriced, currency="EUR", kwh_price=0.25, pue=1.5),
         groups=sorted(made, key=lambda one: -one.gpu_hours),
         hours=hours,
-        lost=LostOut(faults=(faults := draw(COUNTS)), at_work=faults, hours_each=draw(st.sampled_from([1.0, 2.5]))),
+        lost=LostOut(
+            faults=(faults := draw(COUNTS)),
+            at_work=faults,
+            gpus_hit=faults * draw(st.integers(1, 8)),
+            hours_each=draw(st.sampled_from([1.0, 2.5])),
+        ),
     )
 
 
@@ -249,8 +254,8 @@ def test_cost_adds_up(found: list[CostOut]) -> None:
     idle = sum(one.money.free or 0.0 for one in found)
     assert (whole.money.free or 0.0) == idle
     assert len({(one.pool, one.model, one.gpu_hour) for one in whole.groups}) == len(whole.groups)
-    assumed = sum(one.lost.at_work * one.lost.hours_each for one in found)
-    assert whole.lost.at_work * whole.lost.hours_each == pytest.approx(assumed)
+    assumed = sum(one.lost.hit * one.lost.hours_each for one in found)
+    assert whole.lost.hit * whole.lost.hours_each == pytest.approx(assumed)
 
 
 @given(st.lists(boards(), min_size=1, max_size=4))

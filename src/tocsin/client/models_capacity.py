@@ -71,12 +71,14 @@ class LostOut(Wire):
     show: no source tells how much work was lost since the last checkpoint."""
 
     faults: Count = 0
-    """Hardware faults; those of one GPU within an hour count as one."""
+    """Hardware faults; those of one GPU within an hour count as one, and so do both ends of a link."""
     at_work: Count = 0
     """Those whose GPU was busy in the 15 minutes before."""
     at_rest: Count = 0
     untold: Count = 0
     """Those of which no reading tells."""
+    gpus_hit: Count = 0
+    """GPUs of the jobs on the GPUs of `at_work`: the GPU alone where no job is known."""
     looked_at: Count = 0
     """Of how many faults the readings were looked at: the newest ones."""
     hours_each: Hours = 0.0
@@ -85,6 +87,11 @@ class LostOut(Wire):
     early: list[EarlyOut] = Field(default_factory=list)
     early_total: Count = 0
     simulated: bool = False
+
+    @property
+    def hit(self) -> int:
+        """GPUs that lost work; a service that does not tell of jobs tells of one each."""
+        return max(self.gpus_hit, self.at_work)
 
 
 class CostOut(Wire):

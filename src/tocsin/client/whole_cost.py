@@ -104,6 +104,7 @@ def _lost(parts: Sequence[LostOut]) -> LostOut:
         at_work=sum(one.at_work for one in parts),
         at_rest=sum(one.at_rest for one in parts),
         untold=sum(one.untold for one in parts),
+        gpus_hit=sum(one.hit for one in parts),
         looked_at=sum(one.looked_at for one in parts),
         hours_each=_hours_each(parts),
         early=early[:_EARLY],
@@ -113,9 +114,9 @@ def _lost(parts: Sequence[LostOut]) -> LostOut:
 
 
 def _hours_each(parts: Sequence[LostOut]) -> float:
-    """What is assumed of a fault at work: where cells assume different times, what times `at_work` is their sum."""
+    """What is assumed of a GPU that lost work: where cells assume different times, what times `hit` is their sum."""
     assumed = {one.hours_each for one in parts}
-    faults = sum(one.at_work for one in parts)
-    if len(assumed) == 1 or not faults:
+    hit = sum(one.hit for one in parts)
+    if len(assumed) == 1 or not hit:
         return max(assumed)
-    return sum(one.at_work * one.hours_each for one in parts) / faults
+    return sum(one.hit * one.hours_each for one in parts) / hit

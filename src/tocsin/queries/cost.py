@@ -10,7 +10,7 @@ from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models_capacity import CostOut, EarlyOut, GroupOut, HourOut, LostOut, MoneyOut
 from tocsin.client.wire import extended
 from tocsin.config.settings import CostSettings
-from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_iso
+from tocsin.domain.clock import HOUR, SECOND, to_iso
 from tocsin.domain.decision import OutcomeStatus
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, SubjectKind
@@ -18,13 +18,12 @@ from tocsin.domain.usage import Group, Prices, Usage, money, total
 from tocsin.forecaster.diagnosis.window import IDLE_UTILIZATION
 from tocsin.queries.cache import Cache
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Pages
+from tocsin.queries.fault_jobs import BEFORE_MS, FaultJobs
 from tocsin.queries.hardware_faults import fabrics_of, hardware_faults
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.scoreboard import HORIZON_MS
 from tocsin.store.port import Store
 
-BEFORE_MS = 15 * MINUTE
-"""The GPU was at work if it was busy on average over so long before its fault."""
 SAME_MS = HOUR
 """Events of one GPU so close to each other are one fault."""
 LOOKED_AT, SHOWN = 100, 20
@@ -51,6 +50,7 @@ class CostQueries:
     def __init__(self, brain: LiveBrain, hours: CostHours, monotonic: Callable[[], float]) -> None:
         self._brain = brain
         self._hours = hours
+        self._jobs = FaultJobs(brain.store, monotonic)
         # It takes a series of each GPU that failed.
         self._lost = Cache[tuple[int, int], LostOut](monotonic, lambda _took_s: LOST_S)
 
@@ -62,7 +62,11 @@ class CostQueries:
         pages = self._hours.pages(*span, gpus, BUDGET_S)
         simulated = any(gpu.simulated for gpu in gpus)
         assumed = brain.settings.actions.cost
-        lost = self._lost.get(span, lambda: lost_out(brain.store, brain.statuses(), span, assumed, simulated=simulated))
+
+        def lost_now() -> LostOut:
+            return lost_out(brain.store, brain.statuses(), span, assumed, self._jobs.look(), simulated=simulated)
+
+        lost = self._lost.get(span, lost_now)
         return cost_out(pages, brain.settings.prices.prices(), lost, span, now)
 
 
@@ -107,10 +111,14 @@ def lost_out(
     statuses: Sequence[DecisionStatus],
     span: tuple[int, int],
     assumed: CostSettings,
+    gpus_of: Callable[[Event], int],
     *,
     simulated: bool,
 ) -> LostOut:
-    """Faults in [`span`), what their GPUs did before, and what had been done about them. Raises StoreUnavailable."""
+    """Faults in [`span`), what their GPUs did before, and what had been done about them. Raises StoreUnavailable.
+
+    `gpus_of` tells how many GPUs the job had on the GPU of a fault.
+    """
     faults = [one.first for one in hardware_faults(store.events(*span), SAME_MS, fabrics_of(store.gpus()))[::-1]]
     looked = {fault.id: _was_busy(store, fault) for fault in faults[:LOOKED_AT]}
     early = [one for fault in faults if (one := _early(fault, statuses, looked.get(fault.id))) is not None]
@@ -120,6 +128,7 @@ def lost_out(
         at_rest=sum(busy is False for busy in looked.values()),
         untold=sum(busy is None for busy in looked.values()),
         looked_at=len(looked),
+        gpus_hit=sum(gpus_of(fault) for fault in faults[:LOOKED_AT] if looked[fault.id]),
         hours_each=assumed.checkpoint_interval_hours / 2 + assumed.restart_hours,
         early=early[:SHOWN],
         early_total=len(early),
@@ -128,7 +137,7 @@ def lost_out(
 
 
 def _was_busy(store: Store, fault: Event) -> bool | None:
-    """Whether the GPU did work before its fault; None where no reading tells."""
+    """Whether the GPU was busy on average before its fault; None where no reading tells."""
     series = store.series(fault.gpu, ["gpu_utilization_ratio"], fault.at_ms - BEFORE_MS, fault.at_ms)
     known = series.values[np.isfinite(series.values)]
     return bool(known.mean() >= IDLE_UTILIZATION) if known.size else None

@@ -11,8 +11,9 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Mode, Outcome, OutcomeStatus, Ruling
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
-from tocsin.domain.reading import NVLINK_DOMAIN
+from tocsin.domain.reading import NVLINK_DOMAIN, Owner, Reading
 from tocsin.queries.cost import SAME_MS, lost_out
+from tocsin.queries.fault_jobs import BUDGET_S, FaultJobs, gpus_of_job
 from tocsin.queries.hardware_faults import fabrics_of, hardware_faults
 from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0, gpu, reading, xid
@@ -55,14 +56,35 @@ def acted(
 
 
 def lost(*statuses: DecisionStatus):  # type: ignore[no-untyped-def]
-    return lost_out(store(), statuses, SPAN, CostSettings(), simulated=False)
+    return lost_out(store(), statuses, SPAN, CostSettings(), lambda _fault: 4, simulated=False)
 
 
 def test_faults_say_whether_their_gpu_was_at_work() -> None:
     found = lost()
     assert (found.faults, found.at_work, found.at_rest, found.untold) == (3, 1, 1, 1)
     assert found.hours_each == 4.0 / 2 + 0.25
+    assert found.gpus_hit == 4, "those of the job on the one at work"
     assert found.early == []
+
+
+def of_job(number: int, job: str) -> Reading:
+    """A reading a minute before the fault, on the first host or the second."""
+    held = gpu(number, host=f"node-{1 + number // 8}")
+    return replace(reading(held, T0 - MINUTE, utilization_ratio=0.9), owners=(Owner(7, slurm_job=job),))
+
+
+def test_the_gpus_of_a_job_are_counted_once_and_on_all_of_its_hosts() -> None:
+    made, now_s = MemoryStore(), [0.0]
+    made.write(Batch(readings=[of_job(n, "41.0" if n % 2 == 0 else "42.0") for n in range(16)]))
+    made.write(Batch(readings=[reading(gpu(0), T0 - 30 * SECOND, utilization_ratio=0.0)]))
+    assert gpus_of_job(made, xid(79, gpu(0), T0)) == 8
+    assert gpus_of_job(made, xid(79, gpu(0), T0 + HOUR)) == 1, "who held it then nobody knows"
+    jobs = FaultJobs(made, lambda: now_s[0])
+    first = jobs.look()
+    assert first(xid(79, gpu(0), T0)) == 8
+    now_s[0] = BUDGET_S
+    assert (first(xid(79, gpu(0), T0)), first(xid(79, gpu(1), T0))) == (8, 1), "what is not known yet is the GPU alone"
+    assert jobs.look()(xid(79, gpu(1), T0)) == 8
 
 
 def test_events_of_one_gpu_within_an_hour_are_one_fault() -> None:
