@@ -36,10 +36,11 @@ _SAID_ACTION = re.compile(r"^([^:]{1,70}):")
 
 @dataclass(slots=True)
 class _Card:
-    """An incident that was told, and for how many evaluations it has not been there."""
+    """An incident that was told, whether as a page, and for how many evaluations it has not been there."""
 
     name: str
     since_ms: int
+    paged: bool
     gone: int = 0
     ended: bool = False
 
@@ -92,10 +93,14 @@ class DemoTerminal:
             if card_before is None and one.alert_level is AlertLevel.NOTE:
                 self._tell_of_notes(now_ms)
             elif card_before is None or card_before.ended:
-                self._cards[known] = _Card(one.sentence, now_ms)
+                self._cards[known] = _Card(one.sentence, now_ms, one.alert_level is AlertLevel.PAGE)
                 self._line(now_ms, _word(one), one.sentence)
                 if one.root.expected:
                     self._said.add(f"prediction/{one.root.subject.key}")
+            elif one.alert_level is AlertLevel.PAGE and not card_before.paged:
+                # It was told before it was worth a page: people are called only now.
+                card_before.paged, card_before.name = True, one.sentence
+                self._line(now_ms, _word(one), one.sentence)
 
     def _tell_of_notes(self, now_ms: int) -> None:
         if not self._notes:

@@ -123,6 +123,18 @@ def test_an_incident_that_comes_and_goes_gives_one_line() -> None:
     assert len(lines) == 1
 
 
+def test_an_incident_that_rises_to_a_page_is_told_as_one_once() -> None:
+    lines: list[str] = []
+    terminal, first = DemoTerminal(lines.append), incident("node-1 GPU 0: hangs")
+    worse = replace(first.root, level=AlertLevel.PAGE)
+    risen = replace(first, root=worse, members=(worse,), sentence="node-1 GPU 0: lost")
+    assert risen.id == first.id
+    for one in (first, first, risen, risen, first, risen):
+        terminal.look(T0, [one], [], [])
+    clock = to_minute(T0)[11:16]
+    assert lines == [f"{clock} found: node-1 GPU 0: hangs", f"{clock} page: node-1 GPU 0: lost"]
+
+
 def test_what_wakes_nobody_gives_one_line_in_all() -> None:
     lines: list[str] = []
     terminal = DemoTerminal(lines.append)
