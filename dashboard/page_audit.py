@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from html import escape
 from typing import BinaryIO, cast
 
@@ -16,7 +16,8 @@ from tocsin.dashboard.access import api, chosen_cell, client_with, connect, curr
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable, recorded
 from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
-from tocsin.domain.entry import Entry, Verification
+from tocsin.domain.decision import Ruling
+from tocsin.domain.entry import Entry, EntryKind, Verification
 from tocsin.domain.errors import TocsinError
 
 # Entries of the journal in plain words.
@@ -43,6 +44,7 @@ def in_words(entry: Entry, told: Mapping[str, str], text: Text) -> str:
         "mode": text.name("mode", str(payload.get("mode", ""))),
         "members": payload.get("members", ""),
         "overall": text.name("ruling", str(payload.get("overall", ""))),
+        "guards": _guards(payload, text),
         "state": text.name("decision_state", str(payload.get("state", ""))),
         "executor": payload.get("executor", ""),
         "status": text.name("outcome", _status(payload)),
@@ -53,6 +55,40 @@ def in_words(entry: Entry, told: Mapping[str, str], text: Text) -> str:
     sentence = text(key, **values)
     reason = recorded(payload, "reason", text)
     return f"{sentence} ({plain_sentence(reason, _LONGEST)})" if reason else sentence
+
+
+def _guards(payload: Mapping[str, object], text: Text) -> str:
+    """The guards that hold, in brackets."""
+    names = ", ".join(text.name("guard", guard) for guard in holding(payload))
+    return f" ({names})" if names else ""
+
+
+def holding(payload: Mapping[str, object]) -> list[str]:
+    """The guards that hold or deny by what an entry of verdicts says."""
+    verdicts = payload.get("verdicts")
+    told = verdicts if isinstance(verdicts, list) else []
+    return [str(one.get("guard", "")) for one in told if isinstance(one, dict) and one.get("ruling") != Ruling.ALLOW]
+
+
+Row = list[Entry]
+"""Entries that say the same, newest first: one, or verdicts on one decision that the same guards hold."""
+
+
+def folded(entries: Sequence[Entry], most: int) -> list[Row]:
+    """The newest of `entries` in at most `most` rows, by the newest of each; none is left out between them."""
+    rows: dict[Hashable, Row] = {}
+    for entry in entries:
+        key = _key(entry)
+        if key not in rows and len(rows) == most:
+            break
+        rows.setdefault(key, []).append(entry)
+    return list(rows.values())
+
+
+def _key(entry: Entry) -> Hashable:
+    if entry.kind != EntryKind.VERDICT or entry.payload.get("state"):
+        return entry.seq
+    return str(entry.payload.get("decision", "")), entry.payload.get("overall"), *holding(entry.payload)
 
 
 def _seen(payload: Mapping[str, object]) -> str:
@@ -79,15 +115,21 @@ def _within(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def details(entry: Entry, text: Text) -> str:
-    """All that the entry holds, and its place in the chain, as HTML."""
+def details(row: Row, text: Text) -> str:
+    """All that the newest entry holds, its place in the chain, and the numbers of the others, as HTML."""
+    entry, *others = row
     payload = json.dumps(entry.payload, indent=2, ensure_ascii=False, sort_keys=True)
-    chain = text("audit.hash", hash=entry.hash[:16], previous=entry.previous_hash[:16])
-    return f'<pre class="tc-json">{escape(payload)}</pre><p class="tc-note">{escape(chain)}</p>'
+    notes = [text("audit.hash", hash=entry.hash[:16], previous=entry.previous_hash[:16])]
+    if others:
+        notes.append(text("audit.same", numbers=", ".join(f"#{one.seq}" for one in others)))
+    said = "".join(f'<p class="tc-note">{escape(note)}</p>' for note in notes)
+    return f'<pre class="tc-json">{escape(payload)}</pre>{said}'
 
 
 PAGE = 20
-"""Entries on one page: what fits a screen of 900 pixels."""
+"""Rows on one page: what fits a screen of 900 pixels."""
+MOST_READ = 100
+"""Entries that one page reads (own choice): some are folded into one row."""
 QUICK_CHECK = 20_000
 """Longest journal that is checked without being asked for, in entries: about half a second (own choice)."""
 _UNCHECKED = "chain_problem"
@@ -244,20 +286,23 @@ def exported(form: ExportForm, query: JournalQuery, token: str, cell: str = "") 
     return cast("BinaryIO", into)
 
 
-def _table(page: JournalPage, text: Text) -> str:
+def _table(rows: Sequence[Row], page: JournalPage, text: Text) -> str:
     told = {name: text.said(sentence, page.told_zh.get(name, "")) for name, sentence in page.told.items()}
-    rows = []
-    for entry in page.entries:
-        words = escape(in_words(entry, told, text))
+    cells = []
+    for row in rows:
+        entry, oldest = row[0], row[-1]
+        words = in_words(entry, told, text)
+        if entry is not oldest:
+            words += " " + text("audit.times", n=len(row), at=clock(to_iso(oldest.at_ms)))
         label = escape(text("audit.entry", seq=entry.seq), quote=True)
-        what = f"<details><summary aria-label='{label}'>{words}</summary>{details(entry, text)}</details>"
+        summary = f"<summary aria-label='{label}'>{escape(words)}</summary>"
         who = "" if entry.actor == SERVICE else f"<b>{escape(entry.actor)}</b>"
         simulated = style.chip(text("simulated"), "tc-sim tc-small") if entry.simulated else ""
         at = to_iso(entry.at_ms)
         when = f'<span class="tc-nowrap">{at[:10]} {at[11:19]}</span>'
-        rows.append([str(entry.seq), when, who, what, simulated])
+        cells.append([str(entry.seq), when, who, f"<details>{summary}{details(row, text)}</details>", simulated])
     head = [text(f"column.{name}") for name in ("number", "when", "who", "what")] + [""]
-    return f'<div class="tc-audit">{style.table(head, rows, numbers=[0])}</div>'
+    return f'<div class="tc-audit">{style.table(head, cells, numbers=[0])}</div>'
 
 
 def _pages(page: JournalPage, text: Text) -> None:
@@ -278,10 +323,15 @@ def render() -> None:
         summary, newest = client.summary(), client.journal_page(limit=1)
         _chain(newest.head, lacking(client.me(), text, "admin"), text)
         query = _query(summary, tuple(newest.kinds), text)
-        page = client.journal_page(query, _before(), PAGE)
+        page = client.journal_page(query, _before(), MOST_READ)
+    rows = folded(page.entries, PAGE)
+    shown = sum(len(row) for row in rows)
+    if shown < len(page.entries):
+        entries = page.entries[:shown]
+        page = page.model_copy(update={"entries": entries, "next_before": entries[-1].seq})
     st.session_state["export"] = JournalQuery(query.kinds, start_ms=query.start_ms)
     if page.entries:
-        st.html(_table(page, text))
+        st.html(_table(rows, page, text))
     else:
         st.html(style.note(text("audit.none" if page.next_before is None else "audit.none_here")))
     _pages(page, text)

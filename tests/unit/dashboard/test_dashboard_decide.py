@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import SecretStr
 from streamlit.testing.v1 import AppTest
 
@@ -20,7 +22,7 @@ from tocsin.dashboard import access
 from tocsin.dashboard import page_audit as audit
 from tocsin.dashboard.access import TOKEN_VARIABLE, URL_VARIABLE
 from tocsin.dashboard.page_audit import VIEWS as AUDIT_VIEWS
-from tocsin.dashboard.page_audit import chain_words, exported, in_words
+from tocsin.dashboard.page_audit import chain_words, exported, folded, in_words
 from tocsin.dashboard.page_decisions import PAGE, SIGNS, VIEWS, _over_time, standing
 from tocsin.dashboard.page_scoreboard import FLOOR, reliability, right
 from tocsin.dashboard.palette import LIGHT
@@ -489,6 +491,45 @@ def test_the_journal_is_paged_backwards(url: str, service: FakeService) -> None:
     assert app.button(key="older").disabled
     app.button(key="newest").click().run()
     assert "before" not in app.query_params
+
+
+def judged(service: FakeService, decision: str, *guards: str) -> None:
+    verdicts = [{"guard": "mode", "ruling": "allow"}, *({"guard": guard, "ruling": "hold"} for guard in guards)]
+    service._record("verdict", "tocsin", {"decision": decision, "overall": "hold", "verdicts": verdicts})
+
+
+def test_verdicts_on_one_decision_by_the_same_guards_are_one_row(url: str, service: FakeService) -> None:
+    for _ in range(30):
+        for decision in ("d1", "d2"):
+            judged(service, decision, "approval")
+            judged(service, decision, "approval", "max_concurrent")
+    app = opened("audit")
+    page = said(app)
+    assert "#121 to #22 of 121" in page, "the most that one page reads"
+    assert page.count("<summary") == 4
+    assert page.count("(25 times since ") == 4
+    names = [TEXT.name("guard", guard) for guard in ("approval", "max_concurrent")]
+    assert f"({', '.join(names)})" in page
+    app.button(key="older").click().run()
+    assert "#21 to #1 of 121" in said(app), "no entry is left out"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "x", "y"])), max_size=40), st.integers(1, 6))
+def test_folding_covers_the_newest_entries_each_once(told: list[tuple[str, str]], most: int) -> None:
+    entries = [
+        Entry(
+            seq, 1, 0, "verdict" if guard else "login", "tocsin",
+            {"decision": decision, "verdicts": [{"guard": guard, "ruling": "hold"}]},
+            simulated=False, hash="", previous_hash="",
+        )
+        for seq, (decision, guard) in zip(range(len(told), 0, -1), told, strict=True)
+    ]  # fmt: skip
+    rows = folded(entries, most)
+    covered = sorted((one.seq for row in rows for one in row), reverse=True)
+    assert covered == [one.seq for one in entries[: len(covered)]]
+    assert len(rows) <= most
+    assert len(covered) == len(entries) or len(rows) == most
+    assert [row[0].seq for row in rows] == sorted((row[0].seq for row in rows), reverse=True)
 
 
 @pytest.mark.parametrize(
