@@ -39,7 +39,9 @@ def name_of(row: UsageRow, by: Sequence[UsageBy], text: Text) -> str:
     if row.rest:
         return text("usage.rest")
     names = " · ".join(
-        text.name("usage.kind", one) if key == "kind" else one for key in by if (one := row.group.get(key))
+        text.name(f"usage.{key}", one) if key in ("kind", "namespace") else one
+        for key in by
+        if (one := row.group.get(key))
     )
     if not row.held:
         return f"{names} {text('usage.nobody')}".strip()

@@ -38,8 +38,10 @@ PROFILE_DAYS = 35
 """Days whose profiles are kept: as many as one question about right sizes may span, and some more."""
 _SUMS = ("used_s", "idle_s", "untold_s", "free_s", "stranded_s", "not_seen_s", "joules", "unmetered_s")
 """Columns of a row: the seconds by `Use`, then energy."""
+SLURM_NAMESPACE = "no namespace (Slurm)"
+"""Stands for the namespace of Slurm's work, which has none and is known all the same; no namespace is called so."""
 _DIMENSIONS = {
-    "namespace": "h.namespace",
+    "namespace": f"iif(h.namespace = '' AND h.key GLOB 'slurm/*', '{SLURM_NAMESPACE}', h.namespace)",
     "team": "h.team",
     "account": "h.account",
     "user": "iif(h.told_user = '', h.user, h.told_user)",

@@ -16,7 +16,8 @@ class UsageRow(Wire):
     """GPU-hours of one group; used, idle, untold, free, stranded and not seen add up to all of them."""
 
     group: dict[str, str]
-    """The values that the rows are summed by; empty text is unknown, or none."""
+    """The values that the rows are summed by; empty text is unknown, or none. Slurm's work without a namespace is
+    ``no namespace (Slurm)``."""
     held: bool
     """False for time that nobody held: free, stranded, not seen."""
     rest: bool = False

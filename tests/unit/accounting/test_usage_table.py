@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tocsin.accounting import table as table_module
-from tocsin.accounting.holders import NOBODY, OTHER, Holder
+from tocsin.accounting.holders import NOBODY, OTHER, UNKNOWN, Holder
 from tocsin.accounting.meter import Row, RowKey, Use
 from tocsin.accounting.profile import Profile
-from tocsin.accounting.table import CLOSED_DAY, MANY_HOLDERS, Place, UsageTable
+from tocsin.accounting.table import CLOSED_DAY, MANY_HOLDERS, SLURM_NAMESPACE, Place, UsageTable
 from tocsin.domain.errors import InputError
 
 
@@ -45,6 +45,22 @@ def test_sums_add_up_over_writes_and_outlive_the_process(tmp_path: Path) -> None
     assert again.cursors() == {("h", "a"): 99}
     (found,) = again.profiles(0, 9)
     assert (found.profile.seconds, found.profile.memory_max) == (90, 70)
+
+
+def test_work_of_slurm_without_a_namespace_is_told_from_work_of_unknown_owners(tmp_path: Path) -> None:
+    table = UsageTable(tmp_path / "u.db")
+    for key in ("slurm/1", "slurm/2", UNKNOWN, NOBODY):
+        add(table, 5, "a", key, 60)
+    pod = Holder("slurm/3", namespace="research")
+    table.add({RowKey(5, "h", "a", pod.key): row(60)}, {("h", pod.key): pod}, {}, (), place)
+    found = {(one.held, one.names): one.row.seconds[Use.USED] for one in table.groups(0, 9, ["namespace", "pool"])}
+    assert found == {
+        (True, (SLURM_NAMESPACE, "pool")): 120,
+        (True, ("", "pool")): 60,
+        (False, ("", "pool")): 60,
+        (True, ("research", "pool")): 60,
+    }
+    assert (5, ("",)) in used(table, ["team"]), "a team is unknown all the same"
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

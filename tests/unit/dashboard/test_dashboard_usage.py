@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
+from tocsin.accounting.table import SLURM_NAMESPACE
 from tocsin.client.client import Client
 from tocsin.client.models_usage import UsageBy, UsageRow
 from tocsin.client.usage_csv import csv_of
@@ -73,14 +74,17 @@ def test_the_file_has_what_the_api_has(url: str) -> None:
 
 
 def test_names_of_groups() -> None:
-    def named(group: dict[str, str], *, held: bool = True, rest: bool = False) -> str:
+    def named(group: dict[str, str], *, held: bool = True, rest: bool = False, language: str = "en") -> str:
         figures = dict.fromkeys(
             ("gpu_hours", "used", "idle", "untold", "free", "stranded", "not_seen", "kwh", "unmetered", "unpriced"), 0.0
         )
         row = UsageRow(group=group, held=held, rest=rest, **figures)
-        return name_of(row, ["model", "kind"], Text("en"))
+        return name_of(row, [*group] or ["model", "kind"], Text(language))
 
     assert named({"model": "H100", "kind": "on_demand"}) == "H100 · on demand"
     assert named({"model": "H100", "kind": ""}, held=False) == "H100 (nobody)"
     assert named({"model": "", "kind": ""}) == "(not known)"
+    assert named({"namespace": SLURM_NAMESPACE}) == "no namespace (Slurm)"
+    assert named({"namespace": SLURM_NAMESPACE}, language="zh") == "无命名空间（Slurm）"
+    assert named({"namespace": ""}) == "(not known)"
     assert named({}, rest=True) == "(all others)"
