@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from tocsin.client.models import PeerGroup
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.domain.finding import Subject, SubjectKind
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.queries.heard import least_heard
+from tocsin.queries.morning_report import report_now
 from tocsin.queries.service import BrainService
+from tocsin.rules.load import load_rules
 from tocsin.runtime.brain.assembly import open_brain
 from tocsin.runtime.brain.brain import Brain
 from tocsin_testing.builders import T0, gpu, reading
@@ -103,3 +109,29 @@ def test_what_changed_is_read_from_the_journal_and_the_owners(brain: Brain, cloc
     ]
     assert [one.text for one in service.changes(4, 1).items] == ["ann paused all actions: rack move"]
     assert service.changes(4, 1).total == 4
+
+
+@pytest.mark.parametrize("chance", [0.006, 0.19, 0.2])
+def test_cards_and_reports_tell_of_a_fault_what_its_rule_would(
+    brain: Brain, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, chance: float
+) -> None:
+    read(brain, clock)
+    now_ms = clock.now_ms()
+    about = Subject(SubjectKind.GPU, gpu(0).uuid, "node-0")
+    coming = Prediction(
+        about, "hardware_fault", now_ms, 48 * HOUR, PredictionStatus.LIKELY, "m", "1", "It may fail.",
+        probability=chance, threshold=0.005,
+    )  # fmt: skip
+    shifted = replace(coming, subject=Subject(SubjectKind.FLEET, "fleet"), target="model_drift", probability=None)
+    monkeypatch.setattr(brain.forecasts, "current", lambda now_ms: [coming, shifted])
+    service = BrainService(brain)
+    told = int(chance >= 0.2)
+    assert (service.cards(5).total, service.attention(5).total) == (told, told)
+    assert report_now(brain, [], [], 24).figures.expected == told
+
+
+def test_of_several_rules_the_first_to_speak_counts_and_without_one_no_fault_is_told() -> None:
+    shipped = load_rules()
+    assert least_heard(shipped)["hardware_fault"] == 0.2
+    none = replace(shipped, rules=tuple(one for one in shipped if one.name != "gpu_fault_predicted"))
+    assert least_heard(none)["hardware_fault"] > 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.actions.model.ledger_entry import APPROVAL, DecisionStatus
 from tocsin.client.models_cards import HEADLINE_CHARACTERS
@@ -59,12 +59,16 @@ _CATEGORIES: Mapping[Category, Words] = {
     Category.VERSIONS: ("versions differ between hosts", "主机之间版本不一致"),
 }
 _EXPECTED: Mapping[Category, Words] = {
-    Category.HARDWARE: ("a hardware fault is expected", "预计发生硬件故障"),
+    Category.HARDWARE: ("raised risk of a hardware fault", "硬件故障风险升高"),
     Category.THERMAL: ("expected to get too hot", "预计温度过高"),
     Category.MEMORY: ("memory is expected to run full", "预计显存用尽"),
     Category.FRAGMENTATION: ("free memory is expected to be fragmented", "预计显存碎片化"),
     Category.CAPACITY: ("expected to be short of GPUs", "预计 GPU 不足"),
 }
+_LIKELY: Mapping[Category, Words] = {Category.HARDWARE: ("a hardware fault is expected", "预计发生硬件故障")}
+"""The same from `LIKELY_FROM` on."""
+LIKELY_FROM = 0.5
+"""Probability from which on a fault is rather to be expected than not."""
 _METRICS: tuple[tuple[str, Words], ...] = (
     ("gpu_pcie", ("PCIe link trouble", "PCIe 链路异常")),
     ("gpu_nvlink_up", ("a link to other GPUs is down", "与其他 GPU 的链路断开")),
@@ -135,7 +139,7 @@ _INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z")
 class CardCause:
     """What a headline is made of: the symptom and rank of a root cause, where it sits, and how many GPUs show it.
 
-    `category` is None for several kinds on one card.
+    `category` is None for several kinds on one card, `probability` where nothing is forecast or none is stated.
     """
 
     symptom: Symptom
@@ -146,6 +150,7 @@ class CardCause:
     subject: Subject
     place: Place | None = None
     gpus: int = 1
+    probability: float | None = None
 
 
 def expected_cause(prediction: Prediction) -> CardCause:
@@ -160,7 +165,8 @@ def expected_cause(prediction: Prediction) -> CardCause:
     elif "temperature" in prediction.metric:
         category = Category.THERMAL
     symptom, subject = Symptom.FORECAST, prediction.subject
-    return CardCause(symptom, category, Severity.WARNING, ActionKind.NOTIFY, prediction.metric, subject)
+    cause = CardCause(symptom, category, Severity.WARNING, ActionKind.NOTIFY, prediction.metric, subject)
+    return replace(cause, probability=prediction.probability)
 
 
 class Names:
@@ -226,7 +232,8 @@ def _what(trouble: CardCause) -> Words:
         return "nothing is broken, load and memory could be better placed", "没有故障，负载与显存的分布可以改进"
     known = _CATEGORIES[trouble.category]
     if trouble.symptom is Symptom.FORECAST:
-        return _EXPECTED.get(trouble.category, known)
+        likely = _LIKELY if (trouble.probability or 0.0) >= LIKELY_FROM else {}
+        return likely.get(trouble.category) or _EXPECTED.get(trouble.category, known)
     if trouble.symptom is Symptom.DRIFT:
         return _differs(trouble.subject.detail)
     if trouble.category is Category.CAPACITY:
@@ -400,6 +407,7 @@ def left_over(incident: Incident, names: Names, now_ms: int) -> Words:
 def no_action(trouble: CardCause) -> Words:
     """Why a cause has no action at all."""
     if trouble.symptom is Symptom.FORECAST:
-        return "Nothing has failed yet: watch only.", "尚无故障：仅观察。"
+        # Of what is forecast alone: something else may have failed there.
+        return "It has not happened yet: watch only.", "尚未发生：仅观察。"
     unknown = ("No action is known for this: a person should look.", "没有已知的动作：请人工检查。")
     return _NOBODY_ACTS.get(trouble.symptom, unknown)

@@ -234,7 +234,7 @@ class _Maker:
         own = {one.id: self._decisions(one) for one in found}
         self._listed |= {member.subject.key for one in found for member in one.members}
         worst = max(found, key=self._gravity)
-        trouble = record_of(worst).trouble
+        trouble = replace(record_of(worst).trouble, probability=_confidence(worst)[1])
         if together is not None:
             trouble = replace(trouble, subject=_EVERYWHERE, place=None, gpus=len(found))
             if len({one.root.rule for one in found}) > 1:
@@ -664,7 +664,7 @@ def _state(lead: DecisionStatus | None, reopened_ms: int | None) -> CardState:
     return CardState.OPEN if reopened_ms is None else CardState.REOPENED
 
 
-_FORETOLD: Words = ("a forecast: nothing has happened yet", "预测：尚未发生")
+_FORETOLD: Words = ("a forecast: it has not happened yet", "预测：尚未发生")
 
 
 def _confidence(incident: Incident) -> tuple[Words, float | None]:

@@ -20,6 +20,7 @@ from tocsin.domain.prediction import Prediction, most_urgent, soonest_each
 from tocsin.forecaster.live.risk import TARGET as FAULT
 from tocsin.queries.card_life import CauseRecord, read_record
 from tocsin.queries.card_words import Names, Words, action_words, clock, expected_cause, headline
+from tocsin.queries.heard import heard, least_heard
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.report_words import listed, say, sentence
 from tocsin.queries.statement_score import StatedCase, cases_of, is_claim
@@ -259,7 +260,7 @@ def report_now(brain: LiveBrain, cards: Sequence[Card], cases: Sequence[StatedCa
             statuses=brain.statuses(),
             controls=brain.actions.controls(),
             cases=cases,
-            predictions=brain.forecasts.current(now_ms),
+            predictions=heard(brain.forecasts.current(now_ms), least_heard(brain.ruleset)),
             names=Names(readings),
             gpus=len(readings),
             mode=brain.settings.actions.mode,

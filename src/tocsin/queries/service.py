@@ -60,6 +60,7 @@ from tocsin.queries.fleet_map import FleetMapSource
 from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.foreign_alerts import ForeignAlerts
 from tocsin.queries.fragmentation import fragmentation
+from tocsin.queries.heard import heard, least_heard
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.morning_report import report_now, stated_cases
 from tocsin.queries.outlook import ForecastQueries, gate_verdict
@@ -136,6 +137,7 @@ class BrainService:
         self._pushed = PushedFleet(brain.settings.promql, brain.metrics, self._newest, self._fresh_ms)
         self._fleet_map = FleetMapSource(brain)
         self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
+        self._least = least_heard(brain.ruleset)
         self._verifying = threading.Lock()
         self._gathering = threading.Lock()
         self._asking = threading.Lock()
@@ -221,7 +223,7 @@ class BrainService:
     def attention(self, limit: int) -> models.Attention:
         brain, snapshot = self._brain, self._fleet_map.look()
         settings = brain.settings
-        predictions, prices = brain.forecasts.current(snapshot.now_ms), settings.prices.prices()
+        predictions, prices = heard(brain.forecasts.current(snapshot.now_ms), self._least), settings.prices.prices()
         found = attention.attention(snapshot, brain.incidents, predictions, settings.actions.cost, prices, limit)
         return found.model_copy(update={"waiting": views.waiting(brain.statuses())})
 
@@ -255,7 +257,7 @@ class BrainService:
             snapshot,
             brain.incidents,
             brain.statuses(),
-            brain.forecasts.current(snapshot.now_ms),
+            heard(brain.forecasts.current(snapshot.now_ms), self._least),
             self._levels,
             self._signs,
             brain.card_life,

@@ -17,7 +17,17 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling, Verdict
 from tocsin.domain.entry import Entry, EntryKind
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
+from tocsin.domain.finding import (
+    PREDICTION_EVIDENCE,
+    ActionKind,
+    Category,
+    Evidence,
+    Finding,
+    Incident,
+    Severity,
+    Subject,
+    SubjectKind,
+)
 from tocsin.domain.phrase import say
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -287,10 +297,38 @@ def test_silent_gpus_and_forecasts_without_an_incident_have_cards() -> None:
     )
     made = cards([lost, well], ahead=[coming])
     assert [(card.health, card.probability) for card in made] == [(GpuState.LOST, None), (GpuState.OK, 0.4)]
-    assert made[1].headline.endswith("a hardware fault is expected")
+    assert made[1].headline.endswith("raised risk of a hardware fault")
+    likely = cards([well], ahead=[replace(coming, probability=0.5)])[0]
+    assert (likely.headline, likely.headline_zh) == (
+        "node-1 GPU 1: a hardware fault is expected",
+        "node-1 GPU 1: 预计发生硬件故障",
+    )
     assert all(card.action is None and card.obstacle for card in made)
     again = cards([lost, well], ahead=[replace(coming, at_ms=T0 + MINUTE)])
     assert [card.id for card in again] == [card.id for card in made], "a forecast that is renewed keeps its card"
+
+
+@pytest.mark.parametrize(
+    ("chance", "said"), [(0.25, "raised risk of a hardware fault"), (0.8, "a hardware fault is expected")]
+)
+def test_an_incident_of_a_forecast_says_how_likely_it_is(chance: float, said: str) -> None:
+    well = node(1)
+    told = Evidence(f"{PREDICTION_EVIDENCE}m 1", "it may fail", T0, chance)
+    coming = finding(well, "gpu_fault_predicted", category=Category.HARDWARE, evidence=(told,))
+    (card,) = cards([well], [incident(coming)])
+    assert (card.headline, card.probability) == (f"node-1 GPU 1: {said}", chance)
+
+
+def test_a_forecast_does_not_say_that_nothing_failed() -> None:
+    # Another fault may just have ended at the place.
+    coming = Prediction(
+        about(node(1)), "hardware_fault", T0, 2 * DAY, PredictionStatus.LIKELY, "m", "1", "it may fail", probability=0.4
+    )
+    (card,) = cards([node(1)], ahead=[coming])
+    assert (card.obstacle, card.confidence) == (
+        "It has not happened yet: watch only.",
+        "a forecast: it has not happened yet",
+    )
 
 
 def test_what_has_happened_has_no_probability_whatever_is_forecast_of_its_gpu() -> None:
