@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import HOUR, to_minute
 from tocsin.forecaster.features.examples import Examples, Floats, HeldSequences, Ints, Singles
 from tocsin.forecaster.hazard.scorer import Scorer
 
@@ -189,14 +189,18 @@ def _share(chance: float) -> str:
 def likely_sentence(
     where: str,
     chance: float,
+    at_ms: int,
     horizon_ms: int,
     reasons: Sequence[Reason],
     classes: Sequence[tuple[str, float]] = (),
 ) -> tuple[str, str]:
-    """A warning with its reasons; `classes` split the probability by class of fault, the likeliest first."""
-    hours = horizon_ms / HOUR
-    english = f"{where}: a hardware fault within {hours:.0f} h has a probability of {_share(chance)}"
-    chinese = f"{where}：{hours:.0f} 小时内发生硬件故障的概率为 {_share(chance)}"
+    """A warning with its reasons, and of when it is: a decision keeps it, and the next look says another probability.
+
+    `classes` split the probability by class of fault, the likeliest first.
+    """
+    hours, at = horizon_ms / HOUR, to_minute(at_ms)
+    english = f"{where}: a hardware fault within {hours:.0f} h of {at} has a probability of {_share(chance)}"
+    chinese = f"{where}：自 {at} 起 {hours:.0f} 小时内发生硬件故障的概率为 {_share(chance)}"
     if classes:
         name, share = classes[0]
         kind, kind_zh = CLASSES.get(name, CLASSES["other"])
@@ -209,12 +213,12 @@ def likely_sentence(
     return english + ".", chinese + "。"
 
 
-def unlikely_sentence(where: str, chance: float, horizon_ms: int) -> tuple[str, str]:
+def unlikely_sentence(where: str, chance: float, at_ms: int, horizon_ms: int) -> tuple[str, str]:
     """Nothing to warn of."""
-    hours = horizon_ms / HOUR
+    hours, at = horizon_ms / HOUR, to_minute(at_ms)
     return (
-        f"{where}: a hardware fault within {hours:.0f} h is unlikely (probability {_share(chance)}).",
-        f"{where}：{hours:.0f} 小时内发生硬件故障的可能性很低（概率 {_share(chance)}）。",
+        f"{where}: a hardware fault within {hours:.0f} h of {at} is unlikely (probability {_share(chance)}).",
+        f"{where}：自 {at} 起 {hours:.0f} 小时内发生硬件故障的可能性很低（概率 {_share(chance)}）。",
     )
 
 

@@ -159,9 +159,9 @@ class RiskModel:
             classes=split,
         )
         if warned is None:
-            english, chinese = unlikely_sentence(where(gpu), chance, ahead)
+            english, chinese = unlikely_sentence(where(gpu), chance, now_ms, ahead)
             return replace(made, sentence=english, sentence_zh=chinese)
-        english, chinese = likely_sentence(where(gpu), chance, ahead, warned.reasons, split)
+        english, chinese = likely_sentence(where(gpu), chance, now_ms, ahead, warned.reasons, split)
         evidence = _evidence(warned, now_ms)
         return replace(made, status=PredictionStatus.LIKELY, sentence=english, sentence_zh=chinese, evidence=evidence)
 

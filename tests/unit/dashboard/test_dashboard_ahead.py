@@ -96,7 +96,10 @@ def test_risks_come_worst_first_with_their_horizons_and_what_came_of_such(url: s
     assert [f"within {hours} h" in shown for hours in (1, 6, 24, 48)] == [True] * 4
     assert shown.index("gpu-node-05 · GPU 1") < shown.index("gpu-node-03 · GPU 5")
     assert "20 % <span" in shown
-    assert "of 100 GPUs with 31 %, about 31 have a hardware fault within 48 h. Model hazard prior-1" in shown
+    assert (
+        "the model states that of 100 GPUs with 31 % about 31 have a hardware fault within 48 h. Model hazard prior-1"
+        in shown
+    )
     assert "and 55 more" in shown
     assert "2 h of history, 6 h needed" in shown
 

@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.config.settings import ForecastSettings, StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, HOUR, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE, to_minute
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
@@ -152,7 +152,7 @@ def test_the_gpu_that_goes_bad_is_warned_of_with_its_reasons(said: list[Predicti
     assert warned.evidence[0].name.startswith("pcie_replay.")
     assert "PCIe replays" in warned.sentence
     assert "PCIe 重放" in warned.sentence_zh
-    assert "a hardware fault within 48 h has a probability of" in warned.sentence
+    assert f"a hardware fault within 48 h of {to_minute(warned.at_ms)} has a probability of" in warned.sentence
     assert warned.evidence[-1].name == "past cases"
     assert warned.evidence[-1].text.startswith("situations like this one ended in a fault before: ")
     assert "past" not in warned.sentence, "what is kept of the past is chosen: its share of faults is no rate"
@@ -327,15 +327,15 @@ def test_counts_are_said_as_counts() -> None:
     assert why(Reason("new_thing", 1.0, "new_thing.1h", 0.3, 0.0)) == ("new thing", "new_thing")
     slow = Reason("pcie_replay", 1.0, "pcie_replay.rate", float(np.log1p(0.4)), float("nan"))
     assert why(slow)[0] == "0.4 PCIe replays an hour"
-    english, chinese = likely_sentence("n GPU 1", 0.6, 48 * HOUR, [], [("nvlink", 0.21), ("memory", 0.2)])
-    assert english == "n GPU 1: a hardware fault within 48 h has a probability of 60%, most likely of NVLink (21%)."
+    english, chinese = likely_sentence("n GPU 1", 0.6, T0, 48 * HOUR, [], [("nvlink", 0.21), ("memory", 0.2)])
+    # A decision keeps the sentence, while the probability goes on.
+    within = f"a hardware fault within 48 h of {to_minute(T0)} has a probability of"
+    assert english == f"n GPU 1: {within} 60%, most likely of NVLink (21%)."
+    assert f"自 {to_minute(T0)} 起 48 小时内" in chinese
     assert "60%，最可能是 NVLink 故障（21%）" in chinese
-    assert "a probability of > 99%" in likely_sentence("n GPU 1", 0.9961, 48 * HOUR, [])[0]
-    english, chinese = likely_sentence("n GPU 1", 0.034, 48 * HOUR, [one])
-    assert english == (
-        "n GPU 1: a hardware fault within 48 h has a probability of 3.40%, "
-        "because of 1,500 corrected ECC errors in 24h (usual 0)."
-    )
+    assert "a probability of > 99%" in likely_sentence("n GPU 1", 0.9961, T0, 48 * HOUR, [])[0]
+    english, chinese = likely_sentence("n GPU 1", 0.034, T0, 48 * HOUR, [one])
+    assert english == (f"n GPU 1: {within} 3.40%, because of 1,500 corrected ECC errors in 24h (usual 0).")
     assert chinese.endswith("。")
 
 
