@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -237,6 +237,7 @@ class FillingWatch:
         self._found: list[_Filling] = []
         self._leaks = LeakWatch(tuple(limit.limit for limit in _MEMORY))
         self._leaking: dict[Leak, LeakingGpu] = {}
+        self._stated: dict[tuple[str, str], Prediction] = {}
 
     def recall(self, columns: Columns, gpus: Sequence[Gpu], now_ms: int) -> None:
         """Take up the past of the metrics in `columns` after a start; variants have none, and begin anew."""
@@ -303,14 +304,37 @@ class FillingWatch:
         return largest
 
     def predictions(self, now_ms: int) -> list[Prediction]:
-        """What is expected to fill up by the newest minute that is over, a statement for each GPU and target: nothing
-        is said of the others."""
+        """What is expected to fill up by the newest minute that is over, a statement for each GPU and target. Of the
+        others nothing is said, but once that what was said is void."""
         with self._lock:
             self._go_on(now_ms // STEP_MS)
             leaking = [self._leaking[leak] for leak in self._leaks.found]
-            return [_statement(one, now_ms) for one in self._found] + [
+            made = [_statement(one, now_ms) for one in self._found] + [
                 leak_statement(one, now_ms) for one in _soonest(leaking) if one.eta_ms > now_ms
             ]
+            return made + self._given_back(made, now_ms)
+
+    def _given_back(self, made: Sequence[Prediction], now_ms: int) -> list[Prediction]:
+        """That what was said before, and is not in `made`, is void: its job has ended or given back what it held. What
+        only stops growing keeps its statement to the instant that it named: it may go on."""
+        said, self._stated = self._stated, {(one.subject.name, one.target): one for one in made}
+        found = []
+        for key, one in said.items():
+            row = self._numbers.get(one.subject.name)
+            if key in self._stated or row is None or now_ms > one.at_ms + one.horizon_ms:
+                continue
+            value = self._newest(_PLACE[split_variant(one.metric)[0]], row)
+            if value < (one.value or 0.0) - JUMP:
+                found.append(_void(one, self._gpus[row], value, now_ms))
+            else:
+                self._stated[key] = one
+        return found
+
+    def _newest(self, place: int, row: int) -> float:
+        """The newest value of the last minutes; NaN where there is none."""
+        values = self._kept[place][row, -GAP:]
+        known = values[np.isfinite(values)]
+        return float(known[-1]) if known.size else math.nan
 
     def _go_on(self, step: int) -> None:
         passed = 0 if self._step is None else min(max(step - self._step, 0), PAST)
@@ -475,6 +499,25 @@ def _due(values: Floats, limit: FillLimit) -> _Due:
         due[rows] = told.steps <= limit.ahead_steps
         steps[rows], slope[rows], gone[rows] = told.steps, told.slope, told.seen
     return _Due(due, steps, slope, gone)
+
+
+def _void(said: Prediction, gpu: Gpu, value: float, now_ms: int) -> Prediction:
+    """That what was `said` holds no more; no claim that it will not fill up."""
+    english, chinese = _WORDS[split_variant(said.metric)[0]]
+    at = to_minute(now_ms)
+    return replace(
+        said,
+        at_ms=now_ms,
+        status=PredictionStatus.NO_CROSSING,
+        sentence=f"{where(gpu)}: {english} was given back ({value:.1%} at {at}): what was said of its growth is over.",
+        sentence_zh=f"{where(gpu)}：{chinese}已回落（{at} 为 {value:.1%}），此前的增长预测已失效。",
+        threshold=None,
+        value=value,
+        probability=None,
+        raw=None,
+        eta_ms=None,
+        evidence=(),
+    )
 
 
 def _statement(one: _Filling, now_ms: int) -> Prediction:

@@ -17,7 +17,8 @@ _UNKNOWN, _NO, _YES = -1, 0, 1
 class PredictionProbe(Probe):
     """Keeps the newest prediction of `target` for each row; a kind of condition says which of them warn.
 
-    A prediction that is older than `max_age` says nothing more, and one whose horizon has passed says no.
+    A prediction that is older than `max_age` says nothing more, and one whose time has passed says no: that of its
+    crossing, the late end of the interval where it gives one, else its horizon.
     """
 
     clocked = True
@@ -52,7 +53,7 @@ class PredictionProbe(Probe):
         else:
             self._status.v[row] = _YES if self.warns(prediction) and not prediction.muted else _NO
         self._made.v[row] = prediction.at_ms
-        self._ends.v[row] = prediction.at_ms + prediction.horizon_ms
+        self._ends.v[row] = _end(prediction)
 
     def _live(self) -> Bools:
         return self._made.v >= self._frame.now_ms - self._max_age
@@ -70,6 +71,17 @@ class PredictionProbe(Probe):
         if self._table is self._frame.gpus:
             for row in rows:
                 self._said.pop(row, None)
+
+
+def _end(prediction: Prediction) -> int:
+    """The instant after which what it says is past."""
+    horizon = prediction.at_ms + prediction.horizon_ms
+    if prediction.status is not PredictionStatus.CROSSING or prediction.eta_ms is None:
+        return horizon
+    if prediction.eta_low_ms is None:
+        return min(horizon, prediction.eta_ms)
+    # Where the late end is not known it lies beyond the horizon.
+    return min(horizon, prediction.eta_high_ms or horizon)
 
 
 def evidence_name(prediction: Prediction) -> str:

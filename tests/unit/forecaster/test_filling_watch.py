@@ -9,10 +9,13 @@ import pytest
 
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.metrics import variant
-from tocsin.domain.prediction import Prediction
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY, PAST, RECALLED, FillingWatch
 from tocsin.forecaster.capacity.leak import MEMORY_LEAK
+from tocsin.forecaster.live.recalibration import Recalibration
+from tocsin.rules.engine import Inputs, RuleEngine
+from tocsin.rules.load import load_rules
 from tocsin.store.grid import columns_of
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.simulated import first_suited, fleet
@@ -209,6 +212,29 @@ def test_a_leak_that_stops_is_told_no_longer() -> None:
     said = watched([0.7] * 60 + stops)
     assert said
     assert max(said) <= 60 + 0.7 * 240 + 20
+
+
+def test_what_was_said_of_a_process_that_died_is_void_once() -> None:
+    """It ran out of memory, and another job runs evenly where it ran: the rule's finding must not stand for hours."""
+    grows = [0.7] * 60 + [min(0.7 + 0.285 * minute / 240, 1.0) for minute in range(200)]
+    said = told([*grows, 0.0, 0.0, *[0.94] * 120])
+    over = [(minute, one) for minute, one in said if one.status is not PredictionStatus.CROSSING]
+    assert len(grows) <= over[0][0] <= len(grows) + 2
+    assert [(one.target, one.status, one.value) for _, one in over] == [
+        (MEMORY_LEAK, PredictionStatus.NO_CROSSING, 0.0)
+    ]
+    assert "node-1 GPU 1: memory was given back (0.0% at " in over[0][1].sentence
+    assert max(minute for minute, one in said if one.status is PredictionStatus.CROSSING) < over[0][0]
+    assert not Recalibration(0.2).restated([over[0][1]])[0].muted
+    engine = RuleEngine(load_rules())
+    found = [_leaks_of(engine, one.at_ms, one) for _, one in said if one.target == MEMORY_LEAK]
+    assert (found[0], found[-1]) == (1, 0)
+
+
+def _leaks_of(engine: RuleEngine, at_ms: int, said: Prediction) -> int:
+    reading = Reading(gpu(1), at_ms, {"gpu_memory_used_ratio": said.value or 0.0}, {})
+    found = engine.step(Inputs(at_ms, (reading,), predictions=[said])).active
+    return sum(one.rule == "memory_leak_predicted" for one in found)
 
 
 def test_a_leak_is_known_again_after_a_restart() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tocsin.domain.clock import HOUR, to_minute
@@ -341,7 +343,23 @@ def test_forecast_grows_old_and_ends_with_its_horizon() -> None:
     run.step(0, predictions=[prediction(0, PredictionStatus.CROSSING, eta=60)])
     run.step(31)
     assert run.active == ["r"], "unknown by now: an open finding stays"
-    run.step(4 * 60 + 1)
+    run.step(61)
+    assert run.active == [], "the instant that it named is past"
+
+
+@pytest.mark.parametrize(
+    ("more", "last"),
+    [
+        ({"eta": 60, "eta_low_ms": instant(50), "eta_high_ms": instant(90)}, 90),
+        ({"eta": 60, "eta_low_ms": instant(50)}, 240),
+    ],
+)
+def test_a_forecast_with_an_interval_stands_to_its_late_end(more: dict[str, Any], last: int) -> None:
+    run = Run(rule(FORECAST))
+    run.step(0, predictions=[prediction(0, PredictionStatus.CROSSING, **more)])
+    run.step(last)
+    assert run.active == ["r"]
+    run.step(last + 1)
     assert run.active == []
 
 

@@ -25,7 +25,7 @@ TARGET = "time_to_threshold:"
 class Forecast(Condition):
     """Holds while the newest prediction says that the metric crosses its threshold within `within`.
 
-    A prediction that is older than `max_age` says nothing more, one whose horizon has passed says no, and so does one
+    A prediction that is older than `max_age` says nothing more, one whose time has passed says no, and so does one
     whose threshold lies behind: what has happened is no forecast.
     """
 

@@ -19,7 +19,7 @@ class Risk(Condition):
     """Holds while the newest prediction of `target` warns: it is above its model's own level, or a crossing of its own
     threshold, and, where `probability` is given, as likely as that within `within`.
 
-    A prediction that is older than `max_age` says nothing more, and one whose horizon has passed says no.
+    A prediction that is older than `max_age` says nothing more, and one whose time has passed says no.
     """
 
     words = frozenset({"probability", "said"})
