@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from tocsin.domain.clock import HOUR, MINUTE, SECOND
+from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_minute
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
+from tocsin.domain.grouping import grouped
+from tocsin.domain.metrics import split_variant
+from tocsin.domain.prediction import Prediction, most_urgent
 from tocsin.domain.reading import Gpu, Owner
+from tocsin.forecaster.capacity.filling import OUT_OF_MEMORY
+from tocsin.forecaster.capacity.leak import MEMORY_LEAK, WORDS
 from tocsin.forecaster.diagnosis import stages as signals
-from tocsin.forecaster.diagnosis.stages import REMEDIES, diagnose_job
+from tocsin.forecaster.diagnosis.stages import POD_LEAK, REMEDIES, diagnose_job
 from tocsin.forecaster.diagnosis.window import (
     IDLE_UTILIZATION,
     ObservedJob,
@@ -29,79 +33,13 @@ from tocsin.forecaster.trend.statements import where
 from tocsin.store.grid import by_gpu
 from tocsin.store.port import Columns, Series
 
-# Whether memory leaks: it grows without a plateau, or is held where no process is left.
+# Memory that is held where no process is left.
 
 Instants = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-PARTS = 12
-"""Parts of the window of which the lowest value counts: what a step needs for a moment is no growth."""
-MIN_SPAN_MS = 20 * MINUTE
-MIN_SAMPLES = 3 * PARTS
-AGREE = 0.8
-"""Least Kendall's tau between time and the parts' lows."""
-GROWN = 0.01
-"""Least growth over the window, as a share of the GPU's memory."""
-STILL = 0.5
-"""Growth in the last third of the window must be at least this share of its fair part; less is a plateau."""
 ORPHAN_BYTES = 1 << 30
 """Memory above what idle GPUs of the model hold, with no process, from which on something was left behind."""
-
-
-class Growth(StrEnum):
-    """How memory behaves."""
-
-    GROWING = "growing"
-    PLATEAU = "plateau"
-    """It grew and stopped: caches that filled up."""
-    STEADY = "steady"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryTrend:
-    """`bytes_per_hour` is the growth over the window; `full_ms` how long until `total` is reached at that pace, None
-    where it does not grow; `reason` says why nothing is known."""
-
-    growth: Growth
-    bytes_per_hour: float = 0.0
-    full_ms: int | None = None
-    reason: str = ""
-
-
-def memory_trend(at_ms: Instants, used: Floats, total: float) -> MemoryTrend:
-    """The trend of `used` bytes (float64[n], NaN where missing) of a GPU with `total` bytes.
-
-    Mann's test on the lows of `PARTS` equal parts of the window: robust against what comes and goes within a part.
-    """
-    known = np.isfinite(used)
-    at_ms, used = at_ms[known], used[known]
-    if used.size < MIN_SAMPLES or at_ms[-1] - at_ms[0] < MIN_SPAN_MS:
-        span = 0 if used.size == 0 else int(at_ms[-1] - at_ms[0])
-        needed = f"{MIN_SAMPLES} samples over {MIN_SPAN_MS // MINUTE} min needed"
-        return MemoryTrend(Growth.UNKNOWN, reason=f"{used.size} samples over {span // MINUTE} min, {needed}")
-    lows = _lows(at_ms, used)
-    if lows.size < PARTS:
-        return MemoryTrend(Growth.UNKNOWN, reason=f"gaps: {lows.size} of {PARTS} parts of the window have samples")
-    steps = np.sign(lows[None, :] - lows[:, None])[np.triu_indices(PARTS, 1)]
-    tau = float(steps.mean())
-    grown = float(lows[-1] - lows[0])
-    if tau < AGREE or grown < GROWN * total:
-        return MemoryTrend(Growth.STEADY)
-    third = PARTS // 3
-    late = float(lows[-1] - lows[-1 - third]) * (PARTS - 1) / third
-    pace = grown / (float(at_ms[-1] - at_ms[0]) * (PARTS - 1) / PARTS)
-    if late < STILL * grown:
-        return MemoryTrend(Growth.PLATEAU, pace * HOUR)
-    left = max(0.0, total - float(used[-1]))
-    return MemoryTrend(Growth.GROWING, pace * HOUR, int(left / pace))
-
-
-def _lows(at_ms: Instants, used: Floats) -> Floats:
-    edges = np.linspace(at_ms[0], at_ms[-1], PARTS + 1)
-    part = np.clip(np.searchsorted(edges, at_ms, side="right") - 1, 0, PARTS - 1)
-    starts = np.flatnonzero(np.diff(part, prepend=-1))
-    return np.minimum.reduceat(used, starts)
 
 
 def orphaned(used: Floats, processes: Floats, models: npt.NDArray[np.str_]) -> Floats:
@@ -241,7 +179,7 @@ def _known(value: float) -> float | None:
 USED, TOTAL, PROCESSES = "gpu_memory_used_bytes", "gpu_memory_total_bytes", "gpu_processes"
 STAGE_METRICS = tuple(dict.fromkeys((*signals.METRICS, USED, TOTAL, PROCESSES, "gpu_memory_used_ratio")))
 """Metrics of the newest window."""
-PAST_METRICS = (USED, *METRICS)
+PAST_METRICS = METRICS
 """Metrics of the longer past."""
 STAGE_MS = 15 * MINUTE
 PAST_MS = 60 * MINUTE
@@ -251,13 +189,14 @@ GIB = float(1 << 30)
 @dataclass(frozen=True, slots=True)
 class DiagnosisInputs:
     """`recent` holds `STAGE_METRICS` of the last `STAGE_MS`, `past` `PAST_METRICS` of the last `PAST_MS`; `owners` are
-    by UUID."""
+    by UUID, `filling` the forecasts in force."""
 
     now_ms: int
     gpus: Sequence[Gpu]
     owners: Mapping[str, Sequence[Owner]]
     recent: Columns
     past: Columns
+    filling: Sequence[Prediction] = ()
 
 
 def diagnose(inputs: DiagnosisInputs) -> list[Diagnosis]:
@@ -271,7 +210,7 @@ def diagnose(inputs: DiagnosisInputs) -> list[Diagnosis]:
             diagnose_job(job, found.take(job.gpus), inputs.now_ms, STAGE_MS)
             for job in jobs(inputs.gpus, inputs.owners, busy)
         ),
-        *_leaks(inputs, found, past),
+        *_leaks(inputs),
         *_orphans(inputs, found),
         *_idle(inputs, found),
         *_requests(inputs, past),
@@ -285,23 +224,30 @@ def _owned(inputs: DiagnosisInputs, gpu: Gpu) -> str:
     return f" ({', '.join(labels)})" if labels else ""
 
 
-def _leaks(inputs: DiagnosisInputs, found: WindowMeans, past: Mapping[str, Series]) -> list[Diagnosis]:
+def _leaks(inputs: DiagnosisInputs) -> list[Diagnosis]:
+    """What the forecasts say of memory: growth alone is as often a cache that holds where it was made to."""
+    gpus = {gpu.uuid: gpu for gpu in inputs.gpus}
+    coming = [one for one in inputs.filling if one.target in (MEMORY_LEAK, OUT_OF_MEMORY) and one.warns]
     made = []
-    for gpu, size in zip(found.gpus, found.of(TOTAL).tolist(), strict=True):
-        one = past[gpu.uuid]
-        if not np.isfinite(size) or not one.at_ms.size:
+    for uuid, said in grouped((one.subject.name, one) for one in coming).items():
+        soonest = most_urgent(said)
+        if uuid not in gpus or soonest is None or soonest.eta_ms is None or soonest.eta_ms <= inputs.now_ms:
             continue
-        trend = memory_trend(one.at_ms, one.values[:, 0], size)
-        if trend.growth is not Growth.GROWING or trend.full_ms is None:
-            continue
-        pace, left = trend.bytes_per_hour / GIB, trend.full_ms / HOUR
-        english = f"memory grows by {pace:.2f} GiB an hour without a plateau and is full in {left:.1f} h"
-        chinese = f"显存以每小时 {pace:.2f} GiB 持续增长,没有平台期,约 {left:.1f} 小时后耗尽"
-        piece = Evidence(USED, "growth of the lows, bytes an hour", inputs.now_ms, trend.bytes_per_hour)
+        what, what_zh = WORDS[split_variant(soonest.metric)[0]]
+        at = to_minute(soonest.eta_ms)
+        english = f"{what} grows without a plateau and, if it goes on, is full at {at}"
+        chinese = f"{what_zh}持续增长,没有平台期;照此速度将在 {at} 耗尽"
         # The sooner it is full, the stronger: an hour or less counts in full.
-        score = 1.0 / max(1.0, left)
-        made.append(_single(inputs, DiagnosisKind.MEMORY, DiagnosisVerdict.LEAK, gpu, score, english, chinese, piece))
+        score = 1.0 / max(1.0, (soonest.eta_ms - inputs.now_ms) / HOUR)
+        leak = DiagnosisVerdict.LEAK, gpus[uuid], score, english, chinese
+        one = _single(inputs, DiagnosisKind.MEMORY, *leak, soonest.evidence[0])
+        made.append(replace(one, remedy=POD_LEAK) if _in_pods(inputs.owners.get(uuid, ())) else one)
     return made
+
+
+def _in_pods(owners: Sequence[Owner]) -> bool:
+    """Whether all that is known of what runs is pods: a server among them has no checkpoint."""
+    return bool(owners) and all(bool(one.pod or one.pod_uid) and not one.slurm_job for one in owners)
 
 
 def _orphans(inputs: DiagnosisInputs, found: WindowMeans) -> list[Diagnosis]:
@@ -365,7 +311,7 @@ def _requests(inputs: DiagnosisInputs, past: Mapping[str, Series]) -> list[Diagn
     made = []
     for gpu in inputs.gpus:
         one = past[gpu.uuid]
-        figures = one.values[:, 1:]
+        figures = one.values
         if not np.isfinite(figures[:, :1]).any():
             continue
         found = request_pattern(one.at_ms, figures, inputs.now_ms)

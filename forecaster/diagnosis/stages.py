@@ -345,6 +345,8 @@ STAGES = {
     DiagnosisVerdict.DEVICE_TO_HOST: ("copies from the GPU to the host", "从 GPU 到主机的拷贝"),
 }
 
+POD_LEAK = "restart the pod when it can be spared; look for what it keeps from one request or step to the next"
+"""Remedy of a leak where pods run."""
 REMEDIES = {
     DiagnosisVerdict.STORAGE: "cache or stage the data on local disks, read larger files in order, prefetch more",
     DiagnosisVerdict.CPU: (

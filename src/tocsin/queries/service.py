@@ -78,8 +78,10 @@ from tocsin.store.line_protocol.decode import Decoded, decode
 from tocsin.store.port import Store
 
 
-def diagnose_fleet(store: Store, latest: Sequence[Reading], now_ms: int, host: str = "") -> list[Diagnosis]:
-    """Diagnose the GPUs of `latest`, or those on `host`; a job keeps only its GPUs there.
+def diagnose_fleet(
+    store: Store, latest: Sequence[Reading], filling: Sequence[Prediction], now_ms: int, host: str = ""
+) -> list[Diagnosis]:
+    """Diagnose the GPUs of `latest`, or those on `host`, with the forecasts `filling`; a job keeps only its GPUs there.
 
     Raises StoreUnavailable.
     """
@@ -93,6 +95,7 @@ def diagnose_fleet(store: Store, latest: Sequence[Reading], now_ms: int, host: s
             {reading.gpu.uuid: reading.owners for reading in chosen},
             store.columns(STAGE_METRICS, now_ms - STAGE_MS, now_ms + 1, uuids),
             store.columns(PAST_METRICS, now_ms - PAST_MS, now_ms + 1, uuids),
+            filling,
         )
     )
 
@@ -462,7 +465,7 @@ class BrainService:
         return rule_records(self._brain)
 
     def diagnoses(self, host: str = "") -> list[Diagnosis]:
-        return diagnose_fleet(self._brain.store, self._brain.memory.latest(), self.now_ms(), host)
+        return self.diagnosed(self._brain.memory.latest(), host)
 
     def planning_state(self) -> dict[str, Any]:
         return state_document(self._brain, self.now_ms())
@@ -505,7 +508,8 @@ class BrainService:
 
     def diagnosed(self, readings: Sequence[Reading], host: str = "") -> list[Diagnosis]:
         """As `diagnoses`, of the GPUs of `readings` alone."""
-        return diagnose_fleet(self._brain.store, readings, self.now_ms(), host)
+        brain, now_ms = self._brain, self.now_ms()
+        return diagnose_fleet(brain.store, readings, brain.forecasts.current(now_ms), now_ms, host)
 
     def usage(self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int) -> UsageOut:
         return self._usage.usage(first_day, last_day, by, limit)

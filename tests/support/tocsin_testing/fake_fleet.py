@@ -252,8 +252,8 @@ DIAGNOSES = [
         at_ms=NOW_MS,
         window_ms=HOUR,
         score=0.3,
-        sentence="gpu-node-02 GPU 3: memory grows by 4.00 GiB an hour without a plateau and is full in 3.3 h.",
-        sentence_zh="gpu-node-02 GPU 3:显存以每小时 4.00 GiB 持续增长,没有平台期,约 3.3 小时后耗尽。",
+        sentence="gpu-node-02 GPU 3: memory grows without a plateau and, if it goes on, is full at 07:10 UTC.",
+        sentence_zh="gpu-node-02 GPU 3:显存持续增长,没有平台期;照此速度将在 2026-11-21 07:10 UTC 耗尽。",
         simulated=True,
     ),
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,19 @@ from click.testing import CliRunner
 from tocsin.cli.main import cli
 from tocsin.config.settings import StoreKind, StoreSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
+from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Owner, Reading
-from tocsin.forecaster.diagnosis.fleet import Growth, memory_trend, orphaned, request_pattern
+from tocsin.forecaster.capacity.leak import LeakingGpu, leak_statement
+from tocsin.forecaster.diagnosis.fleet import (
+    PAST_METRICS,
+    STAGE_METRICS,
+    DiagnosisInputs,
+    diagnose,
+    orphaned,
+    request_pattern,
+)
 from tocsin.queries.service import diagnose_fleet
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
@@ -23,45 +34,6 @@ from tocsin_testing.fake_service import FakeService, serving
 
 GIB = float(1 << 30)
 TOTAL = 80 * GIB
-AT = T0 + np.arange(0, HOUR, MINUTE // 2)
-
-
-def saw(amplitude: float) -> np.ndarray:
-    """Memory that every step takes and gives back."""
-    return amplitude * (np.arange(AT.size) % 4)
-
-
-class TestTrend:
-    def test_growth_under_the_saw_of_the_steps_is_a_leak(self) -> None:
-        used = np.linspace(20 * GIB, 26 * GIB, AT.size) + saw(2 * GIB)
-        found = memory_trend(AT, used, TOTAL)
-        assert found.growth is Growth.GROWING
-        assert found.bytes_per_hour / GIB == pytest.approx(6.0, rel=0.1)
-        assert found.full_ms is not None
-        assert found.full_ms / HOUR == pytest.approx((TOTAL - used[-1]) / (6 * GIB), rel=0.1)
-
-    def test_a_cache_that_fills_up_is_a_plateau(self) -> None:
-        used = 20 * GIB + 10 * GIB * (1 - np.exp(-np.arange(AT.size) / 25)) + 1e5 * np.arange(AT.size)
-        assert memory_trend(AT, used + saw(GIB), TOTAL).growth is Growth.PLATEAU
-
-    @pytest.mark.parametrize("level", [np.full(AT.size, 30 * GIB), 30 * GIB + saw(8 * GIB)])
-    def test_what_comes_back_is_steady(self, level: np.ndarray) -> None:
-        assert memory_trend(AT, level, TOTAL).growth is Growth.STEADY
-
-    def test_noise_is_steady(self) -> None:
-        rng = np.random.default_rng(3)
-        found = [memory_trend(AT, rng.normal(30 * GIB, GIB, AT.size), TOTAL).growth for _ in range(200)]
-        assert set(found) == {Growth.STEADY}
-
-    def test_short_and_gappy_pasts_say_so(self) -> None:
-        assert (
-            memory_trend(AT[:10], np.full(10, GIB), TOTAL).reason
-            == "10 samples over 4 min, 36 samples over 20 min needed"
-        )
-        used = np.full(AT.size, GIB)
-        used[30:80] = np.nan
-        assert "gaps: " in memory_trend(AT, used, TOTAL).reason
-        assert memory_trend(AT[:0], used[:0], TOTAL).growth is Growth.UNKNOWN
 
 
 def test_memory_without_a_process_is_measured_against_gpus_of_the_model_at_rest() -> None:
@@ -137,7 +109,7 @@ def row(index: int, at_ms: int, **more: float) -> Reading:
     return Reading(gpu(index), at_ms, values | more, {}, (Owner(7, slurm_job="99"),) if index < 4 else ())
 
 
-def run(store: Store, **changes: dict[str, object]) -> list[Diagnosis]:
+def run(store: Store, *filling: Prediction, **changes: dict[str, object]) -> list[Diagnosis]:
     """An hour of eight GPUs, the first four of them of one job, the others free."""
     free = {"gpu_utilization_ratio": 0.0, "gpu_processes": 0.0, "gpu_memory_used_bytes": 0.5 * GIB}
     readings = []
@@ -148,7 +120,34 @@ def run(store: Store, **changes: dict[str, object]) -> list[Diagnosis]:
                 values[name] = made(number) if callable(made) else made  # type: ignore[assignment]
             readings.append(row(index, at_ms, **values))
     store.write(Batch(readings=readings))
-    return diagnose_fleet(store, store.latest(T0 - MINUTE), T0)
+    return diagnose_fleet(store, store.latest(T0 - MINUTE), filling, T0)
+
+
+def leaks(number: int, ahead_ms: int, **more: Any) -> Prediction:
+    one = LeakingGpu(
+        gpu(number), "gpu_memory_used_ratio", "gpu_memory_used_ratio", 0.985, 0.8, T0 - HOUR, T0 + ahead_ms, 0.5, 1e-3
+    )
+    return replace(leak_statement(one, T0 - MINUTE), **more)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [[], [leaks(0, HOUR, muted=True)], [leaks(0, -MINUTE)], [leaks(0, HOUR, status=PredictionStatus.NO_CROSSING)]],
+)
+def test_growth_of_which_no_forecast_stands_is_no_leak(store: Store, said: list[Prediction]) -> None:
+    """A server whose cache fills grows as evenly, and stops where it was made to."""
+    found = run(store, *said, g0={"gpu_memory_used_bytes": lambda n: (30 + n / 2) * GIB})
+    assert [one for one in found if one.kind is DiagnosisKind.MEMORY] == []
+
+
+def test_a_pod_is_not_told_of_a_checkpoint(store: Store) -> None:
+    found = diagnose(
+        DiagnosisInputs(
+            T0, [gpu(0)], {gpu(0).uuid: [Owner(7, pod="chat-0", namespace="ml")]},
+            store.columns(STAGE_METRICS, T0 - HOUR, T0), store.columns(PAST_METRICS, T0 - HOUR, T0), [leaks(0, HOUR)],
+        )
+    )  # fmt: skip
+    assert [one.remedy.partition(";")[0] for one in found if one.remedy] == ["restart the pod when it can be spared"]
 
 
 def verdicts(found: list[Diagnosis]) -> dict[str, DiagnosisVerdict]:
@@ -164,14 +163,16 @@ def test_a_fleet_in_order_has_its_jobs_and_nothing_else(store: Store) -> None:
 def test_what_is_wrong_is_found_and_named_with_its_owner(store: Store) -> None:
     found = run(
         store,
-        g0={"gpu_memory_used_bytes": lambda n: (30 + n / 10) * GIB},
+        leaks(0, 3 * HOUR),
         g1={"gpu_utilization_ratio": 0.0, "gpu_sm_active_ratio": 0.0},
         g5={"gpu_memory_used_bytes": 20 * GIB},
     )
     by_name = {(one.name, one.kind): one for one in found}
     leak = by_name["node-1 GPU 0", DiagnosisKind.MEMORY]
     assert leak.verdict is DiagnosisVerdict.LEAK
-    assert "(Slurm job 99): memory grows by 6.00 GiB an hour without a plateau" in leak.sentence
+    full = to_minute(T0 + 3 * HOUR)
+    assert f"(Slurm job 99): memory grows without a plateau and, if it goes on, is full at {full}" in leak.sentence
+    assert leak.remedy.startswith("restart the job at its next checkpoint")
     assert by_name["node-1 GPU 5", DiagnosisKind.MEMORY].verdict is DiagnosisVerdict.ORPHAN
     assert by_name["node-1 GPU 1", DiagnosisKind.IDLE].verdict is DiagnosisVerdict.HELD_IDLE
 
@@ -193,7 +194,7 @@ def test_free_gpus_are_stranded_where_the_pool_has_enough_for_a_node(store: Stor
 
 def test_one_node_alone_can_be_asked_for(store: Store) -> None:
     run(store)
-    assert diagnose_fleet(store, store.latest(T0 - MINUTE), T0, "node-9") == []
+    assert diagnose_fleet(store, store.latest(T0 - MINUTE), (), T0, "node-9") == []
 
 
 def test_the_command_says_it_in_both_languages() -> None:
