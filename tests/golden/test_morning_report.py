@@ -13,7 +13,7 @@ from tocsin.actions.model.controls import Controls, Note
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.client.models import GpuState
 from tocsin.client.models_cards import Card, CardState
-from tocsin.client.models_report import MorningReport
+from tocsin.client.models_report import MorningReport, ReportTopic
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE, to_iso
 from tocsin.domain.decision import Decision, DecisionState, Mode, Outcome, OutcomeStatus, Ruling, Verdict
@@ -156,6 +156,14 @@ def test_the_figures_of_a_busy_day() -> None:
     assert (figures.broke, figures.over, figures.open_cards) == (2, 1, 2)
     assert (figures.done, figures.running, figures.waiting, figures.expected) == (1, 1, 2, 2)
     assert (figures.forecasts_settled, figures.forecasts_wrong) == (1, 0)
+
+
+def test_forecasts_that_all_came_true_are_not_counted_among_what_was_wrong() -> None:
+    case = StatedCase(DUE, T0 - 9 * HOUR, True)
+    found = morning_report(inputs(entries=WRONG["entries"], cases=[case] * 3))
+    (said,) = [one for one in found.sentences if one.topic is ReportTopic.WRONG]
+    assert said.text == "Wrong: people rejected 1 decision; 3 of 3 forecasts that came due came true."
+    assert said.text_zh == "错误：1 个决策被人拒绝；到期的 3 条预测全部应验。"
 
 
 def test_no_fault_is_expected_of_a_gpu_that_has_failed() -> None:

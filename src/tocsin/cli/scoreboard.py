@@ -20,7 +20,7 @@ from tocsin.cli.common import (
 
 if TYPE_CHECKING:
     from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
-    from tocsin.client.models_pager import PagerReport
+    from tocsin.client.models_pager import PagerReport, StatementScore
 
 _HOUR = 3600.0
 
@@ -78,13 +78,18 @@ def _report(report: PagerReport) -> list[str]:
         f"hard faults with an event line: {report.hard_faults}, paged {_part(report.recall)}, within two minutes "
         f"{_part(report.prompt_recall)}, right pages for each {_number(report.pages_per_cause)}",
         *(f"  {one.kind}: {one.paged} of {one.faults} paged, {one.prompt} at once" for one in report.faults),
-        *(
-            f"  {one.kind}: {one.right} of {one.settled} right, {one.pending} not over, "
-            f"stated {_part(one.stated)}, observed {_part(one.observed)}, muted {_part(one.muted_share)} of the time"
-            for one in report.statements
-        ),
+        *(f"  {_statement(one)}" for one in report.statements),
     ]
     return [*lines, *(f"not known: {name}: {why}" for name, why in sorted(report.unknown.items()))]
+
+
+def _statement(one: StatementScore) -> str:
+    """Claims that something comes, and apart from them all that stated how likely it is, which are more."""
+    claims = f"{one.right} of {one.settled} claims right" if one.settled else "no claim is over"
+    stated = sum(row.cases for row in one.bins)
+    chances = f", {stated} probabilities stated: mean {_part(one.stated)}, observed {_part(one.observed)}"
+    muted = f", muted {_part(one.muted_share)} of the time"
+    return f"{one.kind}: {claims}, {one.pending} not over{chances if stated else ''}{muted}"
 
 
 def _rule(rule: RuleScore) -> str:

@@ -193,6 +193,8 @@ def _wrong(figures: ReportFigures) -> Words:
     parts = [say(key, n=count) for key, count in counts.items() if count]
     if not parts and not wrong:
         return sentence(say("all_right", n=settled) if settled else say("unsettled"))
+    if settled and not wrong:
+        return sentence(say("wrong", parts=listed(*parts)), say("came_true", n=settled))
     about = say("forecasts", n=settled, wrong=wrong) if settled else say("no_forecasts")
     return sentence(say("wrong", parts=listed(*([about, *parts] if settled else [*parts, about]))))
 

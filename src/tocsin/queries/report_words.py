@@ -38,6 +38,7 @@ _TABLE: Mapping[str, Words] = {
         "{wrong} of {n} forecasts that came due did not come true",
         "到期的 {n} 条预测中 {wrong} 条未应验",
     ),
+    "came_true": ("{n} of {n} forecasts that came due came true", "到期的 {n} 条预测全部应验"),
     "no_forecasts": ("no forecast came due", "没有到期的预测"),
     "rejected": ("people rejected {n} decision|people rejected {n} decisions", "{n} 个决策被人拒绝"),
     "missed": ("{n} action did not reach its goal|{n} actions did not reach their goal", "{n} 个动作目标未达成"),
