@@ -116,7 +116,10 @@ class PushedFleet:
             allowed: dict[tuple[str, str], str] = {}
             for one in series:
                 head = self._head(one)
-                if head.use is Use.PROCESS_START:
+                # Of a host that shows no GPU here nothing is taken in, and nobody needs to be told.
+                if head.use is Use.PROCESS_START and self._shows_gpus(head.host):
+                    if not self._may(head, one, admits, allowed, now_ms, taken):
+                        continue
                     self._started(head, one)
                 if head.field is None and head.use not in (Use.XID_COUNT, Use.SXID):
                     taken.outcomes["other"] += len(one.samples)
@@ -254,9 +257,12 @@ class PushedFleet:
             self._xids.forget(self._known.pop(uuid).gpu)
         self._most = max(_LEAST_PRUNED, 2 * len(self._mine))
 
+    def _shows_gpus(self, host: str) -> bool:
+        return any(known.gpu.host == host for known in self._known.values())
+
     def _started(self, head: Head, one: PushedSeries) -> None:
         """An exporter's process that started anew may show codes of days ago."""
-        if one.samples and any(known.gpu.host == head.host for known in self._known.values()):
+        if one.samples:
             at_ms, value = one.samples[-1]
             before = self._restarts.get(head.host)
             if before is None or before[0] != value:

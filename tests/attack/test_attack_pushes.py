@@ -26,6 +26,7 @@ from tocsin_testing.pushes import (
     RW1,
     RW2,
     WRITE,
+    Series,
     field,
     json_metric,
     json_point,
@@ -178,6 +179,30 @@ def test_an_agent_outranks_what_is_pushed(site: PushSite) -> None:
     site.clock.advance(200_000)
     assert site.post(WRITE, RW1, snappy(request_1([series(at_ms=T0 + 200_000)]))).status_code == 204
     assert site.temperature("GPU-a") == 50
+
+
+def codes(site: PushSite, *sent: Series, who: str = "fleet") -> list[int | None]:
+    """The codes of events so far, once `sent` is taken."""
+    site.post(WRITE, RW1, snappy(request_1(list(sent))), who=who)
+    return [event.code for event in site.running.brain.store.events(0, 2 * T0)]
+
+
+def of(host: str, name: str, at_ms: int, value: float, **labels: str) -> Series:
+    return {"__name__": name, "Hostname": host, **labels}, [(at_ms, value)]
+
+
+def test_no_node_says_that_the_exporter_of_another_was_started_anew(site: PushSite) -> None:
+    xid, start = "DCGM_FI_DEV_XID_ERRORS", "process_start_time_seconds"
+    for at_ms in range(T0 - 150_000, T0, 15_000):
+        codes(site, of("node-b", xid, at_ms, 0, UUID="GPU-b"))
+    for value in (1, 2):
+        forged = of("node-b", start, T0 - 10_000 + int(value), value)
+        answer = site.post(WRITE, RW1, snappy(request_1([forged])), who="node-a")
+        assert (answer.status_code, "may not write for" in answer.text) == (400, True)
+    # Of a host that shows no GPU nothing is taken in, and nobody needs to be told.
+    nobody = snappy(request_1([of("localhost", start, T0, 1)]))
+    assert site.post(WRITE, RW1, nobody, who="node-a").status_code == 204
+    assert codes(site, of("node-b", xid, T0, 79, UUID="GPU-b")) == [79]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
