@@ -89,6 +89,8 @@ def absent(gpu: Gpu, at_ms: int, expected: Mapping[str, object], reason: Missing
 
 DEFAULT_WINDOW_MS = 5 * MINUTE
 """dcgm-exporter's default for the count's window (option ``--xid-count-window-size``)."""
+MAX_CODES = 64
+"""Most codes of one GPU that are remembered at a time; a GPU that is broken shows a handful."""
 SINCE_START_MS = 1 << 40
 """Window of a count that only grows while its exporter runs."""
 FATAL = "fatal"
@@ -152,7 +154,7 @@ class XidOnsets:
             if not known and not settled:
                 self._doubt(look.gpu, code)
             elif not known:
-                memory.reported[code] = ("gauge", at_ms)
+                _report(memory, code, "gauge", at_ms)
                 text = f"the last-XID gauge went from {before} to {code}"
                 events[code] = self._event(look.gpu, at_ms, code, text)
         if look.latched is not None:
@@ -173,7 +175,7 @@ class XidOnsets:
             if new > 0 and not settled and now.window_ms not in memory.windows:
                 self._doubt(look.gpu, code)
             elif new > 0:
-                memory.reported[code] = ("count", at_ms)
+                _report(memory, code, "count", at_ms)
                 span = "" if now.window_ms == SINCE_START_MS else f" within {window_ms // 1000} s"
                 text = f"the count of XID {code}{span} rose from {before} to {now.count}"
                 events[code] = self._event(look.gpu, at_ms, code, text)
@@ -192,6 +194,14 @@ class XidOnsets:
         return Event(EventKind.XID, gpu.uuid, gpu.host, at_ms, code, text, self._source, gpu.simulated)
 
 
+def _report(memory: _Memory, code: int, by: str, at_ms: int) -> None:
+    """Remember who reported `code`, among the newest `MAX_CODES`: codes may be made up."""
+    memory.reported.pop(code, None)
+    memory.reported[code] = (by, at_ms)
+    if len(memory.reported) > MAX_CODES:
+        del memory.reported[next(iter(memory.reported))]
+
+
 def _keep_counts(memory: _Memory, look: XidState) -> None:
     memory.counts = {code: one.count for code, one in look.counts.items()}
     memory.windows = frozenset(one.window_ms for one in look.counts.values())
@@ -206,20 +216,25 @@ class SxidOnsets:
     def __init__(self, source: str) -> None:
         self.unsettled: list[tuple[str, int]] = []
         self._source = source
-        self._known: dict[tuple[str, str, str], int] = {}
+        self._known: dict[str, dict[tuple[str, str], int]] = {}
 
-    def forget(self, host: str) -> None:
-        """Take the next scrape of `host` for the first."""
-        self._known = {key: code for key, code in self._known.items() if key[0] != host}
+    def forget(self, host: str, switch: str = "") -> None:
+        """Take the next scrape of `host`, or of one switch of it, for the first."""
+        codes = self._known.get(host, {}) if switch else {}
+        for severity in (FATAL, NON_FATAL):
+            codes.pop((switch, severity), None)
+        if not codes:
+            self._known.pop(host, None)
 
     def note(
         self, host: str, codes: Iterable[tuple[str, str, int]], at_ms: int, *, settled: bool = True
     ) -> list[Event]:
         """New SXIDs; `codes` are (switch, `FATAL` or `NON_FATAL`, code) of one scrape of one host."""
         fresh: dict[int, list[tuple[str, str]]] = {}
+        known = self._known.setdefault(host, {})
         for switch, severity, code in codes:
-            before = self._known.get((host, switch, severity))
-            self._known[host, switch, severity] = code
+            before = known.get((switch, severity))
+            known[switch, severity] = code
             if before is None or code == before or code <= 0:
                 continue
             if settled:

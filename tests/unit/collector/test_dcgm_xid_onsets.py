@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tocsin.collector.dcgm.readings import Counted, SxidOnsets, XidOnsets, XidState
+from tocsin.collector.dcgm.readings import MAX_CODES, Counted, SxidOnsets, XidOnsets, XidState
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.event import EventKind
 from tocsin.domain.finding import Severity
@@ -134,3 +134,20 @@ def test_a_host_s_switches_can_be_forgotten() -> None:
     onsets.note("n1", [("0", "fatal", 0)], T0)
     onsets.forget("n1")
     assert onsets.note("n1", [("0", "fatal", 12028)], T0 + STEP) == []
+
+
+def test_one_switch_is_forgotten_without_the_others_of_its_host() -> None:
+    onsets = SxidOnsets("test")
+    onsets.note("n1", [("0", "fatal", 0), ("1", "fatal", 0)], T0)
+    onsets.forget("n1", "0")
+    (event,) = onsets.note("n1", [("0", "fatal", 12028), ("1", "fatal", 12029)], T0 + STEP)
+    assert event.code == 12029
+
+
+def test_codes_without_number_fill_no_memory() -> None:
+    onsets = XidOnsets("test")
+    for code in range(4 * MAX_CODES):
+        onsets.note(XidState(G, code), T0 + code)
+    (memory,) = onsets._known.values()
+    assert len(memory.reported) == MAX_CODES
+    assert onsets.note(XidState(G, code, counted(300, **{f"x{code}": 1})), T0 + code) == []
