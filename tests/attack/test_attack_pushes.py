@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tocsin.collector.push import otlp_json, remote_write
+from tocsin.collector.push import fleet, otlp_json, remote_write
 from tocsin.collector.push.otlp_json import MAX_VALUES
 from tocsin.collector.push.samples import MAX_SERIES, MAX_UNPACKED_BYTES
 from tocsin_testing.builders import T0
@@ -203,6 +203,17 @@ def test_no_node_says_that_the_exporter_of_another_was_started_anew(site: PushSi
     nobody = snappy(request_1([of("localhost", start, T0, 1)]))
     assert site.post(WRITE, RW1, nobody, who="node-a").status_code == 204
     assert codes(site, of("node-b", xid, T0, 79, UUID="GPU-b")) == [79]
+
+
+def test_switches_without_number_hide_no_error_of_another_host(site: PushSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "MAX_KNOWN", 1_000)
+    fatal = "DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS"
+    many = request_1([of("node-a", fatal, T0 - 50_000, 0, nvswitch=str(n)) for n in range(1_200)])
+    answer = site.post(WRITE, RW1, snappy(many), who="node-a")
+    assert (answer.status_code, "more than 256 NVSwitches" in answer.text) == (400, True)
+    assert answer.headers["X-Prometheus-Remote-Write-Samples-Written"] == "256"
+    codes(site, of("node-b", fatal, T0 - 30_000, 0, nvswitch="1"))
+    assert codes(site, of("node-b", fatal, T0, 12_030, nvswitch="1")) == [12_030]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -46,7 +46,7 @@ OWN = sorted(
     # Used over used plus free is worked out for exporters that have no ratio; an agent always sends its own.
     if spec.entity == "gpu" and not spec.label and spec.minimum <= 0 and spec.maximum >= 1 and "free_bytes" not in name
 )
-FLEET = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000)
+FLEET = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000, 256)
 """One for all examples: values of one body hang on no other's."""
 values = st.fixed_dictionaries(
     {}, optional={name: st.integers(low, high).map(float) for name, (low, high) in DCGM.items()}
@@ -58,7 +58,7 @@ def pushed(form: str, series: list[Series]) -> dict[tuple[str, int], Reading]:
     make, read = FORMS[form]
     tally = Tally()
     found = list(read(make(series), tally))  # type: ignore[operator]
-    taken = FLEET.take(found, lambda _host, _gpus: "", T0)
+    taken = FLEET.take(found, "fleet", lambda _host, _gpus: "", T0)
     assert tally.rejected == 0, tally.problem
     assert taken.rejected == 0, taken.problem
     return by_key(encode(taken.batch))

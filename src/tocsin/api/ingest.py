@@ -212,7 +212,7 @@ def pushed_lines(
         raise ApiError(400, "broken_body", str(error)) from None
     series, told = whole(), 0
     while (step := list(islice(series, PUSH_STEP))) or tally.rejected > told:
-        taken = service.pushed(step, admits, tally.rejected - told)
+        taken = service.pushed(step, who.name, admits, tally.rejected - told)
         if taken.rejected:
             tally.reject(taken.rejected, taken.problem)
         told = tally.rejected

@@ -323,10 +323,10 @@ class Service(Protocol):
         """Keep what several callers sent, durable on return; what became of each. Bad lines are reported, and what is
         wrong with one body costs no other."""
 
-    def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
+    def pushed(self, series: Sequence[PushedSeries], sender: str, admits: Admits, broken: int) -> Taken:
         """Readings and events of what others push, for `ingest` to keep; what `admits` speaks against is counted.
 
-        `broken` more samples could not be read, and are counted too.
+        `sender` is who sends them; `broken` more samples could not be read, and are counted too.
         """
 
     def take_alerts(self, alerts: Sequence[JsonValue], admits: Admits) -> None:

@@ -137,7 +137,9 @@ class BrainService:
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         self._alerts = ForeignAlerts(brain.memory.latest, lambda: brain.alert_silences)
-        self._pushed = PushedFleet(brain.settings.promql, brain.metrics, self._newest, self._fresh_ms)
+        self._pushed = PushedFleet(
+            brain.settings.promql, brain.metrics, self._newest, self._fresh_ms, brain.settings.api.limits.gpus_per_host
+        )
         self._fleet_map = FleetMapSource(brain)
         self._levels, self._signs = forecast_levels(brain.ruleset), frozenset(brain.ruleset.foretelling)
         self._least = least_heard(brain.ruleset)
@@ -636,8 +638,8 @@ class BrainService:
         except Exception as error:  # noqa: BLE001  # told to the one who sent it
             return error
 
-    def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
-        taken = self._pushed.take(series, admits, self.now_ms())
+    def pushed(self, series: Sequence[PushedSeries], sender: str, admits: Admits, broken: int) -> Taken:
+        taken = self._pushed.take(series, sender, admits, self.now_ms())
         for outcome, number in (*taken.outcomes.items(), ("broken", broken)):
             self._brain.metrics.count("tocsin_received_samples_total", number, outcome=outcome)
         return taken

@@ -369,7 +369,8 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "counter",
         ("outcome",),
         "Samples of remote write and OTLP: used, blank, implausible, other (of no GPU), agent (an agent speaks for the "
-        "GPU), and what the sender is told of: refused (not for it to say), future, broken.",
+        "GPU), and what the sender is told of: refused (not for it to say), full (of more GPUs or switches than are "
+        "remembered), future, broken.",
     ),
     "tocsin_received_alerts_total": OwnMetric(
         "counter",

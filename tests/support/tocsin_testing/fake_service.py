@@ -123,7 +123,7 @@ class FakeService(FakeDecisions):
         self.not_ready: list[str] = []
         self.lines: list[str] = []
         self.precisions: list[str] = []
-        self.pushed_fleet = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000)
+        self.pushed_fleet = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000, 256)
         self.refusals: Counter[str] = Counter()
         self.calls_back: Counter[tuple[str, str]] = Counter()
         self.order_service = OrderService(OrderQueue(ManualClock(fleet.NOW_MS)), OwnMetrics())
@@ -641,8 +641,8 @@ class FakeService(FakeDecisions):
         self.precisions.append(body.precision)
         return IngestResult(readings=kept, rejected=rejected)
 
-    def pushed(self, series: Sequence[PushedSeries], admits: Admits, broken: int) -> Taken:
-        return self.pushed_fleet.take(series, admits, fleet.NOW_MS)
+    def pushed(self, series: Sequence[PushedSeries], sender: str, admits: Admits, broken: int) -> Taken:
+        return self.pushed_fleet.take(series, sender, admits, fleet.NOW_MS)
 
     def take_alerts(self, alerts: Sequence[JsonValue], admits: Admits) -> None:
         """The fake keeps none."""

@@ -11,7 +11,6 @@ from tocsin.collector.push.fleet import SETTLE_MS, PushedFleet, Taken
 from tocsin.collector.push.samples import PushedSeries
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.clock import MINUTE, SECOND
-from tocsin.domain.reading import Gpu, Reading
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0
 
@@ -26,11 +25,11 @@ def one(name: str, at_ms: int, value: float, **more: str) -> PushedSeries:
 class Pushed:
     def __init__(self) -> None:
         self.own = OwnMetrics()
-        self.fleet = PushedFleet(PromqlSettings(), self.own, lambda _: (None, False), 120_000)
+        self.fleet = PushedFleet(PromqlSettings(), self.own, lambda _: (None, False), 120_000, 256)
 
     def take(self, *series: PushedSeries, refuse: Iterable[str] = ()) -> Taken:
         wrong = set(refuse)
-        return self.fleet.take(series, lambda host, _gpus: "no" if host in wrong else "", T0 + 10 * MINUTE)
+        return self.fleet.take(series, "fleet", lambda host, _gpus: "no" if host in wrong else "", T0 + 10 * MINUTE)
 
     def codes(self, *series: PushedSeries) -> list[int | None]:
         return [event.code for event in self.take(*series).batch.events]
@@ -124,18 +123,13 @@ def test_hardware_names_of_opentelemetry() -> None:
 
 def test_made_up_names_and_labels_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LABEL_COST", 1_000_000)
-    taken_in = {"GPU-0"}
-    real = Reading(Gpu("GPU-0", "n1"), T0 - 10 * MINUTE, {})
-    fleet = PushedFleet(
-        PromqlSettings(), OwnMetrics(), lambda uuid: (real if uuid in taken_in else None, False), 120_000
-    )
+    fleet = Pushed().fleet
     sizes = []
     for body in range(8):
         made_up = [one(XID, T0 + body, 0, UUID=f"GPU-x{body}-{n}") for n in range(3_000)]
         named = [one(f"m_{body}_{n}", T0, 0) for n in range(3_000)]
-        fleet.take([one(XID, T0 + body, 0), *made_up, *named], lambda _host, _gpus: "", T0 + MINUTE)
-        sizes.append((len(fleet._mine), len(fleet._known), sum(len(kept.heads) for kept in fleet._labelled.values())))
-    assert max(mine for mine, _, _ in sizes) <= 13_001
-    assert max(known for _, known, _ in sizes) <= 13_001
-    assert max(heads for _, _, heads in sizes) < 4_000
-    assert "GPU-0" in fleet._known
+        fleet.take([one(XID, T0 + body, 0), *made_up, *named], "fleet", lambda _host, _gpus: "", T0 + MINUTE)
+        sizes.append(sum(len(kept.heads) for kept in fleet._labelled.values()))
+    assert max(sizes) < 4_000
+    assert len(fleet._hosts["n1"].gpus) == 256
+    assert "GPU-0" in fleet._hosts["n1"].gpus

@@ -24,7 +24,7 @@ from tocsin_testing.builders import T0
 
 H100 = Gpu("GPU-0", "n1", index=0, model="NVIDIA H100")
 MIG = Gpu("MIG-1", "n1", model="NVIDIA H100", parent="GPU-0", mig_profile="1g.10gb")
-FLEET = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000)
+FLEET = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000, 256)
 NAMES = sorted(
     name
     for name, spec in METRICS.items()
@@ -49,7 +49,7 @@ def test_what_is_sent_reads_back_as_it_was(values: dict[str, float]) -> None:
     for gpu in (H100, MIG):
         tally = Tally()
         body, points = encode([Reading(gpu, T0, values)])
-        taken = FLEET.take(otlp.read(body, tally), lambda _host, _gpus: "", T0)
+        taken = FLEET.take(otlp.read(body, tally), "fleet", lambda _host, _gpus: "", T0)
         states = taken.outcomes["other"]
         assert (points, tally.rejected, taken.rejected) == (len(values) + states, 0, 0)
         assert states in (0, 4), "hw.status alone is not read"
@@ -110,7 +110,7 @@ def test_a_gpu_that_answers_nothing_has_failed_and_is_told_of() -> None:
 
 def test_every_name_of_the_table_is_read_back_under_its_own_row() -> None:
     values = dict.fromkeys(HARDWARE, 1.0)
-    taken = FLEET.take(otlp.read(encode([Reading(H100, T0, values)])[0], Tally()), lambda _host, _gpus: "", T0)
+    taken = FLEET.take(otlp.read(encode([Reading(H100, T0, values)])[0], Tally()), "fleet", lambda _host, _gpus: "", T0)
     (found,) = taken.batch.readings
     assert (found.gpu.uuid, found.gpu.model, dict(found.values)) == ("GPU-0", "NVIDIA H100", values)
 
