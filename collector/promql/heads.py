@@ -31,7 +31,12 @@ class Labelled:
 
 def labelled(labels: Mapping[str, str]) -> Labelled:
     """`labels` without the name, of which nothing is known yet."""
-    return Labelled(labels, (labels.get("job", ""), labels.get("instance", "")))
+    return Labelled(labels, target_of(labels))
+
+
+def target_of(labels: Mapping[str, str]) -> Target:
+    """What the series with `labels` was scraped from."""
+    return labels.get("job", ""), labels.get("instance", "")
 
 
 class SeriesHeads:

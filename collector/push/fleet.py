@@ -30,7 +30,7 @@ from tocsin.collector.dcgm.readings import (
     XidOnsets,
     XidState,
 )
-from tocsin.collector.promql.heads import Labelled, SeriesHeads, labelled
+from tocsin.collector.promql.heads import Labelled, SeriesHeads, Target, labelled, target_of
 from tocsin.collector.push.samples import PushedSeries
 from tocsin.config.promql import PromqlSettings
 from tocsin.domain.batch import Batch
@@ -55,6 +55,9 @@ MAX_KNOWN = 100_000
 """Most GPUs and switches that are remembered of one sender."""
 MAX_SWITCHES = 256
 """The same of switches of one host; an NVL72 rack has 18."""
+
+MAX_TARGETS = 16
+"""Most jobs and instances that are known to show the GPUs of one host."""
 
 Admits = Callable[[str, Collection[str]], str]
 """Why the sender may not speak for a host and these GPUs on it; empty where it may."""
@@ -104,13 +107,15 @@ class _Switch:
 class _Host:
     """What is remembered of one host, however it is spelt: GPUs by UUID and switches, each longest silent first.
 
-    `start` is when its exporter's process started, as that says, and since when this is known; 0 from the first.
+    `starts` has when the process of each job and instance that shows its GPUs was started, None where that was not
+    said; `restarted_ms` when one was last seen that was not there before.
     """
 
     name: str
     gpus: dict[str, _Known] = field(default_factory=dict)
     switches: dict[str, _Switch] = field(default_factory=dict)
-    start: tuple[float, int] | None = None
+    starts: dict[Target, float | None] = field(default_factory=dict)
+    restarted_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -248,6 +253,10 @@ class PushedFleet:
         else:
             known = host.gpus.pop(name, None) or _Known(body.sender, now_ms, gpu)
             host.gpus[name], known.seen_ms = known, now_ms
+            if (target := target_of(one.labels)) not in host.starts:
+                if len(host.starts) >= MAX_TARGETS:
+                    del host.starts[next(iter(host.starts))]
+                host.starts[target] = None
         return True
 
     def _too_many(self, host: _Host, kept: Mapping[str, _Known | _Switch], are_gpus: bool, body: _Body) -> str:
@@ -311,7 +320,7 @@ class PushedFleet:
         look = XidState(gpu, known.latched, {code: count for code, (_, count) in known.counts.items()})
         if at_ms - known.since_ms < SETTLE_MS:
             self._xids.forget(gpu)
-        _, restarted_ms = self._hosts[gpu.host.lower()].start or (0.0, 0)
+        restarted_ms = self._hosts[gpu.host.lower()].restarted_ms
         settled = not 0 <= at_ms - restarted_ms < SETTLE_MS
         events = self._xids.note(look, at_ms, settled=settled)
         self._report(self._xids.unsettled, "xid")
@@ -337,15 +346,18 @@ class PushedFleet:
         return events
 
     def _started(self, head: Head, one: PushedSeries, body: _Body) -> None:
-        """An exporter's process that started anew may show codes of days ago: of a host that shows GPUs here."""
-        host = self._hosts.get(head.host.lower())
-        if host is None or not host.gpus or not one.samples:
+        """An exporter that was started anew may show codes of days ago. Other processes of a host say when they were
+        started too, and nothing is taken in of these."""
+        host, target = self._hosts.get(head.host.lower()), target_of(one.labels)
+        if host is None or target not in host.starts or not one.samples:
             body.taken.outcomes["other"] += len(one.samples)
         elif self._may(head, one, body):
             body.taken.outcomes["other"] += len(one.samples)
             at_ms, value = one.samples[-1]
-            if host.start is None or host.start[0] != value:
-                host.start = value, 0 if host.start is None else at_ms
+            known = [start for start in host.starts.values() if start is not None]
+            before, host.starts[target] = host.starts[target], value
+            if known if before is None else before != value:
+                host.restarted_ms = at_ms
 
     def _report(self, unsettled: list[tuple[str, int]], kind: str) -> None:
         for part, code in unsettled:

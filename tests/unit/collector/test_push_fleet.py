@@ -84,6 +84,23 @@ def test_an_exporter_that_started_anew_proves_nothing() -> None:
     assert pushed.own.value("tocsin_dcgm_unsettled_errors_total", kind="xid", reason="exporter_restart") == 1
 
 
+def test_other_processes_of_the_host_are_no_exporter_that_started_anew() -> None:
+    pushed, at_ms = settled()
+    for now in range(at_ms, at_ms + 5 * SECOND, SECOND):
+        own = one("process_start_time_seconds", now, 1000.0)
+        other = one("process_start_time_seconds", now, 3000.0, job="node", instance="n1:9100")
+        pushed.take(own, other, one(XID, now, 0))
+    assert pushed.codes(one(XID, at_ms + 5 * SECOND, 79)) == [79]
+
+
+def test_an_exporter_in_another_s_place_proves_nothing() -> None:
+    pushed, at_ms = settled()
+    start, there = "process_start_time_seconds", {"instance": "10.0.0.9:9400"}
+    pushed.take(one(start, at_ms, 1000.0))
+    pushed.take(one(XID, at_ms + SECOND, 0, **there), one(start, at_ms + SECOND, 2000.0, **there))
+    assert pushed.codes(one(XID, at_ms + 2 * SECOND, 79, **there)) == []
+
+
 def test_nothing_is_remembered_of_what_the_sender_may_not_say() -> None:
     pushed, at_ms = settled()
     taken = pushed.take(one(XID, at_ms, 79), refuse=["n1"])
