@@ -8,14 +8,16 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tocsin.api import ingest
 from tocsin.collector.push import fleet, otlp_json, remote_write
 from tocsin.collector.push.otlp_json import MAX_VALUES
-from tocsin.collector.push.samples import MAX_SERIES, MAX_UNPACKED_BYTES
+from tocsin.collector.push.samples import MAX_SERIES, MAX_UNPACKED_BYTES, PushedSeries
 from tocsin_testing.builders import T0
 from tocsin_testing.process_cost import cost
 from tocsin_testing.push_site import PushSite, series
@@ -189,6 +191,23 @@ def codes(site: PushSite, *sent: Series, who: str = "fleet") -> list[int | None]
 
 def of(host: str, name: str, at_ms: int, value: float, **labels: str) -> Series:
     return {"__name__": name, "Hostname": host, **labels}, [(at_ms, value)]
+
+
+def test_samples_of_few_series_are_taken_a_part_at_a_time(site: PushSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    take = fleet.PushedFleet.take
+
+    def counted(self: fleet.PushedFleet, sent: list[PushedSeries], *more: Any) -> fleet.Taken:
+        steps.append(sum(len(one.samples) for one in sent))
+        return take(self, sent, *more)
+
+    monkeypatch.setattr(fleet.PushedFleet, "take", counted)
+    monkeypatch.setattr(ingest, "PUSH_SAMPLES", 100)
+    labels, _ = series()
+    sent = [(labels, [(T0 - 600 + 60 * n + place, 50.0) for place in range(60)]) for n in range(10)]
+    assert site.post(WRITE, RW1, snappy(request_1(sent))).status_code == 204
+    assert steps == [120] * 5
+    assert site.temperature("GPU-a") == 50
 
 
 def test_no_node_says_that_the_exporter_of_another_was_started_anew(site: PushSite) -> None:

@@ -186,6 +186,8 @@ class Form(Generic[T]):
 
 PUSH_STEP = 2_000
 """Series that are made into lines at a time."""
+PUSH_SAMPLES = 20_000
+"""About the samples of these: each may become a reading of a kilobyte, and the pushes of all others wait meanwhile."""
 
 
 def pushed_lines(
@@ -211,12 +213,23 @@ def pushed_lines(
     except Broken as error:
         raise ApiError(400, "broken_body", str(error)) from None
     series, told = whole(), 0
-    while (step := list(islice(series, PUSH_STEP))) or tally.rejected > told:
+    while (step := _step(series)) or tally.rejected > told:
         taken = service.pushed(step, who.name, admits, tally.rejected - told)
         if taken.rejected:
             tally.reject(taken.rejected, taken.problem)
         told = tally.rejected
         yield encode(taken.batch).encode("utf-8", "replace")
+
+
+def _step(series: Iterator[PushedSeries]) -> list[PushedSeries]:
+    """The next of `series`, as many as are made into lines at a time."""
+    step, samples = [], 0
+    for one in islice(series, PUSH_STEP):
+        step.append(one)
+        samples += len(one.samples)
+        if samples >= PUSH_SAMPLES:
+            break
+    return step
 
 
 def _with_end(parts: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
