@@ -105,6 +105,7 @@ class CellQueries:
         self._clock = clock
         self._answers = _Answers()
         self._listed: list[KnownCell] = []
+        self._listing: Future[list[KnownCell]] | None = None
         self._tried = float("-inf")
         self._homes: dict[str, tuple[str, str] | None] = {}
         self._slots: dict[tuple[str, str], threading.Semaphore] = {}
@@ -222,9 +223,14 @@ class CellQueries:
 
     def _cells(self) -> list[KnownCell]:
         """The cells as they were last listed; this one is always among them."""
-        if self._directory is not None and self._clock.monotonic() - self._tried > LISTED_SECONDS:
-            self._tried = self._clock.monotonic()
-            job = self._pool.submit(self._directory.cells)
+        with self._lock:
+            due = self._directory is not None and self._clock.monotonic() - self._tried > LISTED_SECONDS
+            if due and self._directory is not None:
+                self._tried = self._clock.monotonic()
+                self._listing = self._pool.submit(self._directory.cells)
+            job = self._listing
+        # Where no list has come yet, who asks meanwhile waits for it too: no cell is unknown before.
+        if job is not None and (due or not self._listed):
             wait([job], timeout=self._settings.answer_seconds)
             # A database that does not answer makes no cell unknown.
             if job.done() and job.exception() is None:

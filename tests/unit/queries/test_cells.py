@@ -209,6 +209,35 @@ def test_questions_of_tenants_hold_up_nobody_else_s(fleet: Fleet, client: Client
             one.join()
 
 
+def test_who_asks_while_the_first_list_is_on_its_way_waits_for_it() -> None:
+    here, go = threading.Event(), threading.Event()
+
+    class Slow(Listed):
+        def cells(self) -> list[KnownCell]:
+            here.set()
+            assert go.wait(PATIENT)
+            return super().cells()
+
+    listed = Slow()
+    listed.known = [KnownCell(name, f"http://{name}", 0, 0.0, True) for name in "ab"]
+    asked = CellQueries("a", CellSettings(fleet="gpus", url="http://a", answer_seconds=PATIENT), listed, SystemClock())
+    found: list[list[str]] = []
+
+    def look() -> None:
+        found.append([one.name for one in asked.known()])
+
+    threads = [threading.Thread(target=look, daemon=True) for _ in range(3)]
+    threads[0].start()
+    assert here.wait(PATIENT)
+    for one in threads[1:]:
+        one.start()
+    go.set()
+    for one in threads:
+        one.join()
+    asked.close()
+    assert found == [["a", "b"]] * 3
+
+
 def test_a_cell_may_be_chosen_and_an_unknown_one_is_refused(client: Client) -> None:
     assert list(client.cells_summary(["b"]).answers) == ["b"]
     with pytest.raises(Exception, match="name one of a, b"):
