@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tocsin.domain.reading import Owner
+from tocsin.domain.reading import MOST_LETTERS, Owner
 
 NOBODY = ""
 """Key of what no one holds: free and stranded time, and time that nobody saw."""
@@ -16,8 +16,6 @@ OTHER = "+"
 """Key of the work beyond what one day keeps apart."""
 MOST_SHARERS = 16
 """Holders of one GPU that are told apart; the rest of them is `UNKNOWN` (own choice)."""
-MOST_LETTERS = 253
-"""Letters of a key or a name that are kept: the longest name of Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def holders_of(owners: tuple[Owner, ...]) -> tuple[Holder, ...]:
 
 
 def _holder(owner: Owner) -> Holder:
-    names = {"namespace": _cut(owner.namespace), "user": _cut(owner.user)}
+    names = {"namespace": owner.namespace, "user": owner.user}
     if owner.slurm_job:
         job = owner.slurm_job.partition(".")[0]
         return Holder(_cut(f"slurm/{job}"), _cut(f"Slurm job {job}"), **names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Message, Send
 
 from tocsin.api.errors import ApiError
+from tocsin.domain.names_in_text import NameFinder
 
 STRUCK = "(another's)"
 """What stands in place of a name of others."""
@@ -130,27 +131,15 @@ _PROCESS = re.compile(r"(?i)(?<![A-Za-z])pid[ =]'?(\d+)'?(?:, name=[^,;)\]]*)?")
 _ENDS = ".-_"
 
 
-def _any_of(names: Collection[str]) -> re.Pattern[str] | None:
-    """What finds any of `names`, the longest first, where no letter or digit goes on; None for none."""
-    if not names:
-        return None
-    ordered = sorted(names, key=lambda one: (-len(one), one))
-    parts = []
-    for one in ordered:
-        before, after = r"(?<!\w)" if one[0].isalnum() else "", r"(?!\w)" if one[-1].isalnum() else ""
-        parts.append(f"{before}{re.escape(one)}{after}")
-    return re.compile("|".join(parts), re.IGNORECASE)
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
     """Names of others that a tenant must not read: `words` of a text, folded, `numbers` behind the word job, and
-    `phrases`, which have signs that no word has; None where there are none. `pids` are the tenant's own processes: one
-    that is none of them is struck whoever it was of."""
+    `phrases`, which have signs that no word has. `pids` are the tenant's own processes: one that is none of them is
+    struck whoever it was of."""
 
     words: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
-    phrases: re.Pattern[str] | None = None
+    phrases: NameFinder = field(default_factory=lambda: NameFinder(()))
     pids: frozenset[str] = frozenset()
 
     @classmethod
@@ -161,13 +150,13 @@ class Names:
         plain = {one for one in kept if _WORD.fullmatch(one)}
         numbers = {one for one in plain if one.isdecimal()}
         words, pids = (one.casefold() for one in plain - numbers), (one for one in own if one.isdecimal())
-        return cls(frozenset(words), frozenset(numbers), _any_of(kept - plain), frozenset(pids))
+        return cls(frozenset(words), frozenset(numbers), NameFinder(kept - plain), frozenset(pids))
 
     def struck(self, text: str) -> str:
         """`text` without them."""
         text = _PROCESS.sub(lambda found: found[0] if found[1] in self.pids else f"pid {STRUCK}", text)
-        if self.phrases is not None:
-            text = self.phrases.sub(STRUCK, text)
+        if self.phrases:
+            text = self.phrases.replaced(text, STRUCK)
         text = _JOB.sub(lambda found: f"{found[1]}{STRUCK}" if found[2] in self.numbers else found[0], text)
         return _WORD.sub(self._word, text)
 

@@ -99,6 +99,12 @@ class Missing(IntEnum):
 # Who uses a GPU: the process, and the container, pod or batch job around it.
 
 
+MOST_LETTERS = 253
+"""Letters of one name of an owner: the longest that Kubernetes gives; a longer one is cut."""
+MOST_OWNERS = 1_024
+"""Owners of one GPU (own choice): each context takes some 300 MB, so that the largest GPUs hold fewer."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Owner:
     """One process on a GPU and what runs it; empty text means unknown or none.
@@ -117,6 +123,15 @@ class Owner:
     slurm_job: str = ""
     user: str = ""
 
+    def __post_init__(self) -> None:
+        # Whichever way they came: who reads goes through the names of all owners.
+        texts = (self.process, self.container, self.pod, self.namespace, self.pod_uid, self.slurm_job, self.user)
+        if sum(map(len, texts)) <= MOST_LETTERS:
+            return
+        for name in _OWNER_TEXTS:
+            if len(text := getattr(self, name)) > MOST_LETTERS:
+                object.__setattr__(self, name, text[:MOST_LETTERS])
+
     def as_json(self) -> dict[str, Any]:
         """The wire form: the fields that are known."""
         return {name: value for name, value in asdict(self).items() if value != ""}
@@ -133,6 +148,9 @@ class Owner:
         if self.container:
             return f"container {self.container[:12]}"
         return f"{self.process or 'process'} {self.pid}"
+
+
+_OWNER_TEXTS = tuple(one.name for one in fields(Owner) if one.name != "pid")
 
 
 def owner_of_json(document: Mapping[str, Any]) -> Owner:

@@ -12,6 +12,7 @@ from tocsin.domain.clock import to_iso
 from tocsin.domain.entry import Entry
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import SubjectKind
+from tocsin.domain.names_in_text import NameFinder
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.journal.bundle import pack
 from tocsin.journal.export import as_jsonl
@@ -102,7 +103,7 @@ def _readings(brain: LiveBrain, gpu: Gpu, windows: Sequence[Window], left_out: l
 def _screen(brain: LiveBrain, asked: Asked, readings: Sequence[Reading]) -> Screen:
     newest = brain.memory.reading(asked.gpu.uuid)
     owners = [owner for one in (*readings, *([newest] if newest else [])) for owner in one.owners]
-    return Screen(asked.with_owners, words_of(owners), secrets_of(brain.settings))
+    return Screen(asked.with_owners, NameFinder(words_of(owners)), secrets_of(brain.settings))
 
 
 def _entries(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
 from tocsin.domain.entry import Entry, canonical
+from tocsin.domain.names_in_text import NameFinder
 from tocsin.domain.reading import Owner
 from tocsin.journal.page import SERVICE
 
@@ -32,7 +33,7 @@ class Screen:
     """Says why something is left out; `owners` are names that may not be told, `secrets` never may."""
 
     with_owners: bool
-    owners: frozenset[str] = frozenset()
+    owners: NameFinder = field(default_factory=lambda: NameFinder(()))
     secrets: frozenset[str] = frozenset()
 
     def against_entry(self, entry: Entry) -> str:
@@ -44,7 +45,7 @@ class Screen:
             return ""
         if entry.actor != SERVICE:
             return "names a person"
-        if _names_owner(entry.payload) or any(word in text for word in self.owners):
+        if _names_owner(entry.payload) or self.owners.is_in(text):
             return "names owners"
         return ""
 

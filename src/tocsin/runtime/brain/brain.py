@@ -57,7 +57,7 @@ from tocsin.runtime.brain.foretelling import FORETELLING_PART, ForetellingRules
 from tocsin.runtime.brain.lease import Lease
 from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
-from tocsin.runtime.brain.owner_lines import OTHER_HOST, believed, places_of
+from tocsin.runtime.brain.owner_lines import OTHER_HOST, TOO_MANY, believed, bounded, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.seen_fleet import FleetSight, SeenFleet, touched_by
@@ -273,9 +273,13 @@ class Brain:
         return new in nodes and old not in nodes
 
     def _with_own_work(self, batch: Batch) -> Batch:
-        """`batch` without names of work that managers show on other hosts alone."""
+        """`batch` with no more owners than a GPU can have, and no names of work that is on other hosts alone."""
         if not any(reading.owners for reading in batch.readings):
             return batch
+        few = [bounded(reading) for reading in batch.readings]
+        if more := sum(count for _, count in few):
+            self.metrics.count("tocsin_dropped_total", more, what="owner", reason=TOO_MANY)
+            batch = replace(batch, readings=[reading for reading, _ in few])
         nodes = self.managers.nodes()
         places = lru_cache(maxsize=1)(lambda: places_of(nodes))
         looked = [believed(reading, nodes.get(reading.gpu.host), places) for reading in batch.readings]

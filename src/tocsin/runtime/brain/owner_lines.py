@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from tocsin.actions.planning.facts import NodeState
-from tocsin.domain.reading import Owner, Reading
+from tocsin.domain.reading import MOST_OWNERS, Owner, Reading
 
 OTHER_HOST = "other_host"
 """Why names of an owner are left out, as ``tocsin_dropped_total`` names it."""
+TOO_MANY = "owners_per_gpu"
+"""Why an owner is left out with all that it says."""
 Places = Mapping[str, Collection[str]]
 """Hosts by the names of the work that managers show on them."""
 
@@ -44,6 +46,12 @@ def believed(reading: Reading, node: NodeState | None, places: Callable[[], Plac
         return reading, 0
     nameless = {owner: Owner(owner.pid, owner.process, user=owner.user) for owner in wrong}
     return replace(reading, owners=tuple(nameless.get(owner, owner) for owner in reading.owners)), len(wrong)
+
+
+def bounded(reading: Reading) -> tuple[Reading, int]:
+    """`reading` with as many owners as a GPU can have at most, and how many are left out."""
+    more = max(0, len(reading.owners) - MOST_OWNERS)
+    return (replace(reading, owners=reading.owners[:MOST_OWNERS]) if more else reading), more
 
 
 def _names(owner: Owner) -> set[str]:

@@ -16,7 +16,7 @@ from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.metrics import BY_FIELD, METRICS, nearest, variant
 from tocsin.domain.prediction import Prediction
-from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading, sanitise
+from tocsin.domain.reading import MAX_FUTURE_MS, MOST_OWNERS, Gpu, Missing, Owner, Reading, sanitise
 from tocsin.store import points
 from tocsin.store.line_protocol.grammar import (
     HEAD_END,
@@ -454,7 +454,7 @@ class _Decoder:
                     self._rows.put_info(gpu, self._instant(stamp))
                 elif (owned := owners_in(body)) is not None:
                     self._admitted_of(points.OWNER, owned[0])
-                    self._rows.put_owners(owned[0], self._instant(stamp), owned[1])
+                    self._put_owners(owned[0], self._instant(stamp), owned[1])
                 return
         if '"' in line:
             head, rest = cut_head(line)
@@ -602,7 +602,15 @@ class _Decoder:
 
     def take_owners(self, point: Point) -> None:
         if (owned := _owners_of(point)) is not None:
-            self._rows.put_owners(owned[0], point.at_ms, owned[1])
+            self._put_owners(owned[0], point.at_ms, owned[1])
+
+    def _put_owners(self, gpu: Gpu, at_ms: int, owners: tuple[Owner, ...]) -> None:
+        # The brain leaves them out, whichever way they come; here the sender is told.
+        if (more := len(owners) - MOST_OWNERS) > 0:
+            self._drop(
+                f"{more} owners of {gpu.uuid[:100]} are more than {MOST_OWNERS}, dropped; send those that use it"
+            )
+        self._rows.put_owners(gpu, at_ms, owners)
 
     def take_event(self, point: Point) -> None:
         self._events.append(points.read_event(point))
