@@ -69,6 +69,22 @@ def test_a_tenants_answer_takes_what_its_bytes_and_the_names_bytes_take(kind: st
     assert growth(made, read, 250) < MOST
 
 
+@pytest.mark.parametrize("piece", ["a.", "host-1.x."])
+def test_a_word_of_dots_takes_what_its_letters_take(piece: str) -> None:
+    """Before: all of its beginnings were made at once, 384 MB of a word of 40 KB."""
+    names = Names.of({"node-b"}, set(), frozenset())
+    assert growth(lambda size: piece * size, names.struck, 1_500) < MOST
+
+
+@pytest.mark.parametrize("length", [1, 253, 254, 1_000])
+def test_a_dotted_name_is_struck_where_it_begins_a_word_of_any_length(length: int) -> None:
+    name = "b." * (length // 2) + "b"
+    names = Names.of({name, "node-b"}, set(), frozenset())
+    for word in (name, f"{name}.example", f"{name}.a" * 50, "a." * 2_000 + "node-b"):
+        assert names.struck(f"on {word}, since") == f"on {STRUCK}, since"
+    assert names.struck("a." * 2_000 + "node-bb") == "a." * 2_000 + "node-bb"
+
+
 def test_evidence_without_owners_takes_what_its_bytes_and_the_names_bytes_take() -> None:
     """Before: each name was looked for in each entry."""
 

@@ -18,6 +18,7 @@ from starlette.types import Message, Send
 
 from tocsin.api.errors import ApiError
 from tocsin.domain.names_in_text import NameFinder
+from tocsin.store.points import MAX_NAME
 
 STRUCK = "(another's)"
 """What stands in place of a name of others."""
@@ -167,12 +168,20 @@ class Names:
             return STRUCK + word[len(bare) :]
         if "." not in bare:
             return word
-        # A name of a domain: of its parts any may be a host's, such as the first.
-        parts = bare.split(".")
-        starts = {".".join(parts[:n]).casefold() for n in range(1, len(parts))}
-        if starts & self.words or any(part.casefold() in self.words for part in parts):
+        # A name of a domain: of its parts any may be a host's, and so may its beginning.
+        folded = bare.casefold()
+        if not self.words.isdisjoint(folded.split(".")) or self._begins(folded):
             return STRUCK + word[len(bare) :]
         return word
+
+    def _begins(self, folded: str) -> bool:
+        """Whether a word begins with a name and a dot; no longer a beginning is made than a name is."""
+        at = folded.find(".")
+        while 0 <= at <= MAX_NAME:
+            if folded[:at] in self.words:
+                return True
+            at = folded.find(".", at + 1)
+        return False
 
     def of_json(self, value: Any) -> Any:
         """The same of every text of a document; a key that would be struck is left out with its value."""
