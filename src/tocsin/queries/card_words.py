@@ -131,7 +131,8 @@ _NOBODY_ACTS: Mapping[Symptom, Words] = {
     ),
 }
 _UUID = re.compile(r"\b(?:gpu:)?((?:GPU|MIG|AMD|NPU)-[0-9A-Za-z-]+)")
-_TWICE = re.compile(r"\b(\S+)( GPU \d+) on \1\b")
+_TWICE = re.compile(r"(?<![\w.-])([\w.-]+)( GPU \d+) on \1\b")
+"""A host told twice. It is tried where a name begins alone: tried within one, a long name takes its length squared."""
 _INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z")
 
 

@@ -43,7 +43,9 @@ LONGEST_MS = 36_500 * DAY
 MAX_TEXT = 256 * 1024
 """Characters of one text."""
 MAX_NAME = 1_024
-"""Characters of the name of a GPU or host."""
+"""Characters of the name of a GPU or host, and of each attribute of a GPU; Prometheus' labels have the same bound."""
+MAX_LABELS = 128
+"""Labels of one GPU (own choice): those of a series are as many at most."""
 
 _ABSENT = "absent"
 _T = TypeVar("_T")
@@ -435,6 +437,7 @@ _FINDINGS = PointCodec(
 _PREDICTIONS = PointCodec(
     Prediction, PREDICTION, "at_ms", tags={"model": "model", "target": "target"}, after={"subject": "simulated"}
 )
+_INFO_TEXTS = ("model", "serial", "pci_bus_id", "mig_profile", "pool", "rack")
 _INFOS = PointCodec(Gpu, INFO, left_out=("uuid", "host", "parent"), forms={"index": _INDEX})
 
 event_point, read_event = _EVENTS.point, _EVENTS.read
@@ -471,7 +474,20 @@ def info_point(gpu: Gpu, at_ms: int) -> Point:
 def read_info(point: Point) -> Gpu:
     """Inverse of `info_point`; raises PointError."""
     bare = gpu_of_tags(point.tags)
-    return _INFOS.read(point, uuid=bare.uuid, host=bare.host, parent=bare.parent)
+    read = _INFOS.read(point, uuid=bare.uuid, host=bare.host, parent=bare.parent)
+    for name in _INFO_TEXTS:
+        _named(name, getattr(read, name))
+    if len(read.labels) > MAX_LABELS:
+        raise PointError(f"labels has {len(read.labels)} labels, more than {MAX_LABELS}; send fewer of them")
+    for label, text in read.labels.items():
+        _named("the name of a label", label)
+        _named(f"label {label[:40]}", text)
+    return read
+
+
+def _named(name: str, text: str) -> None:
+    if len(text) > MAX_NAME:
+        raise PointError(f"{name} = {text[:40]!r}... has {len(text)} characters, more than {MAX_NAME}; shorten it")
 
 
 def owner_point(gpu: Gpu, owners: tuple[Owner, ...], at_ms: int) -> Point:
