@@ -6,14 +6,21 @@ import json
 
 import pytest
 
+from tocsin.domain.device_fault import DeviceFault
+from tocsin.domain.event import Event, EventKind
+from tocsin.domain.finding import Finding, Severity
+from tocsin.domain.node_fault import NodeFault
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.queries.card_words import Names
+from tocsin.rules.load import load_rules
 from tocsin.store.line_protocol.decode import decode
-from tocsin_testing.builders import T0
+from tocsin_testing.builders import T0, gpu
 from tocsin_testing.growth import MOST, growth
+from tocsin_testing.rule_runs import Run, instant
 
 NAMES = Names([Reading(Gpu("GPU-1111", "node-1", index=3), T0, {})])
 LONG = "p" * 1_025
+RULES = load_rules()
 
 
 @pytest.mark.parametrize("piece", ["p", "p.", "a-", "GPU-1 ", "a GPU 1 on ", "2026-01-01T00:00:0", "gpu:"])
@@ -64,3 +71,33 @@ def test_labels_without_end_are_refused(labels: dict[str, str], problem: str) ->
     (bad,) = decode(info("labels", json.dumps(labels)), precision="ms", now_ms=T0).rejected
     assert bad.problem.startswith(problem)
     assert len(bad.problem) < 200
+
+
+def findings(kind: EventKind, code: int, severity: Severity | None, message: str) -> list[Finding]:
+    """What the rules that ship make of one event that is said."""
+    run = Run(RULES)
+    run.step(0, {"temperature_celsius": 50.0})
+    said = Event(kind, gpu().uuid, gpu().host, instant(1), code=code, message=message, severity=severity)
+    return run.step(1, {"temperature_celsius": 50.0}, events=[said]).active
+
+
+CODES = [
+    *((EventKind.XID, code, severity) for code in (13, 48, 79, 149) for severity in (None, Severity.CRITICAL)),
+    *((EventKind.SXID, code, None) for code in (11004, 12028, 20034)),
+    *((EventKind.DEVICE_FAULT, int(code), None) for code in DeviceFault),
+    *((EventKind.NODE_FAULT, int(code), None) for code in NodeFault),
+    *((kind, 1, None) for kind in (EventKind.GPU_LOST, EventKind.ALLOCATOR_OOM, EventKind.MAINTENANCE_NOTICE)),
+]
+
+
+def test_a_finding_repeats_no_more_of_a_message_than_people_read() -> None:
+    """Before: one message of 240 KB made each finding of it, and each list of findings, as long."""
+    seen = 0
+    for kind, code, severity in CODES:
+        short, long = (findings(kind, code, severity, "x" * letters) for letters in (1_001, 100_000))
+        assert short == long
+        for one in short:
+            seen += any("x" * 999 + "…" in evidence.text for evidence in one.evidence)
+            assert all(len(evidence.text) <= 1_100 for evidence in one.evidence)
+            assert max(len(one.sentence), len(one.sentence_zh)) <= 1_500
+    assert seen >= len(DeviceFault)

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from tocsin.domain.finding import Severity
 
+MOST_SAID = 1_000
+"""Letters of a message that findings repeat; the event keeps all of it."""
+
 
 class EventKind(StrEnum):
     """What kind of thing happened."""
@@ -58,6 +61,11 @@ class Event:
     simulated: bool = False
     severity: Severity | None = None
     remedy: str = ""
+
+    @property
+    def said(self) -> str:
+        """The message as far as a finding repeats it."""
+        return self.message if len(self.message) <= MOST_SAID else f"{self.message[: MOST_SAID - 1]}…"
 
     @property
     def id(self) -> str:

@@ -83,7 +83,7 @@ class EventCountProbe(EpisodeProbe):
         last = episode.events[-1]
         single = self._condition.count == 1
         value = float(last.code) if single else float(len(episode.events))
-        text = last.message or f"{self._condition.event} {last.code}"
+        text = last.said or f"{self._condition.event} {last.code}"
         words = {"count": str(len(episode.events)), "code": str(last.code), "event": self._condition.event.value}
         words["message"] = text
         seen = Evidence(f"{self._condition.event}:{last.code}", text, last.at_ms, value)

@@ -101,4 +101,4 @@ class SxidProbe(EpisodeProbe):
 
 def _evidence(spec: SxidSpec, episode: Episode) -> Evidence:
     seen = [event for event in episode.events if event.code == spec.code]
-    return burst_of(f"sxid:{spec.code}", seen[-1].message, spec, [event.at_ms for event in seen])
+    return burst_of(f"sxid:{spec.code}", seen[-1].said, spec, [event.at_ms for event in seen])

@@ -118,5 +118,5 @@ def _seen(xids: XidCatalogue, event: Event) -> XidSpec:
 
 def _evidence(spec: XidSpec, worst: Event, episode: Episode) -> Evidence:
     times = [event.at_ms for event in episode.events if event.code == spec.code]
-    said = worst.message if worst.severity is not None else ""
+    said = worst.said if worst.severity is not None else ""
     return burst_of(f"xid:{spec.code}", said, spec, times)
