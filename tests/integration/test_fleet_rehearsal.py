@@ -19,6 +19,7 @@ from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.forecasts import QUIET_TURNS
 from tocsin.runtime.fleet_rehearsal import START_MS, FleetRehearsal, RehearsalPlan, rehearse_fleet
 from tocsin.runtime.rehearsal_set import file_of, kept, page, plan_of, plans_of, run_set
+from tocsin_testing.docs_words import ROOT
 
 DAYS = 1 / 16
 PLAN = RehearsalPlan(gpus=16, days=DAYS, seed=5, fault_scale=300.0)
@@ -150,6 +151,12 @@ def test_the_page_is_made_of_finished_reports_alone(tmp_path: Path) -> None:
     assert "## Software" not in text
     assert "Runs that this page stands on: 1 (1 of 16 GPUs for 1 days); of the full set: 0." in text
     assert "*page nothing* reaches all bars in 1 of 1 runs" in text
+
+
+def test_the_page_in_the_docs_is_what_the_kept_reports_say() -> None:
+    found = kept(ROOT / "benchmarks" / "rehearsals")
+    assert (ROOT / "docs" / "rehearsals.md").read_text() == page(found)
+    assert all(one.commit for one in found)
 
 
 def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
