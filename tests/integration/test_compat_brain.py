@@ -63,6 +63,10 @@ def test_it_answers_as_the_old_one_did(running: RunningBrain) -> None:
     for rule in wanted["scoreboard"]["rules"]:
         rule["pending"] += rule["confirmed"]
         rule["confirmed"] = 0
+    # Of what held a decision the old one knew the last alone; now all that ever did is counted.
+    for old, new in zip((wanted["scoreboard"], *wanted["scoreboard"]["rules"]), (board, *board["rules"]), strict=True):
+        held = old.pop("held_by")
+        assert all(new["held_by"][guard] >= count for guard, count in held.items())
     assert within(wanted["scoreboard"], board), board
     for uuid, one in wanted["gpus"].items():
         assert within(one, json.loads(service.gpu(uuid).model_dump_json())), uuid

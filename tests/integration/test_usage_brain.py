@@ -75,7 +75,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_what_agents_push_is_counted_and_served(site: Site) -> None:
     site.minutes(61)
     assert site.hours("job") == {"Slurm job 7": 1.0, "shop/web": 1.0, "nobody": 1.0}
-    assert site.hours("namespace") == {"": 1.0, "shop": 1.0, "nobody": 1.0}
+    assert site.hours("namespace") == {"no namespace (Slurm)": 1.0, "shop": 1.0, "nobody": 1.0}
     assert site.hours("kind") == {"own": 2.0, "nobody": 1.0}
     found = BrainService(site.running.brain).usage(TODAY, TODAY, ["user"], 50)
     assert found.total.kwh == pytest.approx(0.66)
