@@ -321,7 +321,7 @@ class Execution:
         seen, value = judged(record, answer, view)
         if seen is not True and self._may_come(record, seen, value, view):
             return
-        # Work that was taken away has taken its load along: that is no effect to be proud of.
+        # Work that was taken away has taken its load along: that is not what the action was for.
         taken = ACTIONS[decision.action].disruptive
         effect = {} if taken else _change(record.before, _measured(decision.subject, view))
         found: dict[str, Any] = {} if value is None else {"measured": value}

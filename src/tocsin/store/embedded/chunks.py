@@ -22,9 +22,8 @@ from tocsin.store.embedded.sums import column_sums, rest_sum
 
 log = structlog.get_logger()
 
-# Numbers are stored column by column with the bytes of equal weight
-# together, under LZ4: what is alike in the readings of one tick lies side by side, and a column can be had without
-# the others being put together.
+# Numbers are stored column by column with the bytes of equal weight together, under LZ4: what is alike in the readings
+# of one tick lies side by side, and a column can be had without the others being put together.
 
 CHUNK_ROWS = 512
 """Most readings in one chunk: one GPU, or the newest readings of all, can be had without much of the rest."""
