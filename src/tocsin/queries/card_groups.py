@@ -24,7 +24,7 @@ def gravity(incident: Incident, level: AlertLevel) -> Gravity:
 
 def of_one_cause(incidents: Iterable[Incident], how_grave: Callable[[Incident], Gravity]) -> list[list[Incident]]:
     """Incidents of one place together, the gravest first; with them what is less grave, shows on none but the GPUs of a
-    graver one and had begun before that one's cause ended."""
+    graver one and had begun before that one's cause ended. So it stays where the wider one's cause has ended first."""
     made: list[tuple[set[str], list[Incident]]] = []
     places: dict[str, int] = {}
     for one in sorted(incidents, key=how_grave, reverse=True):
@@ -32,7 +32,12 @@ def of_one_cause(incidents: Iterable[Incident], how_grave: Callable[[Incident], 
         into = places.get(where)
         if into is None and gpus:
             explained = (
-                n for n, (touched, found) in enumerate(made) if gpus <= touched and _may_explain(found[0], one)
+                n
+                for n, (touched, found) in enumerate(made)
+                if (gpus <= touched and _may_explain(found[0], one))
+                or (
+                    one.cause_cleared and touched and touched <= gpus and all(_may_explain(one, each) for each in found)
+                )
             )
             into = next(explained, None)
         if into is None:

@@ -198,6 +198,16 @@ def test_what_is_less_grave_and_shows_nowhere_else_belongs_to_a_wider_cause() ->
     assert len(cards([one, two, node(2)], [sign, wide, apart])) == 2
 
 
+def test_what_is_left_of_a_wider_cause_stays_on_its_card_when_that_has_ended() -> None:
+    one, two = node(0), node(1)
+    errors = replace(finding(one, "nvlink", level=AlertLevel.PAGE, started_ms=T0 - 12 * HOUR), last_ms=T0 - HOUR)
+    wide = incident(errors, finding(two, started_ms=T0 - 12 * HOUR), place=Place(PlaceKind.HOST, "node-1"))
+    sign = incident(finding(two, "mild", severity=Severity.WARNING, started_ms=T0 - 13 * HOUR))
+    assert [card.id for card in cards([one, two], [sign, wide])] == [wide.id]
+    (after,) = cards([one, two], [sign, replace(wide, cleared=(errors.id,))])
+    assert {item.name for item in after.evidence if item.kind == "finding"} >= {"nvlink", "mild"}
+
+
 def test_a_cause_that_has_ended_hides_nothing_that_came_after_it() -> None:
     one, two = node(0), node(1)
     errors = finding(one, "nvlink", level=AlertLevel.PAGE, category=Category.HARDWARE, started_ms=T0 - 12 * HOUR)
