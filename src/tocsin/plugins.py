@@ -99,6 +99,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "event_count": "tocsin.rules.conditions.event_count:EventCount",
         "forecast": "tocsin.rules.conditions.forecast:Forecast",
         "frozen": "tocsin.rules.conditions.frozen:Frozen",
+        "growth": "tocsin.rules.conditions.growth:Growth",
         "missing_family": "tocsin.rules.conditions.missing_family:MissingFamily",
         "peer": "tocsin.rules.conditions.peer:Peer",
         "rate": "tocsin.rules.conditions.rate:Rate",

@@ -78,8 +78,8 @@ CASES = {
     "kind forgotten": (
         condition('{ metric = "gpu_temperature_celsius", above = 85 }'),
         "rule hot: all.0.kind = None: is missing; "
-        "add one of drift, elastic, event_count, forecast, frozen, missing_family, peer, rate, risk, silent, stuck, "
-        "sxid, threshold, xid",
+        "add one of drift, elastic, event_count, forecast, frozen, growth, missing_family, peer, rate, risk, silent, "
+        "stuck, sxid, threshold, xid",
     ),
     "percent in place of a ratio": (
         condition('{ kind = "threshold", metric = "gpu_memory_used_ratio", above = 90 }'),

@@ -26,6 +26,7 @@ EXAMPLES = {
     "event_count": 'event = "xid", count = 2, within = "1h"',
     "forecast": 'metric = "gpu_temperature_celsius", within = "1h"',
     "frozen": "",
+    "growth": 'metrics = ["gpu_pcie_replay_total"], times = 3',
     "missing_family": 'families = ["thermal", "power"]',
     "peer": 'metric = "gpu_temperature_celsius", above = 10, peers = 2',
     "rate": 'metric = "gpu_pcie_replay_total", above = 1, over = "10m"',

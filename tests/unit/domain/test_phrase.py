@@ -51,7 +51,7 @@ SPEAKERS = [
     *(ACTIONS / f"{name}.py" for name in SPEAKING),
     *(FORECASTER / f"{name}.py" for name in ("trend/seasonal", "trend/model_threshold")),
     *(FORECASTER / f"{name}.py" for name in ("capacity/filling", "hazard/scorer")),
-    *(RULES / f"conditions/{name}.py" for name in ("missing_family", "peer", "stuck")),
+    *(RULES / f"conditions/{name}.py" for name in ("growth", "missing_family", "peer", "stuck")),
 ]
 COUNTED = ("GPU", "host", "node", "piece", "step")
 PEOPLE = ("paused by {who} at {at}", "rejected by {who}")

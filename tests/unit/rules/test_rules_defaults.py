@@ -26,7 +26,7 @@ Make = Callable[[int], Values | dict[Gpu, Values]]
 
 @dataclass(frozen=True)
 class Case:
-    """`minutes` of readings, one a minute, then events, predictions and pools at the end."""
+    """`minutes` of readings, one a minute or `every` so many, then events, predictions and pools at the end."""
 
     minutes: int = 0
     values: Make | Values = field(default_factory=dict)
@@ -34,11 +34,12 @@ class Case:
     predictions: tuple[Prediction, ...] = ()
     pools: tuple[PoolState, ...] = ()
     missing: Mapping[str, Missing] = field(default_factory=dict)
+    every: int = 1
 
     def run(self) -> Run:
         run = Run()
         make = self.values if callable(self.values) else lambda _: self.values
-        for minute in range(self.minutes + 1):
+        for minute in range(0, self.minutes + 1, self.every):
             last = minute == self.minutes
             events = [e for e in self.events if last or e.at_ms <= instant(minute)]
             marked = (
@@ -145,6 +146,23 @@ def node_of_four(hot: float) -> Case:
 def link(rising: str) -> Case:
     name = 'nvlink_recovery_errors_total{link="%s"}'
     return Case(2, lambda minute: {name % n: float(minute if n in rising else 0) for n in "0123"})
+
+
+def symbols(one: float) -> Case:
+    name = 'nvlink_symbol_errors_total{link="%s"}'
+    return Case(2, lambda minute: {name % n: minute * (one if n == "2" else 10.0) for n in "0123"})
+
+
+def grown(per_hour: float, **remapped: float) -> Case:
+    """Errors of two counters of links and one of memory, two an hour for two days and then `per_hour` for two more."""
+    names = ("nvlink_crc_flit_errors_total", "nvlink_crc_data_errors_total", "ecc_corrected_volatile_total")
+
+    def values(minute: int) -> Values:
+        hours = minute / 60
+        total = 2.0 * min(hours, 48.0) + per_hour * max(hours - 48.0, 0.0)
+        return dict.fromkeys(names, total) | {name: at * (hours > 48) for name, at in remapped.items()}
+
+    return Case(96 * 60, values, every=60)
 
 
 def unordered(again: float) -> Case:
@@ -274,7 +292,14 @@ CASES: dict[str, tuple[Case, Case]] = {
         counter('pcie_errors_total{kind="fatal"}', 1, minutes=1),
         counter('pcie_errors_total{kind="correctable"}', 60),
     ),
+    "pcie_crc_errors": (
+        counter('pcie_errors_total{kind="lcrc"}', 3, minutes=1),
+        counter('pcie_errors_total{kind="correctable"}', 60),
+    ),
     "nvlink_recovery_one_link": (link("2"), link("13")),
+    "nvlink_symbol_errors_one_link": (symbols(1000.0), symbols(990.0)),
+    "nvlink_crc_grows": (grown(12.0), grown(4.0)),
+    "memory_errors_grow": (grown(16.0, row_remap_correctable_total=1), grown(16.0, row_remap_correctable_total=0)),
     "nvlink_recoveries": (
         counter("nvlink_recovery_errors_total", 2, minutes=1),
         counter("nvlink_recovery_errors_total", 1, minutes=1),

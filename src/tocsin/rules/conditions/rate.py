@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from tocsin.domain.clock import SECOND
 from tocsin.domain.errors import InputError
@@ -13,13 +14,16 @@ from tocsin.domain.metrics import MetricKind
 from tocsin.rules.conditions.base import Duration, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.frame import EventLog
 from tocsin.rules.history import WindowFigure
-from tocsin.rules.levels import Comparer, LevelCondition
+from tocsin.rules.levels import Comparer, LevelCondition, Number
 from tocsin.rules.sheet import MetricColumn, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Floats, Ints, SubjectTable
 from tocsin.rules.units import show_duration
 
 _COVERAGE = 0.5
 """Share of the window that readings must span for a rate per time; a bare change needs two readings only."""
+
+LEAST_OTHERS = 2
+"""Fewer other variants say nothing of what is usual."""
 
 _FOREVER = np.iinfo(np.int64).max
 
@@ -42,14 +46,17 @@ class Rate(LevelCondition):
     """For counters: what was counted before a proven repair of the GPU or its host is past."""
     only_one: bool = False
     """For variants: holds only where no other variant of the same GPU does."""
+    beside: Number | None = Field(default=None, gt=1)
+    """For variants: holds only where the change is this many times the median of the same GPU's others, two or more."""
 
     def metrics(self) -> tuple[MetricRef, ...]:
         return (metric_ref(self.metric, "metric"), *self.references())
 
     def check(self) -> None:
         ref = self.metrics()[0]
-        if self.only_one and ref.key == self.metric:
-            raise InputError("only_one", True, "the metric is read without variants", f"write {_each(ref)}")
+        for field, given in (("only_one", self.only_one or None), ("beside", self.beside)):
+            if given is not None and ref.key == self.metric:
+                raise InputError(field, given, "the metric is read without variants", f"write {_each(ref)}")
         counter = ref.spec.kind is MetricKind.COUNTER
         if self.ended_by_repair and not counter:
             raise InputError("ended_by_repair", True, f"{ref.spec.name} is no counter", "leave it out")
@@ -63,13 +70,15 @@ class Rate(LevelCondition):
             change: Change = CounterChange(column, sheet.table, self.over, self.per)
         else:
             change = GaugeChange(column, sheet.table, self.over, self.per)
-        family = sheet if self.only_one and isinstance(sheet, VariantSheet) else None
+        compared = self.only_one or self.beside is not None
+        family = sheet if compared and isinstance(sheet, VariantSheet) else None
         repairs = Repairs(world.log, sheet) if self.ended_by_repair else None
         return RateProbe(self, change, family, Comparer(self, world), repairs)
 
     def meaning(self) -> str:
         per = f" per {show_duration(self.per)}" if self.per else ""
         alone = ", on one alone" if self.only_one else ""
+        alone += f", {self.beside:g} x that of the others" if self.beside is not None else ""
         level = self.level_meaning(self.metrics()[0].spec.unit)
         return f"change of {self.metric} over {show_duration(self.over)} {level}{per}{alone}"
 
@@ -187,8 +196,22 @@ class RateProbe(Probe):
         if self._family is None or not holds.any():
             return holds
         parent = self._family.parent.v
-        alone: Bools = holds & (np.bincount(parent[holds], minlength=int(parent.max()) + 1)[parent] == 1)
-        return alone
+        if self._condition.only_one:
+            holds = holds & (np.bincount(parent[holds], minlength=int(parent.max()) + 1)[parent] == 1)
+        if self._condition.beside is not None:
+            holds = holds & self._stands_out(np.flatnonzero(holds), parent, self._condition.beside)
+        return holds
+
+    def _stands_out(self, rows: Ints, parent: Ints, times: float) -> Bools:
+        """Which of `rows` have `times` the median change of two or more others of their GPU."""
+        change, found = self._change.v, np.zeros(parent.size, dtype=np.bool_)
+        family = np.flatnonzero(np.isin(parent, parent[rows]) & ~np.isnan(change))
+        family = family[np.argsort(parent[family], kind="stable")]
+        for mine in np.split(family, np.flatnonzero(np.diff(parent[family])) + 1):
+            for row in mine[np.isin(mine, rows)].tolist():
+                others = change[mine[mine != row]]
+                found[row] = others.size >= LEAST_OTHERS and change[row] >= times * np.median(others)
+        return found
 
     def known(self) -> Bools:
         return self._comparer.known(self._change.v)
