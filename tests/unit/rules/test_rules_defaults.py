@@ -87,10 +87,10 @@ def crossing(metric: str, minutes: int, subject: Subject | None = None, sure: fl
     return Case(predictions=(replace(made, probability=sure),), pools=pools)
 
 
-def risk(status: PredictionStatus) -> Case:
-    subject = Subject(SubjectKind.GPU, gpu().uuid, "node-1")
-    said = "node-1 GPU 0: a memory fault within 48 h has a probability of 70%."
-    made = Prediction(subject, "hardware_fault", instant(0), 48 * HOUR, status, "m", "1", said, probability=0.7)
+def risk(probability: float) -> Case:
+    subject, likely = Subject(SubjectKind.GPU, gpu().uuid, "node-1"), PredictionStatus.LIKELY
+    said = "node-1 GPU 0: a memory fault within 48 h is to be expected."
+    made = Prediction(subject, "hardware_fault", instant(0), 48 * HOUR, likely, "m", "1", said, probability=probability)
     return Case(predictions=(made,))
 
 
@@ -413,7 +413,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         crossing("pool_utilization_ratio", 100, POOL, 0.75),
     ),
     "memory_forecast": (crossing("gpu_memory_used_ratio", 119), crossing("gpu_memory_used_ratio", 121)),
-    "gpu_fault_predicted": (risk(PredictionStatus.LIKELY), risk(PredictionStatus.UNLIKELY)),
+    "gpu_fault_predicted": (risk(0.5), risk(0.49)),
     "out_of_memory_predicted": (filling("out_of_memory", 12), filling("out_of_memory", 20)),
     "memory_leak_predicted": (filling("memory_leak", 12), filling("memory_leak", 20)),
     "fragmentation_predicted": (filling("fragmentation", 12), filling("fragmentation", 20)),
