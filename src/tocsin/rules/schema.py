@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.reading import Gpu
@@ -94,7 +94,9 @@ class RuleTable(Part):
     most."""
     foretells: bool = False
     """Whether it is a sign of a failure to come: where too few of its signs are followed by a fault that pages, on the
-    same GPU within 48 hours, it becomes a note."""
+    same GPU within `foretells_within`, it becomes a note."""
+    foretells_within: Duration = 48 * HOUR
+    """How long after its sign a failure bears it out."""
     category: Category
     """What kind of trouble it is about."""
     action: ActionKind | Literal["catalogue"]
@@ -234,9 +236,9 @@ class RuleSet:
     sxids: SxidCatalogue = field(default_factory=shipped_sxids)
 
     @property
-    def foretelling(self) -> list[str]:
-        """Names of the rules that foretell failures."""
-        return [rule.name for rule in self.rules if rule.table.foretells]
+    def foretelling(self) -> dict[str, int]:
+        """The rules that foretell failures, by name, with the milliseconds within which one bears a sign out."""
+        return {rule.name: rule.table.foretells_within for rule in self.rules if rule.table.foretells}
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.clock import DAY
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Finding
 from tocsin.forecaster.live.host_weight import weighed
@@ -16,8 +16,6 @@ from tocsin.journal.port import LiveJournal
 
 FORETELLING_PART = "foretelling"
 """Name of this state in a checkpoint of the journal."""
-WINDOW_MS = 48 * HOUR
-"""A failure within this bears a sign out."""
 KEPT_MS = 30 * DAY
 LEAST_CASES = 5
 """Fewer settled signs show nothing of a rule, where each host weighs its share."""
@@ -45,14 +43,14 @@ class _Settled:
 class ForetellingRules:
     """The signs that each of `rules` gave, and the failures that followed: a fold of findings that opened.
 
-    A sign is right if a fault that pages opened on its GPU within `WINDOW_MS`; it counts when that time is over,
-    whatever came before. What opens again on a GPU meanwhile is the same sign. No host weighs more than a fifth, so
-    signs of fewer than five hosts show nothing; simulated GPUs have a record of their own. Belongs to the thread that
-    evaluates.
+    `rules` has the milliseconds of each within which a fault that pages, on the same GPU, makes a sign right; it counts
+    when that time is over, whatever came before. What opens again on a GPU meanwhile is the same sign. No host weighs
+    more than a fifth, so signs of fewer than five hosts show nothing; simulated GPUs have a record of their own.
+    Belongs to the thread that evaluates.
     """
 
-    def __init__(self, journal: LiveJournal, rules: Collection[str], floor: float) -> None:
-        self._rules = frozenset(rules)
+    def __init__(self, journal: LiveJournal, rules: Mapping[str, int], floor: float) -> None:
+        self._windows = dict(rules)
         self._floor = floor
         self._open: dict[tuple[str, str], _Sign] = {}
         self._hit: set[_Sign] = set()
@@ -101,14 +99,18 @@ class ForetellingRules:
     def _take(self, sign: _Sign, level: str) -> None:
         at_ms = sign.at_ms
         self._settle(at_ms)
-        if sign.rule in self._rules:
+        if sign.rule in self._windows:
             self._open.setdefault((sign.rule, sign.gpu), sign)
         elif level == AlertLevel.PAGE:
             here = [one for one in self._open.values() if one.gpu == sign.gpu]
-            self._hit |= {one for one in here if one.at_ms <= at_ms <= one.at_ms + WINDOW_MS}
+            self._hit |= {one for one in here if one.at_ms <= at_ms <= self._until(one)}
+
+    def _until(self, sign: _Sign) -> int:
+        """Of a rule that foretells no longer the sign is over."""
+        return sign.at_ms + self._windows.get(sign.rule, 0)
 
     def _settle(self, now_ms: int) -> None:
-        for sign in [one for one in self._open.values() if one.at_ms + WINDOW_MS <= now_ms]:
+        for sign in [one for one in self._open.values() if self._until(one) <= now_ms]:
             del self._open[sign.rule, sign.gpu]
             right = sign in self._hit
             self._hit.discard(sign)
@@ -130,7 +132,7 @@ class ForetellingRules:
         """`findings`, those of rules whose signs hold too seldom as notes."""
         poor = {
             (rule, simulated)
-            for rule, simulated in {(one.rule, one.simulated) for one in findings if one.rule in self._rules}
+            for rule, simulated in {(one.rule, one.simulated) for one in findings if one.rule in self._windows}
             if (share := self.precision(rule, now_ms, simulated=simulated)) is not None and share < self._floor
         }
         return [replace(one, level=AlertLevel.NOTE) if (one.rule, one.simulated) in poor else one for one in findings]
