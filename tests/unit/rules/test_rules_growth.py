@@ -73,15 +73,14 @@ def test_a_gpu_that_always_counts_much_is_not_told() -> None:
     assert counting.run.opened == []
 
 
-def test_a_counter_that_begins_anew_has_not_grown() -> None:
+def test_a_counter_that_begins_anew_is_counted_from_zero() -> None:
     counting = Counting()
+    counting.total[ONE] = 10_000.0
     counting.pass_hours(72, lambda _: 1.0)
     counting.total[ONE] = 0.0
-    counting.pass_hours(48, lambda _: 1.0)
-    assert counting.run.opened == []
-    counting.total[ONE] = 0.0
-    counting.pass_hours(30, lambda _: 12.0)
-    assert len(counting.run.opened) == 1
+    counting.pass_hours(26, lambda _: 12.0)
+    (finding,) = counting.run.opened
+    assert finding.value == pytest.approx(12 * 24, rel=0.1)
 
 
 def test_what_was_counted_while_nobody_looked_is_no_growth() -> None:
