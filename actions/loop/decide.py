@@ -144,8 +144,36 @@ def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pi
         key, renewals = _key(root, action, view), view.controls.renewals.get(cause_key(root, action), 0)
         return key in view.controls.finished, key not in view.controls.expires, renewals, root.started_ms
 
+    wanted = _one_for_each_work(wanted, view)
     asked = sorted((one for one in wanted if not acts(one)), key=turn)
     return [*filter(acts, wanted), *asked[: max(1, policy.settings.limits.max_concurrent)]]
+
+
+def _one_for_each_work(wanted: Sequence[tuple[Incident, Choice]], view: FleetView) -> list[tuple[Incident, Choice]]:
+    """`wanted`, with one move alone of work that is on several GPUs: managers move a job as a whole.
+
+    It is about the GPU of which people were asked already, else the one that has stood longest.
+    """
+
+    def known(one: tuple[Incident, Choice]) -> tuple[bool, bool, int, str]:
+        root = one[0].root
+        key = _key(root, ActionKind.MIGRATE, view)
+        return key not in view.controls.finished, key not in view.controls.expires, root.started_ms, root.id
+
+    moved: set[str] = set()
+    others: set[str] = set()
+    for own, _ in sorted((one for one in wanted if one[1].action is ActionKind.MIGRATE), key=known):
+        works = view.foresight.work_on(own.root.subject) or _job_on(own.root.subject, view)
+        if works & moved:
+            others.add(own.root.id)
+        moved |= works
+    return [one for one in wanted if one[0].root.id not in others]
+
+
+def _job_on(subject: Subject, view: FleetView) -> frozenset[str]:
+    """The one job on a GPU, before planners have looked."""
+    member = view.whole(subject.name)
+    return frozenset() if member is None else frozenset({member.job} - {""})
 
 
 def _about_standing(
@@ -277,6 +305,10 @@ def choose(incident: Incident, view: FleetView, can: Can = _anything, lost: Abst
         return can(one, pool) and not stuck and not (gone and ACTIONS[one].asks_gpu)
 
     rung = climbed(root, action, view, possible)
+    if rung is ActionKind.MIGRATE and root.expected and possible(ActionKind.CHECKPOINT):
+        stuck = obstacle(rung, root.rule, root.subject, deadline_in(root.evidence), view)
+        if stuck is not None:
+            return Choice(ActionKind.CHECKPOINT, stuck)
     return Choice(
         rung, None if rung is action else say("{action} did not end it", action=str(action).replace("_", " "))
     )

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from tocsin.actions.planning.placement import assign
+from tocsin.actions.planning.placement import together
 from tocsin.actions.planning.plan import RULES, Plan, Step, work_of
 from tocsin.actions.planning.state import UNSEEN, FleetState, Slot, Workload
-from tocsin.actions.planning.units import PlanLimits, pinned, price
+from tocsin.actions.planning.units import PlanLimits, pinned, price, say_gpus
 from tocsin.domain.decision import ActionParameters, DefragmentParameters, MigrateParameters
 from tocsin.domain.finding import ActionKind, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.phrase import Phrase, say, say_list
@@ -60,6 +60,13 @@ class Foresight:
         works = () if self.state is None else self.state.works.values()
         return frozenset(hold.gpu for work in works if work_of(work) == name for hold in work.holds)
 
+    def work_on(self, subject: Subject) -> frozenset[str]:
+        """What runs on `subject` as managers know it, all of a gang by one name; empty where nobody knows."""
+        if self.state is None:
+            return frozenset()
+        slots = _slots(self.state, subject)
+        return frozenset(work_of(work) for slot in slots for work in self.state.on_gpu.get(slot.uuid, ()))
+
     def note(self, root: Finding, action: ActionKind) -> PlanNote:
         """What a decision for `action` about `root` should name; nothing where no plan knows anything."""
         if root.rule in PLANNED:
@@ -75,20 +82,22 @@ class Foresight:
 
 
 def _places(state: FleetState, subject: Subject, limits: PlanLimits) -> PlanNote:
-    """Where the work on `subject` would go, each piece for itself, and why it would stay."""
+    """Where the work on `subject` would go and why it would stay: of a gang all of it, for it moves as one."""
     slots = _slots(state, subject)
     works = {work.id: work for slot in slots for work in state.on_gpu.get(slot.uuid, ())}
     if not works or subject.kind not in (SubjectKind.GPU, SubjectKind.HOST):
         return NOTHING
-    # Nothing that leaves may come back to what it leaves.
-    now = state.with_nodes([], [replace(slot, healthy=False) for slot in slots])
     found: list[tuple[str, tuple[str, ...]]] = []
     said: list[Phrase] = []
     stuck: list[Phrase] = []
-    for name in sorted({work.unit for work in works.values()}):
-        members = [work for work in works.values() if work.unit == name]
-        where, words = _place(now, members, limits)
-        found.append((work_of(members[0]), where))
+    now = state
+    for _, first in sorted({work.unit: work for work in works.values()}.items()):
+        members = [one for one in state.gangs.get(first.gang, (first,)) if one.holds]
+        placed, words = _place(now, members, limits)
+        # What one piece is given no other may count on.
+        now = now.with_works(placed)
+        where = tuple(sorted({state.gpus[one.holds[0].gpu].host for one in placed}))
+        found.append((work_of(first), where))
         (said if where else stuck).append(words)
     names, hosts = tuple(name for name, _ in found), tuple(hosts for _, hosts in found)
     return PlanNote(MigrateParameters(work=names, to_host=hosts), _listed(said), _listed(stuck))
@@ -103,26 +112,33 @@ def _listed(said: Sequence[Phrase]) -> Phrase | None:
     return listed if len(each) <= MOST_NAMED else say("{said} and {n} more", said=listed, n=len(each) - MOST_NAMED)
 
 
-def _place(state: FleetState, works: list[Workload], limits: PlanLimits) -> tuple[tuple[str, ...], Phrase]:
-    """The hosts for these pieces of one unit, and in words; no hosts where they have to stay."""
-    name = works[0].unit
+def _place(state: FleetState, works: list[Workload], limits: PlanLimits) -> tuple[list[Workload], Phrase]:
+    """These works of one unit where they would go, and that in words; none where they have to stay.
+
+    A manager that puts work back on the node which it left has done nothing: none of its nodes is a place for it.
+    """
+    name = work_of(works[0])
     alone = [replace(work, gang="", lost_s=work.lost_s or 0.0) for work in works]
     at_once = replace(limits, patience_s=-1.0)
     reason = next((why for one in alone if (why := pinned(_open(state, one), [one], at_once))), None)
     if reason is not None:
         what = say("what runs there") if works[0].stays == UNSEEN else name
-        return (), say("{work} has to stay: {reason}", work=what, reason=reason)
-    lifted = [replace(work, holds=()) for work in works]
-    places = assign(state.with_works(lifted), lifted, limits)
+        return [], say("{work} has to stay: {reason}", work=what, reason=reason)
+    # Nobody knows whether another pool would take it.
+    lifted = [replace(work, holds=(), pool=work.pool or state.nodes[state.host_of(work)].pool) for work in works]
+    left = {state.host_of(work) for work in works}
+    closed = [replace(slot, healthy=False) for host in left for slot in state.by_host[host]]
+    places = together(state.with_nodes([], closed).with_works(lifted), lifted, limits)
     if places is None:
-        return (), say("{work} has no place now", work=name)
-    hosts = tuple(sorted({one.host for _, one in places}))
+        held = say_gpus(sum(state.held_gpus(work) for work in works))
+        return [], say("no other node of its pool has room for all of {work} ({gpus})", work=name, gpus=held)
+    hosts = " ".join(sorted({one.host for _, one in places}))
     prices = [price(state, work, limits) for work in works]
     known = [one.gpu_hours for one in prices if one is not None]
-    goes = say("{work} to {hosts}", work=name, hosts=" ".join(hosts))
-    if len(known) < len(prices):
-        return hosts, goes
-    return hosts, say("{move} for {cost} GPU-hours", move=goes, cost=f"{sum(known):.2f}")
+    goes = say("{work} to {hosts}", work=name, hosts=hosts)
+    if len(known) == len(prices):
+        goes = say("{move} for {cost} GPU-hours", move=goes, cost=f"{sum(known):.2f}")
+    return [replace(work, holds=one.holds) for work, one in places], goes
 
 
 def _open(state: FleetState, work: Workload) -> FleetState:

@@ -166,7 +166,7 @@ def place(state: FleetState, limits: PlanLimits, weights: Weights | None = None)
         if len(works) < len(state.gangs.get(works[0].gang, works)):
             refused.append(Refusal(name, say("some of its gang runs already")))
             continue
-        found = _together(now, works, limits, weights)
+        found = together(now, works, limits, weights)
         if found is None:
             refused.append(Refusal(name, _why_not(now, works[0], limits)))
             continue
@@ -193,8 +193,8 @@ def _urgency(name: str, works: Sequence[Workload]) -> tuple[float, float, str]:
 Found = list[tuple[Workload, Candidate]]
 
 
-def _together(
-    state: FleetState, works: Sequence[Workload], limits: PlanLimits, weights: Weights | None
+def together(
+    state: FleetState, works: Sequence[Workload], limits: PlanLimits, weights: Weights | None = None
 ) -> Found | None:
     """Places for all of `works`: in one fabric where one has room, else in one rack, else anywhere; None: nowhere."""
     if len(works) == 1:

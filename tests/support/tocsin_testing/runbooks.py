@@ -73,7 +73,7 @@ GUARD_VERDICTS: dict[str, str] = {
     ),
     "opt_out": "GPU-0-0 is labelled tocsin.io/opt-out=true",
     "hold_off": "gpu:GPU-0-0 is left alone after ann stepped in",
-    "place": "4711 has no place now",
+    "place": "no other node of its pool has room for all of 4711 (8 GPUs)",
     "max_concurrent": "5 under action already, at most 5 at once",
     "max_share": "16 of 64 managed GPUs would be out of service, at most 6 (10%)",
     "max_per_host": "host node-0 has 1 under action already, at most 1",

@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 
 from tocsin.actions.guards.place import place
-from tocsin.actions.loop.decide import decide
+from tocsin.actions.loop.decide import cause_key, decide
 from tocsin.actions.loop.loop import OTHER_WORK
+from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.ledger_entry import DecisionStatus
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.model.view import FleetView
+from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.actions.planning.defragment import defragment
 from tocsin.actions.planning.foresight import Foresight, alone
-from tocsin.actions.planning.state import FleetState
+from tocsin.actions.planning.state import FleetState, Workload
 from tocsin.actions.planning.units import PlanLimits
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR
 from tocsin.domain.decision import Decision, DecisionState, Ruling, encode
 from tocsin.domain.event import EventKind
-from tocsin.domain.finding import ActionKind, Category, Evidence, Finding, Subject, SubjectKind
+from tocsin.domain.finding import PREDICTION_EVIDENCE, ActionKind, Category, Evidence, Finding, Subject, SubjectKind
 from tocsin.domain.notice import notice_text
 from tocsin.domain.reading import Gpu
 from tocsin_testing.action_world import World, finding, incident, settings
@@ -28,12 +30,18 @@ from tocsin_testing.builders import T0
 from tocsin_testing.planning import budgets, fleet, on, work
 
 GPU = Subject(SubjectKind.GPU, "n0/0", "n0", "p")
+NO_ROOM = "no other node of its pool has room for all of a (8 GPUs)"
 
 
 def decided(root: Finding, foresight: Foresight) -> Decision:
     view = FleetView(T0, T0, findings={root.id: root}, foresight=foresight, policy=Policy(settings()))
     found = decide([incident(root)], [], view, view.policy)
     return next(one for one in found if one.action is root.action)
+
+
+def decide_all(root: Finding, foresight: Foresight) -> list[Decision]:
+    view = FleetView(T0, T0, findings={root.id: root}, foresight=foresight, policy=Policy(settings()))
+    return decide([incident(root)], [], view, view.policy)
 
 
 def leaving(action: ActionKind = ActionKind.MIGRATE, subject: Subject = GPU, **more: Any) -> Finding:
@@ -51,7 +59,7 @@ def test_a_migration_names_the_work_and_where_it_would_go() -> None:
 
 def test_work_that_must_stay_or_has_no_place_is_named_as_such() -> None:
     stuck = fleet(1, [work("a", on("n0", *range(8)))])
-    assert str(Foresight(state=stuck).leaving(GPU).obstacle) == "a has no place now"
+    assert str(Foresight(state=stuck).leaving(GPU).obstacle) == NO_ROOM
     assert decided(leaving(), Foresight(state=stuck)).sentence == "Migrate the work off n0/0 on n0: It is too hot."
     held = fleet(2, [work("a", on("n0", 0), budgets=("x",))], budgets=budgets(x=0))
     made = decided(leaving(), Foresight(state=held))
@@ -75,10 +83,10 @@ def test_a_migration_without_a_place_is_held_by_that_and_waits_for_nobody() -> N
     world.loop.step(view, view.incidents, [])
     made = world.only(ActionKind.MIGRATE)
     verdict = world.verdict("place", ActionKind.MIGRATE)
-    assert (verdict.ruling, verdict.reason) == (Ruling.HOLD, "a has no place now")
+    assert (verdict.ruling, verdict.reason) == (Ruling.HOLD, NO_ROOM)
     assert not made.waits_for_person
     told = world.notifier.told[0]
-    assert "it cannot start now: a has no place now" in told.sentence
+    assert f"it cannot start now: {NO_ROOM}" in told.sentence
     assert not encode(told.parameters).get("proposes")
 
 
@@ -145,12 +153,70 @@ def test_what_is_taken_away_leaves_without_a_place() -> None:
     assert world.only(ActionKind.MIGRATE).waits_for_person
 
 
-def test_a_gpu_that_is_left_is_no_target() -> None:
+def test_a_node_that_is_left_is_no_target() -> None:
     state = fleet(1, [work("a", on("n0", 0))])
-    made = decided(leaving(), Foresight(state=state))
-    assert encode(made.parameters)["to_host"] == "n0", "another GPU of the host is free"
+    alone_there = "no other node of its pool has room for all of a (1 GPU)"
+    for subject in (GPU, Subject(SubjectKind.HOST, "n0", "n0", "p")):
+        assert str(Foresight(state=state).leaving(subject).obstacle) == alone_there, "though other GPUs are free"
+    wider = fleet(2, [work("a", on("n0", 0)), work("b", on("n1", *range(7)))])
+    assert encode(decided(leaving(), Foresight(state=wider)).parameters)["to_host"] == "n1"
+    foreign = wider.with_nodes([replace(wider.nodes["n1"], pool="q")])
+    unbound = foreign.with_works([replace(foreign.works["a"], pool="")])
+    assert str(Foresight(state=unbound).leaving(GPU).obstacle) == alone_there, "no pool but its own may take it"
+
+
+def gang(*hosts: str) -> list[Workload]:
+    return [work(f"job/{n}", on(host, *range(8)), gang="job") for n, host in enumerate(hosts)]
+
+
+def test_a_gang_goes_where_there_is_room_for_all_of_it() -> None:
+    roomy, narrow = fleet(4, gang("n0", "n1")), fleet(3, gang("n0", "n1"))
+    assert encode(decided(leaving(), Foresight(state=roomy)).parameters)["to_host"] == "n2 n3"
+    stuck = Foresight(state=narrow).leaving(GPU)
+    assert str(stuck.obstacle) == "no other node of its pool has room for all of job (16 GPUs)"
+
+
+def test_no_two_pieces_of_work_are_promised_the_same_room() -> None:
+    state = fleet(2, [work("a", on("n0", 0)), work("b", on("n0", 1)), work("c", on("n1", *range(7)))])
     host = Subject(SubjectKind.HOST, "n0", "n0", "p")
-    assert str(Foresight(state=state).leaving(host).obstacle) == "a has no place now"
+    note = Foresight(state=state).leaving(host)
+    assert (str(note.words), str(note.obstacle)) == (
+        "a to n1 for 0.02 GPU-hours",
+        "no other node of its pool has room for all of b (1 GPU)",
+    )
+
+
+def test_a_gang_of_which_several_gpus_are_full_is_asked_for_once() -> None:
+    full = [
+        leaving(subject=Subject(SubjectKind.GPU, f"{host}/{n}", host, "p"), rule="memory_full", level=AlertLevel.NOTE)
+        for host in ("n0", "n1")
+        for n in range(3)
+    ]
+    full.append(leaving(subject=Subject(SubjectKind.GPU, "n2/0", "n2", "p"), rule="memory_full", level=AlertLevel.NOTE))
+    state = fleet(6, [*gang("n0", "n1"), work("b", on("n2", 0))])
+    foresight, policy = Foresight(state=state), Policy(settings(limits={"max_concurrent": 9}))
+
+    def moves(**controls: Any) -> list[Decision]:
+        view = FleetView(T0, T0, foresight=foresight, policy=policy, controls=Controls(**controls))
+        return decide([incident(*full)], [], view, policy)
+
+    assert [encode(one.parameters)["work"] for one in moves()] == ["job", "b"]
+    job = GpuView(Gpu("", ""), 0, job="slurm 7")
+    gpus = {one.subject.name: replace(job, gpu=Gpu(one.subject.name, one.subject.host)) for one in full}
+    unseen = FleetView(T0, T0, gpus=gpus, policy=policy)
+    assert len(decide([incident(*full)], [], unseen, policy)) == 1, "before the planners have looked"
+    asked = cause_key(full[4], ActionKind.MIGRATE)
+    assert asked in [one.key for one in moves(expires={asked: T0 + HOUR})], "it stays the same decision"
+
+
+def test_memory_that_is_expected_to_run_full_and_cannot_be_left_asks_for_a_checkpoint() -> None:
+    chance = (Evidence(f"{PREDICTION_EVIDENCE}out_of_memory", "likely", T0, value=0.6),)
+    root = leaving(evidence=chance)
+    held = decide_all(root, Foresight(state=FULL))
+    assert [one.action for one in held] == [ActionKind.NOTIFY, ActionKind.CHECKPOINT]
+    assert NO_ROOM in held[1].sentence
+    room = Foresight(state=fleet(2, [work("a", on("n0", *range(8)))]))
+    assert [one.action for one in decide_all(root, room)] == [ActionKind.NOTIFY, ActionKind.MIGRATE]
 
 
 def test_defragmenting_names_the_moves_of_the_plan_that_touch_the_subject() -> None:
