@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from tocsin.client.models_cards import Card, CardEvidence, Cards, CardState
+from tocsin.client.models_cards import Card, CardAction, CardEvidence, Cards, CardState
 from tocsin.client.whole_cards import FleetCard, fleet_cards
 from tocsin.dashboard import link, style
 from tocsin.dashboard.access import chosen_cell
@@ -97,6 +97,14 @@ def _evidence(one: CardEvidence, text: Text) -> str:
     return f'<div class="tc-row"><span class="tc-what">{label}{escape(text.said(one.text, one.text_zh))}</span></div>'
 
 
+def approve_label(action: CardAction, text: Text) -> str:
+    """What the button of a card leads to: one yes, or that for all that wait alike."""
+    name = text.name("action", action.kind.value)
+    if not action.alike:
+        return text("card.approve", action=name)
+    return text("card.approve.alike", action=name, n=action.alike + 1)
+
+
 def _card(one: FleetCard, now: str, hand: Hand, cells: str) -> None:
     text, card, key = hand.text, one.card, key_of(one)
     with st.container(key=f"card-{key}", gap="xsmall"):
@@ -104,7 +112,7 @@ def _card(one: FleetCard, now: str, hand: Hand, cells: str) -> None:
             st.html(style.sign(card.health), width="content")
             st.html(head(card, now, text, cells))
         if card.action is not None and card.action.can_approve:
-            label = text("card.approve", action=text.name("action", card.action.kind.value))
+            label = approve_label(card.action, text)
             # The page of the decision says all of it, and has the yes: nothing is started from a list.
             if st.button(label, key=f"approve-card-{key}", type="primary", icon=":material/gavel:"):
                 st.switch_page(link.DECISIONS_PAGE, query_params=link.target(decision=card.action.decision))

@@ -31,6 +31,7 @@ from tocsin.domain.decision import (
     RankedParameters,
     RmaTicketParameters,
     ScaleOutParameters,
+    ranks_in,
 )
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.grouping import grouped
@@ -104,7 +105,7 @@ def decide(
         if meant is not None:
             wanted += [*_replacements(incident, meant, view, policy), meant]
         if choice.action is ActionKind.THROTTLE:
-            wanted += _other_throttles(incident, choice, lost, view, policy)
+            wanted += _other_throttles(incident, choice, meant, lost, view, policy)
         if incident.cause_cleared:
             wanted += _owed_repairs(incident, view, policy, pick)
     return _one_disruptive_each(wanted, view.controls.finished)
@@ -142,7 +143,7 @@ def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pi
     def turn(one: tuple[Incident, Choice]) -> tuple[bool, bool, int, int]:
         root, action = one[0].root, one[1].action
         key, renewals = _key(root, action, view), view.controls.renewals.get(cause_key(root, action), 0)
-        return key in view.controls.finished, key not in view.controls.expires, renewals, root.started_ms
+        return key in view.controls.finished, key not in view.controls.asked, renewals, root.started_ms
 
     wanted = _one_for_each_work(wanted, view)
     asked = sorted((one for one in wanted if not acts(one)), key=turn)
@@ -158,7 +159,7 @@ def _one_for_each_work(wanted: Sequence[tuple[Incident, Choice]], view: FleetVie
     def known(one: tuple[Incident, Choice]) -> tuple[bool, bool, int, str]:
         root = one[0].root
         key = _key(root, ActionKind.MIGRATE, view)
-        return key not in view.controls.finished, key not in view.controls.expires, root.started_ms, root.id
+        return key not in view.controls.finished, key not in view.controls.asked, root.started_ms, root.id
 
     moved: set[str] = set()
     others: set[str] = set()
@@ -196,22 +197,43 @@ def _about_standing(
 
 
 def _other_throttles(
-    incident: Incident, choice: Choice, lost: AbstractSet[str], view: FleetView, policy: Policy
+    incident: Incident,
+    choice: Choice,
+    first: Decision | None,
+    lost: AbstractSet[str],
+    view: FleetView,
+    policy: Policy,
 ) -> list[Decision]:
-    """Throttles of the other GPUs of an incident: a shared cause of heat is no reason to let all but one run hot."""
-    left_out = {base_key(incident.root.subject), *lost}
+    """Throttles of the other GPUs of an incident: a shared cause of heat is no reason to let all but one run hot.
+
+    None for a GPU that is limited as a rank of the same job as one before it. Each GPU keeps the finding of which
+    people were asked, whatever else is found of its heat.
+    """
+    left_out = {base_key(incident.root.subject), *lost, *_limited(first)}
     by_gpu = grouped(
-        (base_key(member.subject), member)
-        for member in _holding(incident)
-        if member.action is ActionKind.THROTTLE and base_key(member.subject) not in left_out
+        (base_key(member.subject), member) for member in _holding(incident) if member.action is ActionKind.THROTTLE
     )
+
+    def order(one: Finding) -> tuple[bool, int, int, str]:
+        asked = _key(one, ActionKind.THROTTLE, view) in view.controls.asked
+        return not asked, -one.severity.rank, one.started_ms, one.rule
+
     made = []
-    for found in by_gpu.values():
-        root = min(found, key=lambda one: (-one.severity.rank, one.started_ms, one.rule))
+    for gpu, found in by_gpu.items():
+        if gpu in left_out:
+            continue
+        root = min(found, key=order)
         own = replace(incident, root=root, members=found, sentence=root.sentence, sentence_zh=root.sentence_zh)
-        meant = _action(own, choice, None, view, policy)
-        made.append(replace(meant, incident=incident.id))
+        meant = replace(_action(own, choice, None, view, policy), incident=incident.id)
+        left_out |= _limited(meant)
+        made.append(meant)
     return made
+
+
+def _limited(throttle: Decision | None) -> frozenset[str]:
+    """The keys of the GPUs that `throttle` is for."""
+    ranks = () if throttle is None else ranks_in(throttle.parameters)
+    return frozenset(f"{SubjectKind.GPU}:{rank.gpu}" for rank in ranks)
 
 
 def _owed_repairs(incident: Incident, view: FleetView, policy: Policy, pick: Pick) -> list[Decision]:
@@ -347,19 +369,24 @@ def _action(
 ) -> Decision:
     root, action = incident.root, choice.action
     eta = eta_clause(prediction, view.now_ms)
-    note = view.foresight.note(root, action)
+    note, ranks = view.foresight.note(root, action), _ranks(action, root.subject, view)
+    alike = say("all {n} GPUs of its job are limited alike", n=len(ranks)) if _is_shared(action, ranks) else None
     sentence = action_sentence(
-        action, root.subject, incident.sentence, in_english(eta), in_english(choice.why, note.words), root.sentence
+        action,
+        root.subject,
+        incident.sentence,
+        in_english(eta),
+        in_english(choice.why, note.words, alike),
+        root.sentence,
     )
     parameters = replace(
         note.parameters or PARAMETERS[action](),
-        context=_context(incident, prediction, view, eta, choice.why, note.words),
+        context=_context(incident, prediction, view, eta, choice.why, note.words, alike),
         cause=cause_key(root, action),
         expected_losses={one: round(loss, LOSS_DIGITS) for one, loss in choice.priced.items()},
     )
     if isinstance(parameters, RmaTicketParameters):
         parameters = replace(parameters, evidence=evidence_of(root))
-    ranks = _ranks(action, root.subject, view)
     several = len(ranks) > 1 or (ranks and root.subject.kind is SubjectKind.HOST)
     if several and isinstance(parameters, RankedParameters):
         parameters = replace(parameters, ranks=ranks)
@@ -378,6 +405,11 @@ def _ranks(action: ActionKind, subject: Subject, view: FleetView) -> tuple[Rank,
     if action is ActionKind.THROTTLE:
         return ranks_of(subject, view)
     return own_ranks(subject, view) if action in _BY_AGENTS else ()
+
+
+def _is_shared(action: ActionKind, ranks: Sequence[Rank]) -> bool:
+    """Whether others are limited for the sake of one GPU."""
+    return action is ActionKind.THROTTLE and len(ranks) > 1
 
 
 def _replacements(incident: Incident, meant: Decision, view: FleetView, policy: Policy) -> list[Decision]:

@@ -83,7 +83,8 @@ class Controls:
     since it last did. `experience` is what came of each kind of action so far. `started`, `cancelled` and `finished`
     only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
     that the wall clock has stepped away from, by key. `repaired` has the instants of the newest proven repairs, by
-    the key of the GPU or host. `silences` are those that stand, are planned, or ended lately.
+    the key of the GPU or host. `asked` are the keys of all decisions that were made, a view. `silences` are those that
+    stand, are planned, or ended lately.
     """
 
     paused: Note | None = None
@@ -106,6 +107,7 @@ class Controls:
     expires: Mapping[str, int] = field(default_factory=dict)
     repaired: Mapping[str, int] = field(default_factory=dict)
     silences: tuple[Silence, ...] = ()
+    asked: AbstractSet[str] = frozenset()
 
     def expiry_ms(self, decision: Decision) -> int:
         """When the time box of `decision` ends."""

@@ -186,6 +186,7 @@ class Ledger:
                 dict(self._experience),
                 self._capping(),
                 repaired=dict(self._repaired),
+                asked=Known(self.known),
                 silences=tuple(self.silences.known.values()),
             )
         return self._controls

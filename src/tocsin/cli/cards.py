@@ -13,7 +13,7 @@ from tocsin.client.models_cards import CardState
 from tocsin.domain.words import counted
 
 if TYPE_CHECKING:
-    from tocsin.client.models_cards import Card, CardEvidence, Cards
+    from tocsin.client.models_cards import Card, CardAction, CardEvidence, Cards
     from tocsin.client.models_silences import SilenceOut
 
 _STATES = [state.value for state in CardState]
@@ -39,7 +39,13 @@ def _short(card: Card) -> str:
         return card.obstacle or card.next
     if not card.action.can_approve:
         return card.next
-    return f"{card.next}: {card.action.kind.value.replace('_', ' ')}, tocsin approve {card.action.decision}"
+    return f"{card.next}: {card.action.kind.value.replace('_', ' ')}, {_yes(card.action)}"
+
+
+def _yes(action: CardAction) -> str:
+    """The command that says yes to all that the card asks for."""
+    alone = f"tocsin approve {action.decision}"
+    return f"{alone} --alike for all {action.alike + 1}" if action.alike else alone
 
 
 @click.command()
@@ -115,7 +121,7 @@ def card_lines(card: Card) -> list[str]:
         ("next", card.next),
         ("action", "" if card.action is None else card.action.sentence),
         ("worth", _worth(card)),
-        ("yes", f"tocsin approve {card.action.decision}" if card.action and card.action.can_approve else ""),
+        ("yes", _yes(card.action) if card.action and card.action.can_approve else ""),
         ("obstacle", card.obstacle),
         ("proof", card.proof),
     )

@@ -65,6 +65,9 @@ class CardAction(Wire):
     """Whether a yes would start it."""
     until: Instant | None = None
     """When it stops waiting."""
+    alike: Count = 0
+    """Other decisions for the same action about the same cause, such as of the other GPUs of a host, that wait too:
+    `approve-alike` says yes to all."""
 
 
 class CardEvidence(Wire):

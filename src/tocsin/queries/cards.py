@@ -26,6 +26,7 @@ from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.prediction import Prediction, most_urgent
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.domain.usage import Prices
+from tocsin.queries.alike import others, yeses
 from tocsin.queries.attention import Ranking
 from tocsin.queries.card_groups import Gravity, gravity, is_housekeeping, is_job_crash, of_one_cause
 from tocsin.queries.card_life import REMEMBERED_MS, CardLife, CauseRecord, gpus_of, place_key, record_of, where_of
@@ -146,6 +147,7 @@ class _Maker:
         self._ranking = Ranking(given.snapshot, given.cost, given.price)
         actions = [one for one in given.statuses if one.decision.action is not ActionKind.NOTIFY]
         self._waiting = [one for one in actions if one.waits_for_person]
+        self._yeses = yeses(actions, given.incidents)
         self._by_incident = grouped((one.decision.incident, one) for one in actions)
         self._by_cause = grouped((one.decision.findings[0], one) for one in actions if one.decision.findings)
         self._earlier = grouped((one.where, one) for one in given.life.ended.values())
@@ -361,6 +363,7 @@ class _Maker:
             benefit_gpu_hours=benefit,
             can_approve=status.waits_for_person,
             until=optional_iso(expires_ms) if status.waits_for_person else None,
+            alike=others(status, self._yeses),
         )
 
     # ------------------------------------------------------------------ what it touches and rests on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tocsin.actions.loop.operator import problem_of
@@ -29,9 +29,10 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.page import Wanted
 from tocsin.journal.port import JournalPast
+from tocsin.queries.alike import Yes, of_one_cause, yes_to, yeses
+from tocsin.queries.alike import others as others_alike
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import decision_out, waiting
-from tocsin.rules.symptoms import is_standing
 
 
 def journal_page(journal: JournalPast, query: JournalQuery, before: int | None, limit: int) -> JournalPage:
@@ -124,7 +125,7 @@ class _Others:
     how many wait for the same yes."""
 
     undone: Mapping[str, str]
-    alike: Mapping[_Yes, int]
+    alike: Counter[Yes]
 
     @classmethod
     def among(cls, brain: LiveBrain, statuses: Sequence[DecisionStatus]) -> _Others:
@@ -133,38 +134,16 @@ class _Others:
             for status in statuses
             if status.state in _OPEN and (undoes := undone_by(status.decision.parameters))
         }
-        shared = _shared(brain)
-        return cls(undone, Counter(yes for one in statuses if (yes := _yes_to(one, shared))))
-
-    def like(self, status: DecisionStatus) -> int:
-        """How many others wait as `status` does."""
-        return max(0, self.alike.get((status.decision.incident, status.decision.action), 0) - 1)
-
-
-_Yes = tuple[str, ActionKind]
-"""What one yes may be to: an action about the cause of an incident."""
-
-
-def _shared(brain: LiveBrain) -> frozenset[str]:
-    """Ids of the incidents whose members have one cause: what merely stands on many GPUs, as full memory does, has
-    none."""
-    return frozenset(one.id for one in brain.incidents if not is_standing(one.root))
-
-
-def _yes_to(status: DecisionStatus, shared: Collection[str]) -> _Yes | None:
-    """What a yes to it is to; None where it waits for none, or for one of its own."""
-    decision = status.decision
-    waits = status.waits_for_person and decision.incident in shared
-    return (decision.incident, decision.action) if waits else None
+        return cls(undone, yeses(statuses, brain.incidents))
 
 
 def alike(brain: LiveBrain, status: DecisionStatus) -> list[DecisionStatus]:
     """The others for the same action about the same cause that wait for a person as `status` does."""
-    shared = _shared(brain)
-    if (yes := _yes_to(status, shared)) is None:
+    shared = of_one_cause(brain.incidents)
+    if (yes := yes_to(status, shared)) is None:
         return []
     mine = status.decision.id
-    return [one for one in brain.statuses(final=False) if one.decision.id != mine and _yes_to(one, shared) == yes]
+    return [one for one in brain.statuses(final=False) if one.decision.id != mine and yes_to(one, shared) == yes]
 
 
 def _item(status: DecisionStatus, controls: Controls, others: _Others) -> TimelineItem:
@@ -183,7 +162,7 @@ def _item(status: DecisionStatus, controls: Controls, others: _Others) -> Timeli
         inverse=ACTIONS[decision.action].inverse,
         undo_problem=problem_of(status, controls),
         undone_by=others.undone.get(decision.key, ""),
-        alike=others.like(status) if status.waits_for_person else 0,
+        alike=others_alike(status, others.alike),
         alternatives=tuple(
             Alternative(action=action, gpu_hours=loss, chosen=action is decision.action) for action, loss in losses
         ),

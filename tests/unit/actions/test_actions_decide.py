@@ -15,7 +15,7 @@ from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
-from tocsin.domain.decision import Decision, Mode, NotifyParameters
+from tocsin.domain.decision import Decision, Mode, NotifyParameters, ranks_in
 from tocsin.domain.finding import (
     PREDICTION_EVIDENCE,
     ActionKind,
@@ -120,6 +120,30 @@ def test_every_hot_gpu_of_one_cause_gets_its_throttle() -> None:
     assert sum(each.action is ActionKind.NOTIFY for each in decisions) == 1
 
 
+def _hot_host(job: str) -> tuple[list[Finding], FleetView]:
+    """Eight hot GPUs of one host, all of them at work on `job`."""
+    gpus = fleet(1, 8)
+    hot = [finding(subject_of(one), rule="slow", action=ActionKind.THROTTLE) for one in gpus.values()]
+    return hot, replace(VIEW, gpus={uuid: GpuView(one, T0, job=job) for uuid, one in gpus.items()})
+
+
+def test_the_hot_gpus_of_one_job_are_throttled_by_one_decision() -> None:
+    hot, view = _hot_host("slurm 7")
+    made = [one for one in decide([incident(*hot)], [], view, Policy(settings())) if one.action is ActionKind.THROTTLE]
+    assert [len(ranks_in(one.parameters)) for one in made] == [8]
+    assert "all 8 GPUs of its job are limited alike" in made[0].sentence
+
+
+def test_what_else_is_found_of_a_hot_gpu_asks_for_nothing_new() -> None:
+    hot, view = _hot_host("")
+    before = decide([incident(*hot)], [], view, Policy(settings()))
+    asked = replace(view, controls=Controls(asked=frozenset(one.key for one in before)))
+    also = [replace(one, rule="margin") for one in hot]
+    after = decide([incident(*hot, *also)], [], asked, Policy(settings()))
+    assert {one.key for one in after} == {one.key for one in before}
+    assert len(before) == 9, "a notification and eight throttles"
+
+
 def test_what_stands_is_told_of_once_and_each_gpu_has_its_own_action() -> None:
     subjects = [subject_of(one) for one in fleet(1, 4).values()]
     full = [
@@ -160,7 +184,7 @@ def test_of_what_stands_people_are_asked_for_no_more_than_may_run_at_once() -> N
 def test_what_nobody_decides_keeps_nothing_out() -> None:
     full = _full(6)
     first = {n: cause_key(one, ActionKind.MIGRATE) for n, one in enumerate(full)}
-    waits = replace(VIEW, controls=Controls(expires={first[1]: T0 + HOUR}))
+    waits = replace(VIEW, controls=Controls(asked=frozenset({first[1]})))
     assert _asked(full, waits) == [1, 5], "what waits goes on to"
     tried = replace(VIEW, controls=Controls(renewals={first[5]: 1, first[4]: 1}))
     assert _asked(full, tried) == [3, 2]

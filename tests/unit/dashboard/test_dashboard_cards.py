@@ -82,3 +82,9 @@ def test_the_rest_has_the_action_its_price_and_the_evidence_and_runs_no_html() -
     for words in ("GPUs 8, hosts 1, jobs 1", "n1 GPU 3, slurm 7", "Drain n1.", "costs 2 GPU-hours, saves 20", "XID 79"):
         assert words in shown
     assert "<img" not in shown
+
+
+def test_the_button_says_for_how_many_a_yes_is() -> None:
+    action = CardAction(kind=ActionKind.THROTTLE, sentence="Throttle n1 GPU 0.", decision="d", can_approve=True)
+    assert cards.approve_label(action, EN) == "Review and approve: Throttle"
+    assert cards.approve_label(action.model_copy(update={"alike": 7}), EN) == "Review and approve: Throttle, all 8"

@@ -120,6 +120,19 @@ def test_a_card_says_what_where_and_what_a_yes_starts() -> None:
     assert hot.gpu.uuid not in card.action.sentence
 
 
+def test_a_card_of_a_hot_host_offers_one_yes_for_all_its_gpus() -> None:
+    hot = [node(n) for n in range(4)]
+    one = incident(*map(finding, hot), place=Place(PlaceKind.HOST, hot[0].gpu.host))
+    asking = [decided(replace(one, root=member), ActionKind.THROTTLE, APPROVAL) for member in one.members]
+    asking = [replace(each, decision=replace(each.decision, incident=one.id)) for each in asking]
+    action = cards(hot, [one], asking)[0].action
+    assert action is not None
+    assert (action.can_approve, action.alike) == (True, 3)
+    lone = cards(hot, [one], [asking[0], decided(one, ActionKind.DRAIN, FULL)])[0].action
+    assert lone is not None
+    assert lone.alike == 0
+
+
 def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
     hot = node(0)
     one = incident(finding(hot))
