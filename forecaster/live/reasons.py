@@ -14,6 +14,7 @@ import numpy as np
 from tocsin.domain.clock import HOUR, to_minute
 from tocsin.forecaster.features.examples import Examples, Floats, HeldSequences, Ints, Singles
 from tocsin.forecaster.hazard.scorer import Scorer
+from tocsin.forecaster.live.mended import COUNTED
 
 LEAST = 0.1
 """Log-odds below which a reason is none."""
@@ -145,13 +146,7 @@ def _strongest(
 # One plain sentence for a risk, in English and Chinese.
 
 _LOGGED = ("level", "rate", "1h", "6h", "24h", "3d", "7d", "30d", "hours", "count")
-_COUNTED = frozenset(
-    {
-        "ecc_corrected", "ecc_uncorrected", "retired_pages", "remap_correctable", "remap_uncorrectable", "pcie_replay",
-        "pcie_errors", "nvlink_crc", "nvlink_replay", "nvlink_recovery", "nvlink_symbol", "hardware_events",
-        "other_events",
-    }
-)  # fmt: skip
+_COUNTED = COUNTED
 """Channels whose growth a person counts; it stands as log(1 + growth) in the features."""
 
 
@@ -219,6 +214,16 @@ def unlikely_sentence(where: str, chance: float, at_ms: int, horizon_ms: int) ->
     return (
         f"{where}: a hardware fault within {hours:.0f} h of {at} is unlikely (probability {_share(chance)}).",
         f"{where}：自 {at} 起 {hours:.0f} 小时内发生硬件故障的可能性很低（概率 {_share(chance)}）。",
+    )
+
+
+def since_repair(sentences: tuple[str, str], repaired_ms: int) -> tuple[str, str]:
+    """`sentences` of a GPU whose signs were mended, with what does not count any more."""
+    english, chinese = sentences
+    at = to_minute(repaired_ms)
+    return (
+        f"{english.rstrip('.')}; what it showed before its repair at {at} no longer counts.",
+        f"{chinese.rstrip('。')}；{at} 修复之前的迹象不再计入。",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +28,8 @@ from tocsin.forecaster.lifecycle.cases import Likeness
 from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, feature_shift
 from tocsin.forecaster.lifecycle.gate import LEARNING, LEARNING_ZH, SIMULATED_ALONE, SIMULATED_ALONE_ZH, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
-from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, unlikely_sentence, why
+from tocsin.forecaster.live.mended import mended
+from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, since_repair, unlikely_sentence, why
 from tocsin.forecaster.live.risk_inputs import RiskInputs
 from tocsin.forecaster.trend.statements import where
 from tocsin.store.factory import open_store
@@ -75,25 +76,36 @@ class RiskModel:
         self.level = alarm_level(version, alarm_share)
 
     def predict(
-        self, builder: FeatureBuilder, gpus: Sequence[Gpu], now_ms: int, score: Score = score_here
+        self,
+        builder: FeatureBuilder,
+        gpus: Sequence[Gpu],
+        now_ms: int,
+        score: Score = score_here,
+        repaired: Mapping[str, int] | None = None,
     ) -> list[Prediction]:
         """A prediction for each of `gpus` that the builder knows, in that order, then one on the drift of the fleet.
-        MIG instances share their GPU's."""
+        MIG instances share their GPU's. What a GPU showed before it was `repaired` is no sign."""
         known = examples_now(builder, now_ms)
         place = {known.devices[device]: row for row, device in enumerate(known.device.tolist())}
         asked = [gpu for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
         # Not those that the builder still knows and that have left: what is usual is so among the others.
-        fleet = known.take(np.array([place[gpu.uuid] for gpu in asked], dtype=np.int64))
+        read = known.take(np.array([place[gpu.uuid] for gpu in asked], dtype=np.int64))
+        fleet, changed = mended(read, repaired or {}, builder.plan)
         scores = score(self._version, fleet)
+        told = self._told_of_repair(read, changed, score)
         warned = self._explain(fleet, self._above(scores))
         kinds = self._version.kinds
         shares = None if kinds is None else kinds.shares(fleet)
         made = []
         for row, gpu in enumerate(asked):
             split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], scores[row, -1])
-            made.append(self._say(gpu, fleet, row, scores[row], split, warned.get(row), now_ms))
+            said = self._say(gpu, fleet, row, scores[row], split, warned.get(row), now_ms)
+            if row in told:
+                english, chinese = since_repair((said.sentence, said.sentence_zh), (repaired or {})[gpu.uuid])
+                said = replace(said, sentence=english, sentence_zh=chinese)
+            made.append(said)
         reference = self._version.reference
-        shift = None if reference is None else feature_shift(reference, fleet)
+        shift = None if reference is None else feature_shift(reference, read)
         if shift is not None and shift.gpus >= LEAST_GPUS:
             made.append(self._drift(shift, now_ms, any(gpu.simulated for gpu in gpus)))
         return made
@@ -120,6 +132,12 @@ class RiskModel:
             threshold=ALARM_SHARE,
             simulated=simulated,
         )
+
+    def _told_of_repair(self, read: Examples, changed: Ints, score: Score) -> frozenset[int]:
+        """Of the rows `changed` those of which the signs of before the repair would still warn."""
+        if not changed.size:
+            return frozenset()
+        return frozenset(changed[self._above(score(self._version, read.take(changed)))].tolist())
 
     def _above(self, scores: Floats) -> Ints:
         """Rows above the level, the riskiest first."""
@@ -273,9 +291,16 @@ class RiskWatch:
         self._feed: StoreFeed | None = None
         self._saved_ms = 0
 
-    def predict(self, gpus: Sequence[Gpu], now_ms: int, surplus: Collection[str] = ()) -> list[Prediction]:
+    def predict(
+        self,
+        gpus: Sequence[Gpu],
+        now_ms: int,
+        surplus: Collection[str] = (),
+        repaired: Mapping[str, int] | None = None,
+    ) -> list[Prediction]:
         """The risk of each of `gpus` at `now_ms`; those of `surplus`, more than their hosts have, tell nothing about
-        others. Raises InputError for a damaged model and what the store raises."""
+        others, and what a GPU showed before it was `repaired`, by UUID, is no sign. Raises InputError for a damaged
+        model and what the store raises."""
         model = self._current()
         if model is None:
             return [_verdict(None, now_ms, simulated=world) for world in _worlds(gpus)]
@@ -290,7 +315,7 @@ class RiskWatch:
         if now_ms - self._saved_ms >= SAVE_MS:
             self._save(builder, feed)
             self._saved_ms = now_ms
-        return [*model.predict(builder, heard, now_ms, self._score), *said]
+        return [*model.predict(builder, heard, now_ms, self._score, repaired), *said]
 
     def _current(self) -> RiskModel | None:
         version = self._registry.in_service

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tocsin.config.settings import StoreSettings
@@ -24,7 +24,18 @@ class RiskInputs:
 
 @dataclass(frozen=True, slots=True)
 class SeenGpus:
-    """What the risk is asked of. `surplus` are the UUIDs of GPUs that are more than their hosts have."""
+    """What the risk is asked of. `surplus` are the UUIDs of GPUs that are more than their hosts have; `repaired` has
+    the instants of the newest proven repairs, by UUID."""
 
     gpus: Sequence[Gpu]
     surplus: frozenset[str] = frozenset()
+    repaired: Mapping[str, int] = field(default_factory=dict)
+
+
+def repairs_of(gpus: Sequence[Gpu], repaired: Mapping[str, int]) -> dict[str, int]:
+    """The instant of the newest repair of each of `gpus` that was repaired, or its host; `repaired` is by key of these,
+    ``gpu:UUID`` or ``host:NAME``."""
+    if not repaired:
+        return {}
+    found = {one.uuid: max(repaired.get(f"gpu:{one.uuid}", 0), repaired.get(f"host:{one.host}", 0)) for one in gpus}
+    return {uuid: at_ms for uuid, at_ms in found.items() if at_ms}

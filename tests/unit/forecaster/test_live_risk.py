@@ -263,6 +263,26 @@ def test_a_record_at_the_gate_is_heard_at_the_next_start(tmp_path: Path, fitted:
         shelf.record(PRIOR, PASSED.records[0])
 
 
+def test_what_a_repair_has_mended_is_no_sign_until_there_are_new_ones(
+    tmp_path: Path, fitted: Scorer, store: Store
+) -> None:
+    shelve(tmp_path, fitted, None)
+    watch = RiskWatch(place(tmp_path), store)
+    before = {one.subject.name: one for one in watch.predict(GPUS, NOW) if one.target == TARGET}
+    failing = GPUS[2].uuid
+    assert before[failing].status is PredictionStatus.LIKELY
+    reset_ms = NOW - HOUR // 2
+    after = {one.subject.name: one for one in watch.predict(GPUS, NOW, (), {failing: reset_ms})}
+    assert after[failing].status is PredictionStatus.UNLIKELY
+    assert f"what it showed before its repair at {to_minute(reset_ms)} no longer counts" in after[failing].sentence
+    assert "不再计入" in after[failing].sentence_zh
+    assert {one.sentence for uuid, one in after.items() if uuid != failing} == {
+        one.sentence for uuid, one in before.items() if uuid != failing
+    }
+    long_ago = {one.subject.name: one for one in watch.predict(GPUS, NOW, (), {failing: NOW - 12 * HOUR})}
+    assert long_ago[failing].status is PredictionStatus.LIKELY, "it has replayed for hours since"
+
+
 def test_a_clock_that_was_set_back_starts_from_the_past_again(tmp_path: Path, fitted: Scorer, store: Store) -> None:
     shelve(tmp_path, fitted, None)
     watch = RiskWatch(place(tmp_path), store)

@@ -40,7 +40,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
-from tocsin.forecaster.live.risk_inputs import SeenGpus
+from tocsin.forecaster.live.risk_inputs import SeenGpus, repairs_of
 from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.card_life import CardLife
@@ -564,7 +564,8 @@ class Brain:
         if self.forecasts.due(now):
             readings = self.memory.latest()
             gpus = [reading.gpu for reading in readings if not reading.is_lost]
-            self._expected.forecast(SeenGpus(gpus, self._counting.surplus), readings, self._pools(), now)
+            seen = SeenGpus(gpus, self._counting.surplus, repairs_of(gpus, self.actions.controls().repaired))
+            self._expected.forecast(seen, readings, self._pools(), now)
 
     def pool_pasts(self) -> Sequence[PoolPast]:
         """The hourly past of every pool, as of the last forecast."""
