@@ -292,7 +292,13 @@ def shown(value: float, unit: str) -> Phrase:
 
 
 def in_words(goal: ActionGoal, value: float | None) -> Phrase:
-    """What was measured beside what was wanted: ``gpu temperature 79.52 °C, goal at most 85.00 °C``."""
+    """What was measured beside what was wanted: ``gpu temperature 79.52 °C, goal at most 85.00 °C``; of errors that are
+    to be none ``no new errors (goal: none)``."""
+    if goal.measure == NEW_ERRORS and goal.target == 0:
+        if value is None:
+            return say("nothing shows whether there are new errors (goal: none)")
+        few = say("no new errors (goal: none)") if value == 0 else say("{n} new error (goal: none)", n=1)
+        return few if value < 2 else say("{n} new errors (goal: none)", n=f"{value:.0f}")
     name = goal.measure.removesuffix(f"_{goal.unit}").replace("_", " ")
     found = say("nothing shows it") if value is None else shown(value, goal.unit)
     at_most, at_least = "{figure} {found}, goal at most {wanted}", "{figure} {found}, goal at least {wanted}"

@@ -33,7 +33,7 @@ SEEN = ("journal: ", "found: ", "predicted: ", "hold: ")
 """How lines of the terminal begin that a newcomer is to see within a minute."""
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-hour.md"
 FAULT, REPAIR = "fell off its PCIe bus", "Review and approve: Reboot node"
-PROOF = "its effect is seen: new 0 errors, goal at most 0 errors"
+PROOF = "its effect is seen: no new errors (goal: none)"
 TOCSIN = (sys.executable, "-m", "tocsin.cli")
 
 

@@ -67,7 +67,7 @@ def test_a_proven_reset_resolves_the_card_and_a_restart_keeps_it(demo: Demo) -> 
     assert (outcome.status, outcome.measured) == (OutcomeStatus.SUCCEEDED, 0.0)
     over = about(demo, gpu, CardState.RESOLVED)
     assert over is not None
-    assert over.proof == "Reset gpu worked: new 0 errors, goal at most 0 errors"
+    assert over.proof == "Reset gpu worked: no new errors (goal: none)"
     assert demo.service.card(over.id) == over
     assert list(demo.brain.actions.controls().repaired) == [f"gpu:{gpu}"]
     life, settings = demo.brain.card_life, demo.settings

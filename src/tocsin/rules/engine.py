@@ -24,7 +24,7 @@ from tocsin.rules.frame import Ageing, EventLog, Forecasts, Frame, MetricKeys
 from tocsin.rules.schema import Rule, RuleSet
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Ints
-from tocsin.rules.units import show_duration, show_value
+from tocsin.rules.units import named_value, show_duration, show_value
 from tocsin.rules.version_sheet import VersionSheet
 from tocsin.rules.xid import XidCatalogue
 from tocsin.topology.labels import RAIL_LABEL
@@ -377,7 +377,7 @@ class Renderer:
             "model": gpu.model if gpu is not None else "",
             "pool": subject.pool,
             "part": subject.detail,
-            "value": show_value(first.value, unit),
+            **dict(zip(("value", "value_zh"), named_value(first.value, unit), strict=True)),
             "threshold": show_value(first.threshold, unit),
             "clear": show_value(first.clear, unit),
             "duration": show_duration(last_ms - started_ms),

@@ -20,6 +20,12 @@ _SHOWN = {
 }
 """What a value of a unit is multiplied by for reading, and how it is written then."""
 _BARE = frozenset({"", "bool", "action", "state", "xid", "bits", "p-state", "events"})
+_ACTION, _ACTION_ZH = (
+    ("none", "GPU reset", "node reboot", "drain P2P", "drain and reset", "recover IMEX domain", "bus reset",
+     "system reboot"),
+    ("无", "重置 GPU", "重启节点", "排空 P2P", "排空并重置", "恢复 IMEX 域", "总线重置", "重启系统"),
+)  # fmt: skip
+"""What the driver asks for by number, 0 first (nvml.h, NVML_GPU_RECOVERY_ACTION_*)."""
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -58,6 +64,14 @@ def show_value(value: float | None, unit: str) -> str:
         factor, form = _SHOWN[unit]
         return form.format(value * factor)
     return f"{value:.6g}" if unit in _BARE else f"{value:.6g} {unit}"
+
+
+def named_value(value: float | None, unit: str) -> tuple[str, str]:
+    """`show_value` as a finding tells it, in English and Chinese: what the driver asks for has a name as well."""
+    shown = show_value(value, unit)
+    if unit == "action" and value is not None and value in range(len(_ACTION)):
+        return f"{shown} ({_ACTION[int(value)]})", f"{shown}（{_ACTION_ZH[int(value)]}）"
+    return shown, ""
 
 
 def _show_bytes(value: float) -> str:

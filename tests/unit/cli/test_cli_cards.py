@@ -65,7 +65,7 @@ def test_a_card_is_told_with_its_evidence() -> None:
 def test_a_resolved_card_says_what_proved_it() -> None:
     over = Card(
         id="c1", headline="n1 GPU 3: too hot", state=CardState.RESOLVED, health=GpuState.OK, level=AlertLevel.PAGE,
-        since=to_iso(T0), resolved=to_iso(T0), proof="Reset gpu worked: new 0 errors, goal at most 0 errors",
+        since=to_iso(T0), resolved=to_iso(T0), proof="Reset gpu worked: no new errors (goal: none)",
         subject=Subject(SubjectKind.GPU, "GPU-1", "n1"), touches=CardTouches(gpus=1, hosts=1, gpu_names=["n1 GPU 3"]),
         evidence=[CardEvidence(kind="decision", text="done: Reset n1 GPU 3.", name="reset_gpu")], simulated=True,
     )  # fmt: skip

@@ -525,20 +525,22 @@ def test_the_limits_of_models_are_those_that_the_simulator_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "action"),
+    ("value", "action", "name"),
     [
-        (1, "reset_gpu"),
-        (2, "reboot_node"),
-        (3, "drain"),
-        (4, "drain"),
-        (5, "notify"),
-        (6, "reset_gpu"),
-        (7, "reboot_node"),
+        (1, "reset_gpu", "GPU reset"),
+        (2, "reboot_node", "node reboot"),
+        (3, "drain", "drain P2P"),
+        (4, "drain", "drain and reset"),
+        (5, "notify", "recover IMEX domain"),
+        (6, "reset_gpu", "bus reset"),
+        (7, "reboot_node", "system reboot"),
     ],
 )
-def test_the_drivers_verdict_names_the_action(value: int, action: str) -> None:
+def test_the_drivers_verdict_names_the_action(value: int, action: str, name: str) -> None:
     (finding,) = flat(recovery_action=value).run().last.active
     assert finding.action == action
+    assert finding.sentence.endswith(f": the driver asks for recovery action {value} ({name}).")
+    assert "（" in finding.sentence_zh
     (by_event,) = event(EventKind.RECOVERY_ACTION, value).run().last.active
     assert (by_event.action, by_event.metric, by_event.value) == (action, "gpu_recovery_action", value)
 
