@@ -112,7 +112,7 @@ def test_what_changed_is_read_from_the_journal_and_the_owners(brain: Brain, cloc
 
 
 @pytest.mark.parametrize("chance", [0.006, 0.19, 0.2])
-def test_cards_and_reports_tell_of_a_fault_what_its_rule_would(
+def test_cards_reports_and_the_map_tell_of_a_fault_what_its_rule_would(
     brain: Brain, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, chance: float
 ) -> None:
     read(brain, clock)
@@ -128,6 +128,8 @@ def test_cards_and_reports_tell_of_a_fault_what_its_rule_would(
     told = int(chance >= 0.2)
     assert (service.cards(5).total, service.attention(5).total) == (told, told)
     assert report_now(brain, [], [], 24).figures.expected == told
+    found = service.fleet_map()
+    assert found.risk[found.uuid.index(about.name)] == (chance if told else None)
 
 
 def test_of_several_rules_the_first_to_speak_counts_and_without_one_no_fault_is_told() -> None:

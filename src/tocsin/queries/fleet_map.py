@@ -17,6 +17,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Reading
 from tocsin.domain.versions import MISSING_LABEL
 from tocsin.queries.cache import Cache
+from tocsin.queries.heard import heard, least_heard
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import gpu_state
 
@@ -49,6 +50,7 @@ class FleetMapSource:
         self._brain = brain
         self._cache = Cache[_Version, FleetMapSnapshot](brain.clock.monotonic, lambda _took_s: math.inf, most=1)
         self._map: FleetMap | None = None
+        self._least = least_heard(brain.ruleset)
 
     def look(self) -> FleetMapSnapshot:
         """The fleet now; safe from several threads, of which one does the work."""
@@ -59,7 +61,8 @@ class FleetMapSource:
     def _snapshot(self, now_ms: int) -> FleetMapSnapshot:
         brain = self._brain
         fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
-        predictions = brain.forecasts.current(now_ms)
+        # What no rule would speak of colours no GPU either.
+        predictions = heard(brain.forecasts.current(now_ms), self._least)
         nodes = brain.managers.nodes()
         made = snapshot_of(brain.memory.latest(), brain.active, predictions, now_ms, fresh_ms, nodes)
         if self._map is not None and made.map == self._map:

@@ -27,6 +27,7 @@ from tocsin.domain.prediction import Prediction, soonest_each
 from tocsin.domain.reading import Owner, Reading
 from tocsin.queries import views
 from tocsin.queries.fleet_map import snapshot_of
+from tocsin.queries.heard import heard, least_heard
 from tocsin.queries.live import LiveBrain
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ class TenantService:
     def fleet_map(self) -> models.FleetMap:
         """The same in columns, without labels of hosts."""
         findings = [one for one in self._brain.active if self._is_own(one.subject)]
-        made = snapshot_of(list(self._readings.values()), findings, self.predictions(), self.now_ms(), self._fresh_ms)
+        told = heard(self.predictions(), least_heard(self._brain.ruleset))
+        made = snapshot_of(list(self._readings.values()), findings, told, self.now_ms(), self._fresh_ms)
         shown: models.FleetMap = made.map.model_copy(update={"labels": {}})
         return shown
 
