@@ -370,6 +370,31 @@ _ENDED: Mapping[DecisionState, Words] = {
 }
 
 
+_WOULD_CHANGE: Mapping[str, Words] = {
+    "max_concurrent": (
+        "once one of these is done, or with a higher `actions.limits.max_concurrent`",
+        "待其中之一完成，或调高 `actions.limits.max_concurrent` 后可开始",
+    ),
+    "max_share": (
+        "once fewer are out of service, or with a higher `actions.limits.max_concurrent_ratio`",
+        "待停用的 GPU 减少，或调高 `actions.limits.max_concurrent_ratio` 后可开始",
+    ),
+    "max_per_host": (
+        "once that is done, or with a higher `actions.limits.max_per_host`",
+        "待其完成，或调高 `actions.limits.max_per_host` 后可开始",
+    ),
+    "max_per_rack": (
+        "once that is done, or with a higher `actions.limits.max_per_rack`",
+        "待其完成，或调高 `actions.limits.max_per_rack` 后可开始",
+    ),
+    "capacity": (
+        "once more GPUs of the pool serve, or with a lower `actions.limits.min_available_ratio`",
+        "待资源池有更多 GPU 在役，或调低 `actions.limits.min_available_ratio` 后可开始",
+    ),
+}
+"""When what a limit holds may start, by guard: a yes alone starts nothing."""
+
+
 def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     """Why a decision that is wanted cannot run now, and the guard that holds it; both empty where it can.
 
@@ -380,7 +405,12 @@ def obstacle_of(status: DecisionStatus, names: Names) -> tuple[Words, str]:
     if stopped and status.state in (DecisionState.HELD, DecisionState.APPROVED):
         reason, reason_zh = names.plain(stopped[0].reason or stopped[0].guard), names.plain(in_chinese(stopped[0].said))
         because = f"：{reason_zh.removesuffix('。')}。" if reason_zh else ""
-        said = f"{action} cannot start now: {reason.removesuffix('.')}.", f"{action_zh} 目前不能开始{because}"
+        when, when_zh = _WOULD_CHANGE.get(stopped[0].guard, ("", ""))
+        when, when_zh = f" It can start {when}." if when else "", f"{when_zh}。" if when_zh and reason_zh else ""
+        said = (
+            f"{action} cannot start now: {reason.removesuffix('.')}.{when}",
+            f"{action_zh} 目前不能开始{because}{when_zh}",
+        )
         return as_line(said), stopped[0].guard
     ended = _ENDED.get(status.state)
     if ended is None:

@@ -138,11 +138,14 @@ def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
     one = incident(finding(hot))
     card = cards([hot], [one], [decided(one, ActionKind.DRAIN, FULL, APPROVAL)])[0]
     assert card.action is None
-    assert card.obstacle == "Drain cannot start now: 3 under action already, at most 3 at once."
+    assert card.obstacle == (
+        "Drain cannot start now: 3 under action already, at most 3 at once. "
+        "It can start once one of these is done, or with a higher `actions.limits.max_concurrent`."
+    )
     assert (card.obstacle_zh, card.obstacle_guard) == ("排空 目前不能开始", "max_concurrent")
     told = replace(FULL, said=say("{n} under action already, at most {most} at once", n=3, most=3))
     chinese = cards([hot], [one], [decided(one, ActionKind.DRAIN, told, APPROVAL)])[0]
-    assert chinese.obstacle_zh == "排空 目前不能开始：已有 3 个正在处理，同时最多 3 个。"
+    assert chinese.obstacle_zh.startswith("排空 目前不能开始：已有 3 个正在处理，同时最多 3 个。待其中之一完成，")
     assert [item.text_zh for item in chinese.evidence if item.kind == "guard"] == [
         "已有 3 个正在处理，同时最多 3 个",
         "",
@@ -150,7 +153,7 @@ def test_what_a_guard_holds_is_an_obstacle_and_no_action() -> None:
     assert [item.name for item in card.evidence if item.kind == "guard"] == ["max_concurrent", "approval"]
     whole = replace(FULL, reason="It is full.")
     stopped = cards([hot], [one], [decided(one, ActionKind.DRAIN, whole, APPROVAL)])[0]
-    assert stopped.obstacle == "Drain cannot start now: It is full."
+    assert stopped.obstacle.startswith("Drain cannot start now: It is full. It can start once ")
     nothing = cards([hot], [one])[0]
     assert (nothing.action, nothing.next) == (None, "Nothing: watch only")
     assert "look at its cooling" in nothing.obstacle
