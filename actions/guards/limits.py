@@ -19,6 +19,7 @@ from tocsin.actions.model.scope import (
     base_key,
     counted_in,
     hosts_of,
+    moves_nothing,
     occupied,
     out_of_service,
     racks_of,
@@ -52,6 +53,8 @@ def max_concurrent(decision: Decision, view: FleetView, now_ms: int) -> Hold | N
 @guard("max_share", 130, Applies.DISRUPTIVE)
 def max_share(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     """Would no more than the allowed share of the managed GPUs be out of service, or no more than one host."""
+    if moves_nothing(decision):
+        return None
     ratio, rest = limits_of(view).max_concurrent_ratio, view.rest
     wanted = out_of_service(view) | taken_out(decision, view)
     total, count = _managed(view), len(wanted) + rest.out
@@ -148,6 +151,8 @@ def capacity(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     back. What an undoing that was never seen to work may have given back counts as usable for this, and as out of
     service for what is left.
     """
+    if moves_nothing(decision):
+        return None
     ratio = limits_of(view).min_available_ratio
     below = _below_least(decision, view, now_ms)
     short = {pool: lacking for pool, lacking in below.items() if not _one_host_lacks(decision, pool, view, now_ms)}

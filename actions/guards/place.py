@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tocsin.actions.guards.base import Applies, Hold, guard
+from tocsin.actions.model.scope import moves_nothing
 from tocsin.actions.model.view import FleetView
 from tocsin.actions.planning.foresight import PLANNED
-from tocsin.domain.decision import Decision, DefragmentParameters
-from tocsin.domain.finding import ActionKind, Subject, SubjectKind
+from tocsin.domain.decision import Decision
+from tocsin.domain.finding import ActionKind, Subject
 from tocsin.domain.phrase import Phrase, say
 
 
@@ -25,10 +26,7 @@ def obstacle(
 
 def nothing_to_move(decision: Decision, view: FleetView) -> Phrase | None:
     """Why a pool or the fleet cannot be defragmented: no plan names work to move; None where one does."""
-    wanted = decision.parameters
-    if decision.subject.kind not in (SubjectKind.POOL, SubjectKind.FLEET):
-        return None
-    if not isinstance(wanted, DefragmentParameters) or wanted.work:
+    if not moves_nothing(decision):
         return None
     plan = view.foresight.plans.get("defragment")
     if plan is None:

@@ -96,6 +96,13 @@ def taken_out(decision: Decision, view: FleetView) -> frozenset[str]:
     return found
 
 
+def moves_nothing(decision: Decision) -> bool:
+    """Whether it is to defragment a pool or the fleet, and names no work to move: the guard `place` holds it."""
+    wanted = decision.parameters
+    of_many = decision.subject.kind in (SubjectKind.POOL, SubjectKind.FLEET)
+    return of_many and isinstance(wanted, DefragmentParameters) and not wanted.work
+
+
 def _taken_out(decision: Decision, view: FleetView) -> frozenset[str]:
     members = _left(decision, view) or affected(decision, view)
     if decision.action is ActionKind.SCALE_IN and decision.subject.kind is not SubjectKind.GPU:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tocsin.actions.guards.base import evaluate
 from tocsin.actions.guards.place import place
 from tocsin.actions.loop.decide import cause_key, decide
 from tocsin.actions.loop.loop import OTHER_WORK
@@ -249,6 +250,12 @@ def test_a_fleet_is_defragmented_only_where_a_plan_names_what_moves() -> None:
     assert held(Foresight(state=state)) == "no plan names work to move"
     assert held(Foresight(state=state, plans={"defragment": still})) == f"no plan names work to move: {still.sentence}"
     assert held(Foresight(state=state, plans={"defragment": plan})) == ""
+    members = {slot.uuid: GpuView(Gpu(slot.uuid, slot.host, pool="p"), T0) for slot in state.gpus.values()}
+    tight = Policy(settings(managed_pools=["p"], limits={"max_concurrent_ratio": 0.1, "min_available_ratio": 0.8}))
+    for seen in (Foresight(state=state), Foresight(state=state, plans={"defragment": plan})):
+        view = FleetView(T0, T0, members, {root.id: root}, foresight=seen, policy=tight)
+        held_by = [one.guard for one in evaluate(decided(root, seen), view, T0) if one.ruling is Ruling.HOLD]
+        assert {"max_share", "capacity"}.isdisjoint(held_by), "an empty plan takes nothing out, a small one a GPU"
     view = FleetView(T0, T0, foresight=Foresight(state=state), policy=Policy(settings()))
     assert place(decided(leaving(ActionKind.DEFRAGMENT), view.foresight), view, T0).ruling is Ruling.ALLOW
 
