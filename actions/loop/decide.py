@@ -9,7 +9,7 @@ from functools import partial
 
 from tocsin.actions.guards.limits import needs_person, shortfall
 from tocsin.actions.guards.place import obstacle
-from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, is_disruptive
+from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, Scope, is_disruptive
 from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
 from tocsin.actions.model.goals import goal_of
 from tocsin.actions.model.ladder import climbed, evidence_of
@@ -60,6 +60,9 @@ LOSS_DIGITS = 6
 _BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
 
 
+_ENDS_WORK = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
+MOST_ENDED = 3
+"""Jobs that a sentence names at most."""
 MOST_BOXES = 24.0
 """Time boxes that a decision waits at most, however often it was made before: a day by default (own choice)."""
 
@@ -371,17 +374,18 @@ def _action(
     eta = eta_clause(prediction, view.now_ms)
     note, ranks = view.foresight.note(root, action), _ranks(action, root.subject, view)
     alike = say("all {n} GPUs of its job are limited alike", n=len(ranks)) if _is_shared(action, ranks) else None
+    ended = _ended(action, root, view)
     sentence = action_sentence(
         action,
         root.subject,
         incident.sentence,
         in_english(eta),
-        in_english(choice.why, note.words, alike),
+        in_english(choice.why, note.words, alike, ended),
         root.sentence,
     )
     parameters = replace(
         note.parameters or PARAMETERS[action](),
-        context=_context(incident, prediction, view, eta, choice.why, note.words, alike),
+        context=_context(incident, prediction, view, eta, choice.why, note.words, alike, ended),
         cause=cause_key(root, action),
         expected_losses={one: round(loss, LOSS_DIGITS) for one, loss in choice.priced.items()},
     )
@@ -405,6 +409,25 @@ def _ranks(action: ActionKind, subject: Subject, view: FleetView) -> tuple[Rank,
     if action is ActionKind.THROTTLE:
         return ranks_of(subject, view)
     return own_ranks(subject, view) if action in _BY_AGENTS else ()
+
+
+def _ended(action: ActionKind, root: Finding, view: FleetView) -> Phrase | None:
+    """Whose work `action` ends; None where it ends none, or nobody knows of any."""
+    if action not in _ENDS_WORK:
+        return None
+    subject = root.subject
+    if ACTIONS[action].scope is Scope.HOST and subject.host:
+        subject = Subject(SubjectKind.HOST, subject.host, subject.host)
+    members = (view.physical.get(rank.gpu) for rank in own_ranks(subject, view))
+    jobs = sorted({one.job for one in members if one is not None} - {""})
+    users = sorted({owner.user for owner in root.owners} - {""})
+    if not jobs:
+        return None
+    if len(jobs) == 1 and len(users) == 1:
+        return say("it ends {job} of {user}", job=jobs[0], user=users[0])
+    if len(jobs) <= MOST_ENDED:
+        return say("it ends {job}", job=", ".join(jobs))
+    return say("it ends {job} and {n} more", job=", ".join(jobs[:MOST_ENDED]), n=len(jobs) - MOST_ENDED)
 
 
 def _is_shared(action: ActionKind, ranks: Sequence[Rank]) -> bool:

@@ -27,6 +27,7 @@ from tocsin.domain.finding import (
     SubjectKind,
 )
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Owner
 from tocsin_testing.action_world import finding, fleet, incident, settings, subject_of
 from tocsin_testing.builders import T0
 
@@ -142,6 +143,25 @@ def test_what_else_is_found_of_a_hot_gpu_asks_for_nothing_new() -> None:
     after = decide([incident(*hot, *also)], [], asked, Policy(settings()))
     assert {one.key for one in after} == {one.key for one in before}
     assert len(before) == 9, "a notification and eight throttles"
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (ActionKind.RESET_GPU, "it ends slurm 0 of ann"),
+        (ActionKind.REBOOT_NODE, "it ends slurm 0, slurm 1, slurm 2 and 1 more"),
+        (ActionKind.CORDON, ""),
+    ],
+)
+def test_what_ends_work_says_whose(action: ActionKind, said: str) -> None:
+    gpus = fleet(1, 8)
+    of_jobs = {uuid: GpuView(one, T0, job=f"slurm {n % 4}") for n, (uuid, one) in enumerate(gpus.items())}
+    root = finding(subject_of(gpus["GPU-0-0"]), action=action)
+    if action is ActionKind.RESET_GPU:
+        root = replace(root, owners=(Owner(7, slurm_job="0.1", user="ann"),))
+    made = decide([incident(root)], [], replace(VIEW, gpus=of_jobs), Policy(settings()))[-1]
+    assert said in made.sentence
+    assert bool(said) == ("it ends" in made.sentence)
 
 
 def test_what_stands_is_told_of_once_and_each_gpu_has_its_own_action() -> None:
