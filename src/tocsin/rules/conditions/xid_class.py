@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -14,14 +14,18 @@ from tocsin.domain.finding import Evidence, Severity
 from tocsin.domain.phrase import word_in_chinese
 from tocsin.rules.conditions.base import Condition, Duration, Probe, Report, World
 from tocsin.rules.episodes import Episode, EpisodeProbe, Episodes, burst_evidence, burst_of, ended_by
+from tocsin.rules.remote_ends import RemoteEnds
 from tocsin.rules.xid import XidCatalogue, XidSpec
 
+_LINKS = frozenset({"nvlink", "c2c"})
+"""Classes of which the fault and what is said of it at the far end come from two GPUs."""
 XID_METRIC = "gpu_xid_last_code"
 """Metric that a finding about an XID names; its value is the number."""
 
 
 class Xid(Condition):
-    """Holds from a matching XID until `hold` has passed without another, or until the GPU was renewed."""
+    """Holds from a matching XID until `hold` has passed without another, or until the GPU was renewed. What the far end
+    of an NVLink said holds no longer than the fault that it told of."""
 
     words = frozenset({"code", "name", "help", "remedy", "codes"})
     told = True
@@ -61,8 +65,16 @@ class Xid(Condition):
         def matches(event: Event) -> bool:
             return event.kind is EventKind.XID and self.about(_seen(world.xids, event))
 
-        episodes = Episodes(world.frame, world.log, matches, ended_by(self.cleared_by, (), None), self.hold)
-        return XidProbe(episodes, world.xids)
+        def breaks_link(event: Event) -> bool:
+            spec = _seen(world.xids, event) if event.kind is EventKind.XID else None
+            return spec is not None and spec.xid_class in _LINKS and spec.severity is Severity.CRITICAL
+
+        ends = ended_by(self.cleared_by, (), None)
+        episodes = Episodes(world.frame, world.log, matches, ends, self.hold)
+        if _LINKS.isdisjoint(self.classes):
+            return XidProbe(episodes, world.xids)
+        faults = Episodes(world.frame, world.log, breaks_link, ends, self.hold)
+        return XidProbe(episodes, world.xids, RemoteEnds(world.frame, faults, episodes))
 
     def meaning(self) -> str:
         parts = [f"of class {', '.join(self.classes)}"] if self.classes else []
@@ -80,9 +92,21 @@ class Xid(Condition):
 class XidProbe(EpisodeProbe):
     """Reads the episodes; of several numbers the one nearest to the cause speaks for the finding."""
 
-    def __init__(self, episodes: Episodes, xids: XidCatalogue) -> None:
+    def __init__(self, episodes: Episodes, xids: XidCatalogue, remote: RemoteEnds | None = None) -> None:
         super().__init__(episodes)
         self._xids = xids
+        self._remote = remote
+
+    def update(self) -> None:
+        super().update()
+        if self._remote is not None:
+            self._remote.update()
+
+    def forget(self, rows: Iterable[int]) -> None:
+        gone = list(rows)
+        super().forget(gone)
+        if self._remote is not None:
+            self._remote.forget(gone)
 
     def report(self, row: int) -> Report:
         episode = self._episodes.rows[row]
