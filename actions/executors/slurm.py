@@ -20,7 +20,7 @@ from tocsin.actions.slurm.client import Command, Runner, Slurm, SlurmProblem
 from tocsin.actions.slurm.jobs import CHECKPOINT, REQUEUE, JobMover, JobTask, work_seen
 from tocsin.actions.slurm.nodes import DOWN, UP, CloudNodePower, none_idle
 from tocsin.actions.slurm.rest import Closing, runner_of
-from tocsin.actions.slurm.signs import node_of
+from tocsin.actions.slurm.signs import hosts_by_node, node_of
 from tocsin.actions.slurm.state import SlurmJob, SlurmNode, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import Clock
@@ -113,11 +113,8 @@ class SlurmExecutor(ExecutorBase):
         except SlurmProblem as problem:
             raise ManagerUnavailable(str(problem)) from None
         places = self._slurm.places()
-        hosts = {name: host for host, name in self._settings.hosts.items()}
-        states = (
-            _state(node, hosts.get(node.name, node.name + self._settings.host_suffix), seen, places.get(node.name, ()))
-            for node in seen.nodes.values()
-        )
+        host_of = hosts_by_node(self._settings)
+        states = (_state(node, host_of(node.name), seen, places.get(node.name, ())) for node in seen.nodes.values())
         return {state.host: state for state in states}
 
     def work(self) -> WorkloadSeen:

@@ -127,6 +127,7 @@ def _facts(pod: Pod, budgets: Iterable[Json], settings: KubernetesSettings, now_
         movable=not (stays(pod, settings) or pod.terminating),
         gang=job_of_pod(pod),
         team=pod.labels.get(settings.team_label, ""),
+        hosts=frozenset({pod.node} - {""}),
     )
 
 

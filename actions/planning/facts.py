@@ -40,7 +40,8 @@ class WorkloadFacts:
     """What readings do not tell of a piece of work; see `Workload` for the meaning of each.
 
     `gang` names the job that it is a part of, where its manager runs a job as several pieces. `team`, `account` and
-    `user` are whom its manager names to pay for it.
+    `user` are whom its manager names to pay for it. `hosts` are where it runs by its manager; None where that does not
+    tell: then whatever host names it.
     """
 
     priority: int = 0
@@ -58,6 +59,7 @@ class WorkloadFacts:
     team: str = ""
     account: str = ""
     user: str = ""
+    hosts: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

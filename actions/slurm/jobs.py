@@ -9,6 +9,7 @@ from typing import Final
 from tocsin.actions.planning.facts import WorkloadFacts, WorkloadSeen
 from tocsin.actions.slurm import comments
 from tocsin.actions.slurm.client import Slurm, SlurmProblem, Trouble
+from tocsin.actions.slurm.signs import hosts_by_node
 from tocsin.actions.slurm.state import SlurmJob, SlurmSnapshot
 from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import SECOND
@@ -235,10 +236,15 @@ def work_seen(slurm: Slurm, now_ms: int) -> WorkloadSeen:
     """Every active job under its number, as `slurm` showed it within the last look. Raises SlurmProblem."""
     seen = slurm.snapshot(slurm.settings.snapshot_seconds)
     jobs = [job for job in seen.jobs if job.active]
-    return WorkloadSeen({f"slurm/{job.number}": _facts(slurm, job, now_ms) for job in jobs})
+    host_of = hosts_by_node(slurm.settings)
+    hosts: dict[int, frozenset[str]] = {}
+    for job in jobs:
+        # Parts of a heterogeneous job, and tasks of an array, may share a number.
+        hosts[job.number] = hosts.get(job.number, frozenset()) | frozenset(map(host_of, job.nodes))
+    return WorkloadSeen({f"slurm/{job.number}": _facts(slurm, job, hosts[job.number], now_ms) for job in jobs})
 
 
-def _facts(slurm: Slurm, job: SlurmJob, now_ms: int) -> WorkloadFacts:
+def _facts(slurm: Slurm, job: SlurmJob, hosts: frozenset[str], now_ms: int) -> WorkloadFacts:
     settings = slurm.settings
     return WorkloadFacts(
         priority=job.priority,
@@ -248,6 +254,7 @@ def _facts(slurm: Slurm, job: SlurmJob, now_ms: int) -> WorkloadFacts:
         movable=job.batch and job.requeue and not job.required_nodes and _can_be_asked(job, settings),
         account=job.account,
         user=job.user,
+        hosts=hosts,
     )
 
 

@@ -94,3 +94,9 @@ def _stands(there: str, fault: ShownFaults | None) -> bool:
 def node_of(settings: SlurmSettings, host: str) -> str:
     """Slurm's name of a host."""
     return settings.hosts.get(host, host.removesuffix(settings.host_suffix))
+
+
+def hosts_by_node(settings: SlurmSettings) -> Callable[[str], str]:
+    """The inverse: what tells the host by which a node of Slurm is known."""
+    named = {node: host for host, node in settings.hosts.items()}
+    return lambda node: named.get(node, node + settings.host_suffix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -73,6 +74,7 @@ facts = st.dictionaries(
         gang=st.sampled_from(["", "research/job/x"]),
         account=st.sampled_from(["", "physics"]),
         user=st.sampled_from(["", "ann"]),
+        hosts=st.sampled_from([None, frozenset(), frozenset({"node-a"}), frozenset({"node-b"})]),
     ),
 )
 
@@ -129,3 +131,34 @@ def test_what_a_manager_tells_of_a_job_counts_before_what_hosts_say() -> None:
     for host, user in (("node-b", "1001"), ("node-a", "eve")):
         site.take([(host, Owner(1, slurm_job="900", user=user))] * 3)
     assert {one.names for one in site.table.groups(0, 10**6, ["user", "account"])} == {("bob", "physics")}
+
+
+PHYSICS = WorkloadFacts(user="bob", account="physics", team="lasers", gang="bob/job/x", hosts=frozenset({"node-b"}))
+
+
+def test_a_job_that_its_manager_has_elsewhere_lends_a_host_no_account() -> None:
+    """Before: node-a named job 901 before Slurm started it on node-b, and its hours were bob's and physics'."""
+    told: dict[str, WorkloadFacts] = {}
+    site, job = Site(told), Owner(1, slurm_job="901")
+    site.take([("node-a", job)] * 4)
+    told["slurm/901"] = PHYSICS
+    site.take([("node-b", job), ("node-a", job)] * 4)
+    by = ["pool", "user", "team", "account", "job"]
+    shown = {one.names: one.row.seconds[Use.USED] for one in site.table.groups(0, 10**6, by)}
+    assert shown == {
+        ("node-a", "", "", "", "Slurm job 901"): 330,
+        ("node-b", "bob", "lasers", "physics", "bob/job/x"): 180,
+    }
+    assert {one.names for one in site.table.groups(0, 10**6, ["pool"], {"physics"})} == {("node-b",)}
+
+
+def test_a_job_that_goes_on_elsewhere_keeps_what_it_had_and_takes_nobody_along() -> None:
+    told = {"slurm/901": PHYSICS}
+    site, job = Site(told), Owner(1, slurm_job="901")
+    site.take([("node-b", job)] * 4)
+    told["slurm/901"] = replace(PHYSICS, hosts=frozenset({"node-a"}))
+    site.take([("node-a", job)] * 4)
+    del told["slurm/901"]
+    site.take([("node-a", job)] * 2)
+    rows = {one.names: one.row.seconds[Use.USED] for one in site.table.groups(0, 10**6, ["pool", "account"])}
+    assert rows == {("node-a", "physics"): 150, ("node-b", "physics"): 90}

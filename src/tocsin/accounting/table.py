@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tocsin.accounting.holders import NOBODY, OTHER, Holder, Said
@@ -34,6 +35,8 @@ CLOSED_DAY, MANY_HOLDERS = "closed_day", "many_holders"
 OTHER_WORK = "other work"
 """What a person calls `OTHER`."""
 _MOST_IDS = 20_000
+_ALL = ""
+"""Stands for all hosts among those where work is shown."""
 PROFILE_DAYS = 35
 """Days whose profiles are kept: as many as one question about right sizes may span, and some more."""
 _SUMS = ("used_s", "idle_s", "untold_s", "free_s", "stranded_s", "not_seen_s", "joules", "unmetered_s")
@@ -54,15 +57,15 @@ GROUPS = tuple(_DIMENSIONS)
 """What rows can be summed by."""
 _NAMES = ", ".join(["h.key", *(_DIMENSIONS[name] for name in ("job", "namespace", "user", "team", "account"))])
 """Columns of a `Holder`: the word of a manager counts before that of hosts."""
-VERSION = 2
+VERSION = 3
 _COLUMNS = ", ".join(f"{name} REAL NOT NULL" for name in _SUMS)
-# A row of `holder` is a piece of work in the words of hosts: those that say the same of it have one row together. What
-# its manager tells of it is beside them.
+# A row of `holder` is a piece of work in the words of hosts: those that say the same of it have one row together, and
+# those where its manager has shown it another one, `shown`. What its manager tells of it is beside them, there alone.
 _HOLDER = """
 CREATE TABLE holder (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL, job TEXT NOT NULL, namespace TEXT NOT NULL, user TEXT NOT NULL,
     team TEXT NOT NULL, account TEXT NOT NULL, told_job TEXT NOT NULL DEFAULT '', told_user TEXT NOT NULL DEFAULT '',
-    UNIQUE (key, job, namespace, user)
+    shown INTEGER NOT NULL DEFAULT 0, UNIQUE (key, job, namespace, user, shown)
 ) STRICT;
 """
 _SCHEMA = f"""{_HOLDER}
@@ -81,15 +84,25 @@ CREATE TABLE cursor (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE late (host TEXT NOT NULL, day INTEGER NOT NULL, PRIMARY KEY (host, day)) STRICT, WITHOUT ROWID;
 """
-_FROM_1 = f"""
-ALTER TABLE holder RENAME TO holder_1;{_HOLDER}
-INSERT INTO holder (id, key, job, namespace, user, team, account)
-    SELECT id, key, job, namespace, user, team, account FROM holder_1;
-DROP TABLE holder_1;
+_FROM = {
+    version: f"""
+ALTER TABLE holder RENAME TO holder_old;{_HOLDER}
+INSERT INTO holder (id, {columns}, shown) SELECT id, {columns}, {told} != '' FROM holder_old;
+DROP TABLE holder_old;
 """
-"""A file of version 1, in which all hosts had one word of a piece of work: what it has stays as it was told."""
-_Words = tuple[str, str, str, str]
-"""What hosts say of a piece of work: its key, job, namespace and user."""
+    for version, columns, told in (
+        (1, "key, job, namespace, user, team, account", "team || account"),
+        (
+            2,
+            "key, job, namespace, user, team, account, told_job, told_user",
+            "team || account || told_job || told_user",
+        ),
+    )
+}
+"""What brings a file of an earlier version up: in 1 all hosts had one word of a piece of work, in 2 what a manager told
+of it was for all of them. What such a file has stays as it was told."""
+_Words = tuple[str, str, str, str, bool]
+"""What hosts say of a piece of work: its key, job, namespace and user; and whether its manager has shown it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,7 @@ class UsageTable:
                 raise
             path.replace(path.with_name(f"{path.name}.damaged"))
             self.damaged, self._db = True, _opened(path)
+        self._shown: set[tuple[str, str]] = set()
         self._learn_numbers()
 
     def _learn_numbers(self) -> None:
@@ -161,6 +175,11 @@ class UsageTable:
         self._of_day: dict[tuple[int, str], set[int]] = {}
         for day, host, number in self._db.execute("SELECT DISTINCT day, host, holder FROM gpu_day"):
             self._of_day.setdefault((day, host), set()).add(number)
+        shown = self._db.execute("SELECT id, key FROM holder WHERE shown")
+        names: dict[int, str] = dict(shown.fetchall())
+        self._shown |= {
+            (host, names[one]) for (_, host), known in self._of_day.items() for one in known if one in names
+        }
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -240,10 +259,8 @@ class UsageTable:
                 kept.merge(row)
                 row = kept
             place = place_of(key)
-            self._db.execute(
-                f"INSERT OR REPLACE INTO gpu_day VALUES (?, ?, ?, ?, ?, ?, ?, {_marks(len(_SUMS) + 1)})",
-                (key.day, key.host, key.gpu, number, place.pool, place.model, place.kind, *_values(row)),
-            )
+            names = (place.pool, place.model, place.kind)
+            self._db.execute(_PUT, (key.day, key.host, key.gpu, number, *names, *_values(row)))
         return lost
 
     def _number(self, key: RowKey, holders: Said) -> tuple[int, bool]:
@@ -251,41 +268,73 @@ class UsageTable:
         holders has the rest as one."""
         known = self._of_day.setdefault((key.day, key.host), set())
         one = holders.get((key.host, key.holder), Holder(key.holder))
-        number = self._id_of(one)
+        words = _words(one, not self._shown.isdisjoint({(key.host, one.key), (_ALL, one.key)}))
+        number = self._id_of(words)
         own = number in known or one.key == NOBODY or len(known) < MOST_HOLDERS
         if not own:
-            one = Holder(OTHER, OTHER_WORK)
-            number = self._id_of(one)
+            words = _words(Holder(OTHER, OTHER_WORK))
+            number = self._id_of(words)
         if number is None:
-            number = self._made(one)
+            number = self._made(words)
         known.add(number)
         return number, own
 
-    def _made(self, one: Holder) -> int:
+    def _made(self, words: _Words) -> int:
         """The number of a holder that is new on file."""
-        names = (one.key, one.job, one.namespace, one.user, one.team, one.account)
         made = self._db.execute(
-            "INSERT INTO holder (key, job, namespace, user, team, account) VALUES (?, ?, ?, ?, ?, ?)", names
+            "INSERT INTO holder (key, job, namespace, user, shown, team, account) VALUES (?, ?, ?, ?, ?, '', '')", words
         )
-        number = self._ids[_words(one)] = int(made.lastrowid or 0)
+        number = self._ids[words] = int(made.lastrowid or 0)
         return number
 
-    def learn(self, told: Iterable[Holder]) -> None:
-        """Take what managers tell of holders on file, whoever named them: their job and user are those that hosts said
-        no more, team and account stay what they were first. Of namespaces only hosts speak."""
+    def learn(self, told: Iterable[Holder], where: Mapping[str, Collection[str]] = MappingProxyType({})) -> None:
+        """Take what managers tell of holders on file, for the hosts where they show them alone, `where` by key; one
+        that is not in it is shown on all. There its job and user are those that hosts said no more, team and account
+        stay what they were first. Of namespaces only hosts speak."""
         with self._transaction():
-            self._db.executemany(
-                "UPDATE holder SET told_job = iif(?1 = '', told_job, ?1), told_user = iif(?2 = '', told_user, ?2),"
-                " team = iif(team = '', ?3, team), account = iif(account = '', ?4, account) WHERE key = ?5",
-                [(one.job, one.user, one.team, one.account, one.key) for one in told],
-            )
+            places: dict[str, list[int]] = {}
+            for day, host in self._of_day:
+                places.setdefault(host, []).append(day)
+            for one in told:
+                hosts = where.get(one.key, places)
+                self._show(one.key, [(day, host) for host in hosts for day in places.get(host, ())])
+                self._shown |= {(host, one.key) for host in where.get(one.key, (_ALL,))}
+                self._db.execute(
+                    "UPDATE holder SET told_job = iif(?1 = '', told_job, ?1), told_user = iif(?2 = '', told_user, ?2),"
+                    " team = iif(team = '', ?3, team), account = iif(account = '', ?4, account)"
+                    " WHERE key = ?5 AND shown",
+                    (one.job, one.user, one.team, one.account, one.key),
+                )
 
-    def _id_of(self, one: Holder) -> int | None:
+    def _show(self, key: str, places: Iterable[tuple[int, str]]) -> None:
+        """Book what hosts said of a holder, on days of hosts where its manager shows it, to it as shown there."""
+        said = self._db.execute("SELECT id, job, namespace, user FROM holder WHERE key = ? AND NOT shown", (key,))
+        numbers = {number: (key, *names, True) for number, *names in said}
+        for place in places:
+            known = self._of_day[place]
+            for number in known & numbers.keys():
+                words: _Words = numbers[number]  # type: ignore[assignment]
+                shown = self._id_of(words) or self._made(words)
+                self._rebook(*place, number, shown)
+                known.remove(number)
+                known.add(shown)
+
+    def _rebook(self, day: int, host: str, number: int, to: int) -> None:
+        """Book the rows that a host has of one holder on a day to another one."""
+        query = f"SELECT gpu, pool, model, kind, {', '.join(_SUMS)}, profile FROM gpu_day"
+        moved = self._db.execute(f"{query} WHERE day = ? AND host = ? AND holder = ?", (day, host, number)).fetchall()
+        self._db.execute("DELETE FROM gpu_day WHERE day = ? AND host = ? AND holder = ?", (day, host, number))
+        for gpu, pool, model, kind, *sums in moved:
+            row, found = _row(sums), self._db.execute(_ONE, (day, host, gpu, to)).fetchone()
+            if found is not None:
+                row.merge(_row(found))
+            self._db.execute(_PUT, (day, host, gpu, to, pool, model, kind, *_values(row)))
+
+    def _id_of(self, words: _Words) -> int | None:
         """The number of a holder on file; those of the last days are in memory, all others are looked up."""
-        words = _words(one)
         if words not in self._ids:
             found = self._db.execute(
-                "SELECT id FROM holder WHERE key = ? AND job = ? AND namespace = ? AND user = ?", words
+                "SELECT id FROM holder WHERE key = ? AND job = ? AND namespace = ? AND user = ? AND shown = ?", words
             ).fetchone()
             if found is None:
                 return None
@@ -295,7 +344,7 @@ class UsageTable:
         return self._ids[words]
 
     def words_of(self, key: str) -> int:
-        """How many different things hosts said of a holder; 0 where it is not on file."""
+        """How many rows a holder has in the words of hosts; 0 where it is not on file."""
         return int(self._read("SELECT count(*) FROM holder WHERE key = ?", (key,))[0][0])
 
     def _mark_late(self, late: Collection[tuple[str, int]]) -> int:
@@ -325,6 +374,8 @@ class UsageTable:
             if days:
                 old = (before_day - PROFILE_DAYS,)
                 self._db.execute("UPDATE closed_day SET profile = x'' WHERE day < ? AND length(profile) > 0", old)
+            if days:
+                self._shown.clear()
             if gone or days:
                 self._drop_holders()
         return len(days)
@@ -417,8 +468,8 @@ class UsageTable:
             return self._db.execute(query, values).fetchall()
 
 
-def _words(one: Holder) -> _Words:
-    return one.key, one.job, one.namespace, one.user
+def _words(one: Holder, shown: bool = False) -> _Words:
+    return one.key, one.job, one.namespace, one.user, shown
 
 
 def _only(whose: Collection[str] | None) -> tuple[str, list[str]]:
@@ -466,7 +517,7 @@ def _opened(path: Path | None) -> sqlite3.Connection:
         if version < VERSION:
             with db:
                 db.execute("BEGIN IMMEDIATE")
-                for statement in (_FROM_1 if version else _SCHEMA).split(";"):
+                for statement in _FROM.get(version, _SCHEMA).split(";"):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {VERSION}")
     except (sqlite3.DatabaseError, InputError):
@@ -476,6 +527,7 @@ def _opened(path: Path | None) -> sqlite3.Connection:
 
 
 _ONE = f"SELECT {', '.join(_SUMS)}, profile FROM gpu_day WHERE day = ? AND host = ? AND gpu = ? AND holder = ?"
+_PUT = f"INSERT OR REPLACE INTO gpu_day VALUES (?, ?, ?, ?, ?, ?, ?, {', '.join('?' * (len(_SUMS) + 1))})"
 _PART = f"SELECT day, pool, model, kind, holder, {', '.join(_SUMS)}, profile FROM"
 _BOTH = f"{_PART} gpu_day WHERE day BETWEEN ? AND ? UNION ALL {_PART} closed_day WHERE day BETWEEN ? AND ?"
 

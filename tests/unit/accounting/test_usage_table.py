@@ -200,6 +200,26 @@ def test_a_file_of_version_1_keeps_its_rows_and_tells_hosts_apart_from_then_on(t
     }  # fmt: skip
 
 
+def test_a_file_of_version_2_keeps_what_managers_told(tmp_path: Path) -> None:
+    table = UsageTable(tmp_path / "u.db")
+    for job in ("slurm/1", "slurm/2"):
+        add(table, 5, "a", job, 60)
+    table._db.executescript(
+        "ALTER TABLE holder RENAME TO new;"
+        "CREATE TABLE holder (id INTEGER PRIMARY KEY, key TEXT NOT NULL, job TEXT NOT NULL, namespace TEXT NOT NULL,"
+        " user TEXT NOT NULL, team TEXT NOT NULL, account TEXT NOT NULL, told_job TEXT NOT NULL DEFAULT '',"
+        " told_user TEXT NOT NULL DEFAULT '', UNIQUE (key, job, namespace, user)) STRICT;"
+        "INSERT INTO holder SELECT id, key, job, namespace, user, team,"
+        " iif(key = 'slurm/1', 'physics', ''), told_job, told_user FROM new;"
+        "DROP TABLE new; PRAGMA user_version = 2"
+    )
+    table.close()
+    again = UsageTable(tmp_path / "u.db")
+    again.learn([Holder("slurm/1", user="ann"), Holder("slurm/2", user="bob")], {"slurm/1": (), "slurm/2": ()})
+    add(again, 5, "a", "slurm/1", 7)
+    assert used(again, ["account", "user"]) == {(5, ("physics", "ann")): 67, (5, ("", "")): 60}
+
+
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     table = UsageTable(tmp_path / "u.db")
     table._db.execute("PRAGMA user_version = 9")

@@ -200,6 +200,15 @@ def test_jobs_that_may_not_be_requeued_or_did_not_opt_in_stay() -> None:
     assert found["slurm/3"].checkpoint_s is None
 
 
+def test_work_is_on_the_hosts_by_which_readings_name_its_nodes(site: Site) -> None:
+    fake = FakeSlurm(jobs={1: Job("node-0"), 2: Job("node-1")})
+    found = slurm(fake, host_suffix=".hpc", hosts={"gpu7.hpc": "node-1"}).work().facts
+    assert {name: one.hosts for name, one in found.items()} == {"slurm/1": {"node-0.hpc"}, "slurm/2": {"gpu7.hpc"}}
+    node = site.node()
+    title = site.pod("a", node, owner=BATCH)
+    assert seen(site).facts[f"pod/{title}"].hosts == {node}
+
+
 @pytest.mark.parametrize("proof", ["comment", "file"])
 def test_a_job_shows_its_last_checkpoint(proof: str) -> None:
     at = T0 // 1000 - 120

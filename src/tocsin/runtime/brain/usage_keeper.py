@@ -81,7 +81,7 @@ class UsageKeeper:
         self._meter = Meter(self._gap_ms)
         self._counting, self._writing = threading.Lock(), threading.RLock()
         self._late: set[tuple[str, int]] = set()
-        self._learned: dict[str, tuple[Holder, int]] = {}
+        self._learned: dict[str, tuple[Holder, frozenset[str] | None, int]] = {}
         self._written_ms = clock.now_ms()
         self.wake = threading.Event()
         self._begun = bool(self.table.cursors())
@@ -206,15 +206,19 @@ class UsageKeeper:
             return counted
 
     def _learn(self) -> None:
-        """Team, account, user and job of the work that managers know, which they may tell only after it was counted,
-        and of which another host may say something new."""
+        """Team, account, user and job of the work that managers know, for the hosts where they show it: they may tell
+        it only after it was counted, and another host may say something new of it."""
+        facts = self._facts()
         known = {
-            key: (Holder(key, one.gang, "", one.user, one.team, one.account), words)
-            for key, one in self._facts().items()
+            key: (Holder(key, one.gang, "", one.user, one.team, one.account), one.hosts, words)
+            for key, one in facts.items()
             if (words := self.table.words_of(key))
         }
-        self.table.learn(told[0] for key, told in known.items() if self._learned.get(key) != told)
-        self._learned = known
+        new = [told for key, told in known.items() if self._learned.get(key) != told]
+        where = {one.key: hosts for one, hosts, _ in new if hosts is not None}
+        self.table.learn((one for one, *_ in new), where)
+        # What it came to is counted: rows of where the work is shown are among them now.
+        self._learned = {key: (one, hosts, self.table.words_of(key)) for key, (one, hosts, _) in known.items()}
 
     def _place(self, key: RowKey) -> Place:
         gpu = self._gpu_of(key.gpu)
