@@ -105,6 +105,18 @@ def test_a_host_that_names_many_jobs_takes_no_room_of_another(monkeypatch: pytes
     assert site.metrics.value("tocsin_dropped_total", what="usage", reason="many_holders") == 14
 
 
+def test_hosts_that_use_up_the_room_of_the_site_leave_each_other_one_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a thousand hosts could have a million holders on file each day."""
+    monkeypatch.setattr(table_module, "MOST_OF_SITE", 8)
+    site = Site()
+    site.take([("node-a", Owner(1, slurm_job=str(job))) for job in range(20)])
+    site.take([("node-b", Owner(1, slurm_job=str(job), user="bob")) for job in range(900, 910)])
+    jobs = {host: {names[GROUPS.index("job")] for _, names in site.rows(host)} for host in GPUS}
+    assert jobs["node-a"] == {*(f"Slurm job {job}" for job in range(8)), "other work"}
+    assert jobs["node-b"] == {*(f"Slurm job {job}" for job in range(900, 904)), "other work"}
+    assert site.metrics.value("tocsin_dropped_total", what="usage", reason="many_holders_of_site") == 16
+
+
 def test_a_host_that_names_a_job_first_does_not_name_it_for_another() -> None:
     """Before: the time that job 900 had on node-b was eve's, and tenant evil saw it."""
     site, mine = Site(), Owner(1, slurm_job="900", namespace="evil", user="eve")

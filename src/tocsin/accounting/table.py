@@ -30,7 +30,10 @@ MOST_HOLDERS = 1_000
 
 Own choice: a new job on each of eight GPUs every 12 minutes. Hosts share nothing here, so that none takes the room of
 another."""
-CLOSED_DAY, MANY_HOLDERS = "closed_day", "many_holders"
+MOST_OF_SITE = 100_000
+"""Holders that one day keeps apart of all hosts together; from there on each host has an equal share of it, if it had
+less. Own choice: some 30 MB of file a day, where a hundred hosts name all that they may."""
+CLOSED_DAY, MANY_HOLDERS, SITE_HOLDERS = "closed_day", "many_holders", "many_holders_of_site"
 """Why rows are left out, or booked to `OTHER`, as ``tocsin_dropped_total`` names it."""
 OTHER_WORK = "other work"
 """What a person calls `OTHER`."""
@@ -173,13 +176,23 @@ class UsageTable:
     def _learn_numbers(self) -> None:
         self._ids: dict[_Words, int] = {}
         self._of_day: dict[tuple[int, str], set[int]] = {}
+        self._of_site, self._hosts = Counter[int](), Counter[int]()
         for day, host, number in self._db.execute("SELECT DISTINCT day, host, holder FROM gpu_day"):
-            self._of_day.setdefault((day, host), set()).add(number)
+            self._known(day, host).add(number)
+            self._of_site[day] += 1
         shown = self._db.execute("SELECT id, key FROM holder WHERE shown")
         names: dict[int, str] = dict(shown.fetchall())
         self._shown |= {
             (host, names[one]) for (_, host), known in self._of_day.items() for one in known if one in names
         }
+
+    def _known(self, day: int, host: str) -> set[int]:
+        """The numbers of the holders that a day of a host has."""
+        known = self._of_day.get((day, host))
+        if known is None:
+            known = self._of_day[day, host] = set()
+            self._hosts[day] += 1
+        return known
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -219,7 +232,7 @@ class UsageTable:
         `late` on the list of those to count anew: all or nothing.
 
         Returns how many rows and late days came for a day that is closed, and were left out (`CLOSED_DAY`), and how
-        many rows lost their holder (`MANY_HOLDERS`).
+        many rows lost their holder (`MANY_HOLDERS`, `SITE_HOLDERS`).
         """
         with self._transaction():
             lost = self._merge(rows, holders, place_of)
@@ -250,9 +263,9 @@ class UsageTable:
             if key.day <= closed:
                 lost[CLOSED_DAY] += 1
                 continue
-            number, own = self._number(key, holders)
-            if not own:
-                lost[MANY_HOLDERS] += 1
+            number, why = self._number(key, holders)
+            if why:
+                lost[why] += 1
             found = self._db.execute(_ONE, (key.day, key.host, key.gpu, number)).fetchone()
             if found is not None:
                 kept = _row(found)
@@ -263,21 +276,29 @@ class UsageTable:
             self._db.execute(_PUT, (key.day, key.host, key.gpu, number, *names, *_values(row)))
         return lost
 
-    def _number(self, key: RowKey, holders: Said) -> tuple[int, bool]:
-        """The number that a row is booked to, and whether it is its own holder's: a host that has its share of a day's
-        holders has the rest as one."""
-        known = self._of_day.setdefault((key.day, key.host), set())
+    def _number(self, key: RowKey, holders: Said) -> tuple[int, str]:
+        """The number that a row is booked to, and why it is not its own holder's, empty where it is: a host that has
+        its share of a day's holders has the rest as one."""
+        known = self._known(key.day, key.host)
         one = holders.get((key.host, key.holder), Holder(key.holder))
         words = _words(one, not self._shown.isdisjoint({(key.host, one.key), (_ALL, one.key)}))
         number = self._id_of(words)
-        own = number in known or one.key == NOBODY or len(known) < MOST_HOLDERS
-        if not own:
+        why = "" if number in known or one.key == NOBODY else self._no_room(key.day, len(known))
+        if why:
             words = _words(Holder(OTHER, OTHER_WORK))
             number = self._id_of(words)
         if number is None:
             number = self._made(words)
+        self._of_site[key.day] += number not in known
         known.add(number)
-        return number, own
+        return number, why
+
+    def _no_room(self, day: int, has: int) -> str:
+        """Why a host that `has` so many holders on a day may not have one more; empty where it may."""
+        if has >= MOST_HOLDERS:
+            return MANY_HOLDERS
+        full = self._of_site[day] >= MOST_OF_SITE
+        return SITE_HOLDERS if full and has >= MOST_OF_SITE // self._hosts[day] else ""
 
     def _made(self, words: _Words) -> int:
         """The number of a holder that is new on file."""
@@ -317,6 +338,7 @@ class UsageTable:
                 shown = self._id_of(words) or self._made(words)
                 self._rebook(*place, number, shown)
                 known.remove(number)
+                self._of_site[place[0]] -= shown in known
                 known.add(shown)
 
     def _rebook(self, day: int, host: str, number: int, to: int) -> None:
