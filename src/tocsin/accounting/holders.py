@@ -39,7 +39,6 @@ Said = Mapping[tuple[str, str], Holder]
 GPUs."""
 
 
-@lru_cache(maxsize=65_536)
 def holders_of(owners: tuple[Owner, ...]) -> tuple[Holder, ...]:
     """The holders behind `owners`, by key, each once; processes of one job are one holder."""
     found: dict[str, Holder] = {}
@@ -50,6 +49,8 @@ def holders_of(owners: tuple[Owner, ...]) -> tuple[Holder, ...]:
     return tuple(kept if len(kept) <= MOST_SHARERS else [*kept[: MOST_SHARERS - 1], Holder(UNKNOWN)])
 
 
+# Of single owners: what hosts say of a GPU may have megabytes, and be another thing each time.
+@lru_cache(maxsize=4_096)
 def _holder(owner: Owner) -> Holder:
     names = {"namespace": owner.namespace, "user": owner.user}
     if owner.slurm_job:

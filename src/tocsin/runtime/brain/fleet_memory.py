@@ -29,6 +29,7 @@ class FleetMemory:
         self._latest: dict[str, Reading] = {}
         self._by_host: defaultdict[str, set[str]] = defaultdict(set)
         self._unknown: set[str] = set()
+        self._renamed: dict[str, Reading] = {}
         self._recalled: set[str] = set()
         self._events: dict[str, Event] = {}
         self._recent: dict[str, Event] = {}
@@ -75,7 +76,10 @@ class FleetMemory:
         hosts = {one.gpu.host for one in readings if not one.gpu.uuid.startswith(UNKNOWN_GPU)}
         for uuid in self._unknown - named:
             if uuid not in self._latest or self._latest[uuid].gpu.host in hosts:
-                self._leave_host(self._latest.pop(uuid, None))
+                if (left := self._latest.pop(uuid, None)) is not None:
+                    # What others know it by goes when that of any GPU would: names of a host are bounded for a time.
+                    self._renamed[uuid] = left
+                self._leave_host(left)
                 self._unknown.discard(uuid)
         self._unknown |= {uuid for uuid in named if uuid.startswith(UNKNOWN_GPU)}
 
@@ -122,12 +126,15 @@ class FleetMemory:
             return self._latest.get(uuid)
 
     def forget(self, before_ms: int) -> list[Gpu]:
-        """Drop GPUs whose newest reading is older than `before_ms`; returns them."""
+        """Drop GPUs whose newest reading is older than `before_ms`; returns them and the renamed."""
         with self._lock:
             gone = [reading.gpu for reading in self._latest.values() if reading.at_ms < before_ms]
             for gpu in gone:
                 self._leave_host(self._latest.pop(gpu.uuid))
-            return gone
+            renamed = [one.gpu for uuid, one in self._renamed.items() if one.at_ms < before_ms or uuid in self._latest]
+            for gpu in renamed:
+                del self._renamed[gpu.uuid]
+            return [*gone, *(gpu for gpu in renamed if gpu.uuid not in self._latest)]
 
     def _leave_host(self, reading: Reading | None) -> None:
         if reading is not None:
