@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tocsin.accounting.holders import holders_of
 from tocsin.actions.model.ranks import named_job
 from tocsin.actions.planning.facts import NodeState
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import ManualClock
-from tocsin.domain.reading import Gpu, Owner, Reading
+from tocsin.domain.clock import DAY, MINUTE, ManualClock
+from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Owner, Reading
 from tocsin.queries.fleet_state import workloads_of
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain import assembly
-from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.managers import Managers
-from tocsin.runtime.brain.owner_lines import believed, places_of
+from tocsin.runtime.brain.owner_lines import MOST_BYTES, believed, places_of
 from tocsin_testing.action_world import FakeExecutor
 from tocsin_testing.builders import T0
 
@@ -80,6 +84,72 @@ def test_a_claim_on_work_of_another_host_shares_nothing_with_it(
             assert service.same_jobs(["GPU-node-b"]) == in_job
     finally:
         running.stop()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[RunningBrain]:
+    wanted = {
+        "store": {"path": tmp_path / "s.db"},
+        "journal": {"path": tmp_path / "j.db"},
+        "forecast": {"worker": False},
+    }
+    made = open_brain(Settings.model_validate(wanted), ManualClock(T0))
+    yield made
+    made.stop()
+
+
+def crowd(size: int, letter: str = "x") -> tuple[Owner, ...]:
+    return tuple(Owner(pid, user=f"{pid} " + letter * 240) for pid in range(size))
+
+
+def remembered(running: RunningBrain, host: str) -> int:
+    return sum(len(one.owners) for one in running.brain.memory.newest((), {host}))
+
+
+def test_owners_of_a_host_take_bounded_memory_and_none_of_another(running: RunningBrain) -> None:
+    """Before: 256 GPUs with 1,024 owners each were 460 MB for one host, sent a little at a time."""
+    brain, most = running.brain, MOST_BYTES // 390
+    gpus = [Gpu(f"GPU-{n}", "node-a", index=n) for n in range(8)]
+    for gpu in gpus:
+        brain.accept(Batch(readings=[Reading(gpu, T0, {"gpu_temperature_celsius": 50.0}, owners=crowd(1_000))]))
+    assert 0.9 * most < remembered(running, "node-a") <= most
+    dropped = brain.metrics.value("tocsin_dropped_total", what="owner", reason="owner_bytes_per_host")
+    assert dropped == 8_000 - remembered(running, "node-a")
+    # What is older than the newest reading makes no room.
+    brain.accept(Batch(readings=[Reading(gpu, T0 - 1, {}) for gpu in gpus]))
+    brain.accept(Batch(readings=[Reading(gpus[7], T0 + 1, {}, owners=crowd(1_000))]))
+    assert remembered(running, "node-a") <= most
+    brain.accept(Batch(readings=[Reading(GPUS["node-b"], T0, {}, owners=crowd(1_000))]))
+    assert remembered(running, "node-b") == 1_000
+    brain.accept(Batch(readings=[Reading(gpu, T0 + 2, {}) for gpu in gpus]))
+    brain.accept(Batch(readings=[Reading(gpus[7], T0 + 3, {}, owners=crowd(1_000))]))
+    assert remembered(running, "node-a") == 1_000
+
+
+def test_owners_that_are_others_each_time_leave_nothing_behind() -> None:
+    """Before: the last 65,536 lists of owners were kept, each of up to a megabyte."""
+    tracemalloc.start()
+    try:
+        for turn in range(200):
+            holders_of(tuple(Owner(pid, user=f"{turn} {pid} " + "x" * 200) for pid in range(400)))
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 10 << 20
+
+
+def test_a_gpu_that_nobody_could_name_is_forgotten_like_any_other(running: RunningBrain) -> None:
+    """Before: a name that its host had given up stayed owned, and took the host's room for GPUs, for ever."""
+    brain, clock = running.brain, cast(ManualClock, running.brain.clock)
+    names = [f"{UNKNOWN_GPU}node-a-{n}" for n in range(3)]
+    brain.accept(Batch(readings=[Reading(Gpu(one, "node-a"), T0, {"gpu_memory_used_ratio": 0.5}) for one in names]))
+    brain.accept(Batch(readings=[Reading(GPUS["node-a"], T0 + 1, {})]))
+    brain.tick()
+    assert [brain.owners.host_of(one) for one in names] == ["node-a"] * 3, "names of a day are bounded"
+    clock.advance(DAY + MINUTE)
+    brain.accept(Batch(readings=[Reading(Gpu(names[0], "node-a"), clock.now_ms(), {})]))
+    brain.tick()
+    assert [brain.owners.host_of(one) for one in names] == ["node-a", "", ""]
 
 
 names = st.sampled_from(["7", "8"])

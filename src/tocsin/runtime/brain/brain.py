@@ -57,7 +57,7 @@ from tocsin.runtime.brain.foretelling import FORETELLING_PART, ForetellingRules
 from tocsin.runtime.brain.lease import Lease
 from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
-from tocsin.runtime.brain.owner_lines import OTHER_HOST, TOO_MANY, believed, bounded, places_of
+from tocsin.runtime.brain.owner_lines import NO_ROOM, OTHER_HOST, TOO_MANY, OwnerRoom, believed, bounded, places_of
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.seen_fleet import FleetSight, SeenFleet, touched_by
@@ -142,6 +142,7 @@ class Brain:
         self.memory, self._taking = FleetMemory(), Taking(self._keep)
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
+        self._owner_room = OwnerRoom()
         self._counting = self._counting_of(parts)
         self.versions = VersionWatch(journal)
         self.proposals = Proposals()
@@ -188,7 +189,8 @@ class Brain:
             self.journal.append(EntryKind.SERVICE_STARTED, begun)
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        self.memory.recall(Batch(readings=self.store.latest(now - FORGET_MS), events=events))
+        kept = Batch(readings=self.store.latest(now - FORGET_MS), events=events)
+        self.memory.recall(self._with_room(kept))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
@@ -255,10 +257,19 @@ class Brain:
         for (what, reason), count in refused.reasons.items():
             self.metrics.count("tocsin_dropped_total", count, what=what, reason=reason)
         if not refused.reasons and not refused.told:
-            return batch
+            return self._with_room(batch)
         readings = [one for place, one in enumerate(batch.readings) if place not in refused.readings]
         events = [one for place, one in enumerate(batch.events) if place not in refused.events]
-        return replace(batch, readings=readings, events=[*events, *refused.told])
+        return self._with_room(replace(batch, readings=readings, events=[*events, *refused.told]))
+
+    def _with_room(self, batch: Batch) -> Batch:
+        """`batch` with no more owners of a host than are remembered of one."""
+        fitted = [self._owner_room.fitted(reading) for reading in batch.readings]
+        more = sum(count for _, count in fitted)
+        if not more:
+            return batch
+        self.metrics.count("tocsin_dropped_total", more, what="owner", reason=NO_ROOM)
+        return replace(batch, readings=[reading for reading, _ in fitted])
 
     def owner_against(self, gpu: str, host: str) -> str:
         """The other host that reports a GPU; empty where `host` may. That it tried becomes an event."""
@@ -363,6 +374,7 @@ class Brain:
     def _forget(self, now_ms: int) -> None:
         gone = self.memory.forget(now_ms - FORGET_MS)
         self.owners.forget(gone)
+        self._owner_room.forget(gone)
         self._expected.forget(gone)
 
     def _load_ahead(self, now_ms: int, readings: Sequence[Reading], predictions: Sequence[Prediction]) -> int:

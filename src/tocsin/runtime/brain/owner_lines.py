@@ -6,16 +6,25 @@ that work requeued for a fault of its own GPU. What no manager shows stays: `wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields, replace
+from operator import attrgetter
 
 from tocsin.actions.planning.facts import NodeState
-from tocsin.domain.reading import MOST_OWNERS, Owner, Reading
+from tocsin.domain.reading import MOST_OWNERS, Gpu, Owner, Reading
 
 OTHER_HOST = "other_host"
 """Why names of an owner are left out, as ``tocsin_dropped_total`` names it."""
 TOO_MANY = "owners_per_gpu"
 """Why an owner is left out with all that it says."""
+NO_ROOM = "owner_bytes_per_host"
+"""The same, of a host that has as much in memory as it may."""
+MOST_BYTES = 1 << 20
+"""What owners of the GPUs of one host may take in memory (own choice: some 4,000 processes with usual names)."""
+_OWNER_BYTES = 150
+"""What an owner takes beside its texts."""
 Places = Mapping[str, Collection[str]]
 """Hosts by the names of the work that managers show on them."""
 
@@ -52,6 +61,55 @@ def bounded(reading: Reading) -> tuple[Reading, int]:
     """`reading` with as many owners as a GPU can have at most, and how many are left out."""
     more = max(0, len(reading.owners) - MOST_OWNERS)
     return (replace(reading, owners=reading.owners[:MOST_OWNERS]) if more else reading), more
+
+
+class OwnerRoom:
+    """What the owners that are remembered of each host take; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of_gpu: dict[str, tuple[str, int, int]] = {}
+        self._of_host = Counter[str]()
+
+    def fitted(self, reading: Reading) -> tuple[Reading, int]:
+        """`reading` with as many of its owners as its host has room for, and how many are left out."""
+        host, uuid = reading.gpu.host, reading.gpu.uuid
+        with self._lock:
+            before, at_ms, size = self._of_gpu.get(uuid, (host, reading.at_ms, 0))
+            if not reading.owners and not size:
+                return reading, 0
+            room = MOST_BYTES - self._of_host[host] + (size if before == host else 0)
+            kept, taken = 0, 0
+            for owner in reading.owners:
+                if (more := taken + _bytes_of(owner)) > room:
+                    break
+                kept, taken = kept + 1, more
+            if reading.at_ms >= at_ms or before != host:
+                # What is older than the newest of a GPU is not remembered, and makes no room.
+                self._leave(uuid)
+                self._of_gpu[uuid] = host, reading.at_ms, taken
+                self._of_host[host] += taken
+        more = len(reading.owners) - kept
+        return (replace(reading, owners=reading.owners[:kept]) if more else reading), more
+
+    def forget(self, gpus: Iterable[Gpu]) -> None:
+        """These GPUs are remembered no longer."""
+        with self._lock:
+            for gpu in gpus:
+                self._leave(gpu.uuid)
+
+    def _leave(self, uuid: str) -> None:
+        host, _, size = self._of_gpu.pop(uuid, ("", 0, 0))
+        self._of_host[host] -= size
+        if not self._of_host[host]:
+            del self._of_host[host]
+
+
+_texts = attrgetter(*(one.name for one in fields(Owner) if one.name != "pid"))
+
+
+def _bytes_of(owner: Owner) -> int:
+    return _OWNER_BYTES + len("".join(_texts(owner)).encode("utf-8", "surrogatepass"))
 
 
 def _names(owner: Owner) -> set[str]:
