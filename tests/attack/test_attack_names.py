@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from tocsin.api.tenancy import STRUCK, Names
 from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
 from tocsin.domain.clock import ManualClock
 from tocsin.domain.entry import Entry
 from tocsin.domain.names_in_text import NameFinder
-from tocsin.domain.reading import MOST_OWNERS, Owner, owners_text, read_owners
+from tocsin.domain.reading import MOST_OWNERS, Gpu, Owner, Reading, owners_text, read_owners
 from tocsin.journal.page import SERVICE
+from tocsin.queries import cache
 from tocsin.queries.evidence_privacy import Screen, words_of
+from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.assembly import open_brain
 from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0
@@ -149,3 +152,66 @@ def test_every_name_that_stands_as_words_is_found(names: set[str], text: str) ->
     left = "".join(letter for place, letter in enumerate(text) if place not in taken)
     assert finder.replaced(text, "") == left
     assert finder.is_in(text) is bool(taken)
+
+
+@given(st.sets(letters, max_size=6), st.sets(letters, max_size=3), st.text("aB .é_-(", max_size=30))
+def test_names_made_once_for_all_tenants_strike_what_those_of_one_tenant_would(
+    names: set[str], own: set[str], text: str
+) -> None:
+    finder = NameFinder(names)
+    mine = {one.casefold() for one in own}
+    alone = NameFinder(one for one in names if one.casefold() not in mine)
+    assert finder.replaced(text, "*", finder.states(own)) == alone.replaced(text, "*")
+    fleet, others = Names.of(names, (), ()), {one for one in names if one.casefold() not in mine}
+    assert fleet.without(own).struck(text) == Names.of(others, (), ()).struck(text)
+
+
+def test_names_of_a_tenants_own_that_end_in_each_other_take_what_the_text_takes() -> None:
+    """Each is left, and its ends are looked at once, not at every place."""
+    own = {"-a" * n + "-a" for n in range(100)}
+    finder = NameFinder({*own, "-b"})
+    left = finder.states(own)
+    finder._fails = asked = CountedFails(finder._fails)  # type: ignore[assignment]
+    text = "-a" * 5_000
+    assert finder.replaced(text, STRUCK, left) == text
+    assert asked.asked <= 10 * len(text)
+
+
+class CountedFails(list[int]):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.asked += 1
+        return super().__getitem__(key)
+
+
+def test_names_are_made_once_for_all_tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: each of more than 64 tenants had all names of the fleet gone through at each request, and 64 had a copy
+    each."""
+    monkeypatch.setattr(cache, "QUICK_S", -1.0)
+    wanted = {
+        "store": {"path": tmp_path / "s.db"},
+        "journal": {"path": tmp_path / "j.db"},
+        "forecast": {"worker": False},
+    }
+    running = open_brain(Settings.model_validate(wanted), ManualClock(T0))
+    try:
+        gpus = [Gpu(f"GPU-{n}", f"host-{n}") for n in range(100)]
+        running.brain.accept(
+            Batch(
+                readings=[Reading(one, T0, {}, owners=(Owner(1, pod="p", namespace=f"ns-{one.host}"),)) for one in gpus]
+            )
+        )
+        service, made = BrainService(running.brain, ManualClock(T0)), list[object]()
+        of = Names.of
+        monkeypatch.setattr(Names, "of", lambda *given: made.append(given) or of(*given))
+        for one in gpus:
+            names = service.names_of_others(frozenset({f"ns-{one.host}"}), frozenset())
+            told = names.struck(f"{one.host} ns-{one.host} host-x {one.uuid} ns-host-200 GPU-101")
+            assert told == f"{one.host} ns-{one.host} host-x {one.uuid} ns-host-200 GPU-101"
+            assert names.struck("host-3 host-4").count(STRUCK) == 2 - (one.host in {"host-3", "host-4"})
+        assert len(made) == 1
+    finally:
+        running.stop()

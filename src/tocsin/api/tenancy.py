@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -135,42 +135,55 @@ _ENDS = ".-_"
 @dataclass(frozen=True, slots=True)
 class Names:
     """Names of others that a tenant must not read: `words` of a text, folded, `numbers` behind the word job, and
-    `phrases`, which have signs that no word has. `pids` are the tenant's own processes: one that is none of them is
-    struck whoever it was of."""
+    `phrases`, which have signs that no word has. `own` of them, folded, and the phrases whose states are `left` are the
+    tenant's; `pids` are its processes: one that is none of them is struck whoever it was of."""
 
     words: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
     phrases: NameFinder = field(default_factory=lambda: NameFinder(()))
     pids: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    left: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, foreign: set[str], own: set[str], vocabulary: frozenset[str]) -> Names:
-        """The names in `foreign` that are neither `own` nor words of the API itself, which everybody's answers have."""
-        known = {one.casefold() for one in own} | {one.casefold() for one in vocabulary}
-        kept = {one for one in foreign if one.casefold() not in known and any(map(str.isalnum, one))}
+    def of(cls, names: Collection[str], own: Collection[str], vocabulary: Collection[str]) -> Names:
+        """The names that are neither `own` nor words of the API itself, which everybody's answers have."""
+        known = {one.casefold() for one in vocabulary}
+        kept = {one for one in names if one.casefold() not in known and any(map(str.isalnum, one))}
         plain = {one for one in kept if _WORD.fullmatch(one)}
         numbers = {one for one in plain if one.isdecimal()}
-        words, pids = (one.casefold() for one in plain - numbers), (one for one in own if one.isdecimal())
-        return cls(frozenset(words), frozenset(numbers), NameFinder(kept - plain), frozenset(pids))
+        words = frozenset(one.casefold() for one in plain - numbers)
+        return cls(words, frozenset(numbers), NameFinder(kept - plain)).without(own)
+
+    def without(self, own: Collection[str]) -> Names:
+        """The same for a tenant with these names; it takes no more than they do, however many others there are."""
+        folded, pids = frozenset(map(str.casefold, own)), frozenset(one for one in own if one.isdecimal())
+        return replace(self, pids=pids, own=folded, left=self.phrases.states(own))
 
     def struck(self, text: str) -> str:
         """`text` without them."""
         text = _PROCESS.sub(lambda found: found[0] if found[1] in self.pids else f"pid {STRUCK}", text)
         if self.phrases:
-            text = self.phrases.replaced(text, STRUCK)
-        text = _JOB.sub(lambda found: f"{found[1]}{STRUCK}" if found[2] in self.numbers else found[0], text)
+            text = self.phrases.replaced(text, STRUCK, self.left)
+        text = _JOB.sub(lambda found: f"{found[1]}{STRUCK}" if self._is_job(found[2]) else found[0], text)
         return _WORD.sub(self._word, text)
+
+    def _is_job(self, number: str) -> bool:
+        return number in self.numbers and number not in self.own
+
+    def _is_name(self, folded: str) -> bool:
+        return folded in self.words and folded not in self.own
 
     def _word(self, found: re.Match[str]) -> str:
         word = found[0]
         bare = word.rstrip(_ENDS)
-        if bare.casefold() in self.words or word.casefold() in self.words:
+        if self._is_name(bare.casefold()) or self._is_name(word.casefold()):
             return STRUCK + word[len(bare) :]
         if "." not in bare:
             return word
         # A name of a domain: of its parts any may be a host's, and so may its beginning.
         folded = bare.casefold()
-        if not self.words.isdisjoint(folded.split(".")) or self._begins(folded):
+        if any(map(self._is_name, folded.split("."))) or self._begins(folded):
             return STRUCK + word[len(bare) :]
         return word
 
@@ -178,7 +191,7 @@ class Names:
         """Whether a word begins with a name and a dot; no longer a beginning is made than a name is."""
         at = folded.find(".")
         while 0 <= at <= MAX_NAME:
-            if folded[:at] in self.words:
+            if self._is_name(folded[:at]):
                 return True
             at = folded.find(".", at + 1)
         return False

@@ -54,24 +54,52 @@ class NameFinder:
             state = self._fails[state]
         return after or 0
 
-    def _met(self, text: str) -> Iterator[tuple[int, int]]:
-        """Begin and end of the longest name at each place where one ends."""
-        state, begins = 0, list[int]()
+    def states(self, names: Iterable[str]) -> frozenset[int]:
+        """The states of those of `names` that are among its own, for `replaced` to leave them."""
+        return frozenset(state for one in names if (state := self._state(one)))
+
+    def _state(self, name: str) -> int:
+        """The state of a name; 0 where it is none."""
+        state: int | None = 0
+        for word in map(str.casefold, _WORD.findall(name)):
+            number = self._words.get(word)
+            state = None if number is None else self._next.get(state << _BITS | number)
+            if state is None:
+                return 0
+        return state if state and self._is_name(state) else 0
+
+    def _is_name(self, state: int) -> bool:
+        return self._lengths[state] > self._lengths[self._fails[state]]
+
+    def _met(self, text: str, but: frozenset[int] = frozenset()) -> Iterator[tuple[int, int]]:
+        """Begin and end of the longest name at each place where one ends, of those whose state is not in `but`."""
+        state, begins, known = 0, list[int](), dict[int, int]()
         for found in _WORD.finditer(text):
             begins.append(found.start())
             word = self._words.get(found[0].casefold())
             state = 0 if word is None else self._after(state, word)
-            if length := self._lengths[state]:
+            if length := self._longest(state, but, known) if but else self._lengths[state]:
                 yield begins[-length], found.end()
+
+    def _longest(self, state: int, but: frozenset[int], known: dict[int, int]) -> int:
+        """Words of the longest name that ends in a state and is not in `but`; each state is looked at once, `known`."""
+        passed = list[int]()
+        while self._lengths[state] and state not in known and (state in but or not self._is_name(state)):
+            passed.append(state)
+            state = self._fails[state]
+        length = known.get(state, self._lengths[state])
+        known.update(dict.fromkeys(passed, length))
+        return length
 
     def is_in(self, text: str) -> bool:
         """Whether any of the names stands in `text`."""
         return any(True for _ in self._met(text))
 
-    def replaced(self, text: str, by: str) -> str:
-        """`text` with `by` in place of each name; of names that overlap, in place of all together."""
+    def replaced(self, text: str, by: str, but: frozenset[int] = frozenset()) -> str:
+        """`text` with `by` in place of each name; of names that overlap, in place of all together. Those whose state
+        is in `but` are left."""
         spans = list[tuple[int, int]]()
-        for begin, end in self._met(text):
+        for begin, end in self._met(text, but):
             while spans and spans[-1][1] > begin:
                 begin = min(begin, spans.pop()[0])
             spans.append((begin, end))

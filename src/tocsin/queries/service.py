@@ -70,7 +70,7 @@ from tocsin.queries.rule_records import rule_records
 from tocsin.queries.scoreboard import Followed, score_crossings, score_hazards, scoreboard
 from tocsin.queries.silences import SilenceService
 from tocsin.queries.statement_score import StatedCase
-from tocsin.queries.tenants import TenantService, names_of_others
+from tocsin.queries.tenants import FleetNames, TenantService
 from tocsin.queries.usage import UsageQueries
 from tocsin.queries.views import peer_band
 from tocsin.queries.what_if import what_if_now
@@ -153,7 +153,7 @@ class BrainService:
         # Kept apart: what was just carried out must not wait for forecasts that came due.
         self._stated = Cache[int, list[StatedCase]](wall.monotonic, by_effort, most=4)
         self._morning = Cache[int, MorningReport](wall.monotonic, by_effort, most=4)
-        self._others = Cache[frozenset[str], Names](wall.monotonic, by_effort)
+        self._names = Cache[frozenset[str], FleetNames](wall.monotonic, by_effort, most=1)
         self._drift = Cache[tuple[str, ...], DriftOut](wall.monotonic, by_effort, most=8)
         self._changes = Cache[tuple[int, int], Changes](wall.monotonic, by_effort, most=4)
         self._tasks = BackgroundTasks(wall, apart=brain.settings.forecast.worker)
@@ -496,7 +496,7 @@ class BrainService:
     def names_of_others(self, namespaces: frozenset[str], vocabulary: frozenset[str]) -> Names:
         # What is said of cells must stay whole, also where somebody's namespace has the name of one.
         words = vocabulary | {one.name for one in self.cells.known()}
-        return self._others.get(namespaces, lambda: names_of_others(self._brain, namespaces, words))
+        return self._names.get(words, lambda: FleetNames.of(self._brain, words)).others(namespaces)
 
     def usage_of(
         self, first_day: int, last_day: int, by: Sequence[UsageBy], limit: int, whose: frozenset[str]

@@ -92,25 +92,56 @@ def _is_own(name: str, pids: Collection[str]) -> bool:
 # ---------------------------------------------------------------------- names of others
 
 
-def names_of_others(brain: LiveBrain, namespaces: frozenset[str], vocabulary: frozenset[str]) -> tenancy.Names:
-    """Names of hosts, GPUs and work that are not the tenant's, of now and as far back as the sums of usage go."""
-    tenant = Tenant.of(brain, namespaces)
-    own, foreign = set(namespaces), set[str]()
-    for reading in brain.memory.latest():
-        mine = tenant.own(reading.owners)
-        gpu = reading.gpu
-        (own if mine else foreign).update((gpu.uuid, gpu.host, gpu.serial, gpu.parent))
-        for owner in reading.owners:
-            (own if owner in mine else foreign).update(_names_of(owner))
-    for gpu in brain.gpus:
-        foreign.update((gpu.uuid, gpu.host, gpu.serial))
-    for host, node in brain.managers.nodes().items():
-        foreign.update((host, *(part for one in (*node.work, *node.held_by) for part in _PARTS.split(one))))
-    for holder in brain.usage.table.holders():
-        (own if tenant.owns(holder) else foreign).update(_names_of_holder(holder))
-    foreign -= _KINDS
-    rules = {rule.name for rule in brain.ruleset}
-    return tenancy.Names.of(foreign, own, vocabulary | METRICS.keys() | rules)
+@dataclass(frozen=True, slots=True)
+class FleetNames:
+    """All names of hosts, GPUs and work, of now and as far back as the sums of usage go, made once for all tenants;
+    `own` has those of each namespace and account."""
+
+    names: tenancy.Names
+    own: Mapping[str, Collection[str]]
+
+    @classmethod
+    def of(cls, brain: LiveBrain, vocabulary: frozenset[str]) -> FleetNames:
+        """As a brain knows them now; words of `vocabulary`, metrics and rules are nobody's."""
+        accounts, said = Tenant.of(brain, frozenset()).accounts, _Said({}, set())
+        for reading in brain.memory.latest():
+            gpu, whose = reading.gpu, set[str]()
+            for owner in reading.owners:
+                payers = _payers(holders_of((owner,))[0], accounts)
+                said.put(_names_of(owner), payers)
+                whose |= payers
+            said.put((gpu.uuid, gpu.host, gpu.serial, gpu.parent), whose)
+        for gpu in brain.gpus:
+            said.names.update((gpu.uuid, gpu.host, gpu.serial))
+        for host, node in brain.managers.nodes().items():
+            said.names.update((host, *(part for one in (*node.work, *node.held_by) for part in _PARTS.split(one))))
+        for holder in brain.usage.table.holders():
+            said.put(_names_of_holder(holder), _payers(holder, accounts))
+        rules = {rule.name for rule in brain.ruleset}
+        return cls(tenancy.Names.of(said.names - _KINDS, (), vocabulary | METRICS.keys() | rules), said.own)
+
+    def others(self, namespaces: frozenset[str]) -> tenancy.Names:
+        """Names that are not those of a tenant of these namespaces and accounts."""
+        return self.names.without(namespaces.union(*(self.own.get(one, ()) for one in namespaces)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Names by who pays, and all of them."""
+
+    own: dict[str, set[str]]
+    names: set[str]
+
+    def put(self, names: Iterable[str], payers: Iterable[str]) -> None:
+        found = set(names)
+        self.names.update(found)
+        for one in payers:
+            self.own.setdefault(one, set()).update(found)
+
+
+def _payers(holder: Holder, accounts: Mapping[str, str]) -> set[str]:
+    """The namespace and account whose a piece of work is: `Tenant.owns` it who has one of them."""
+    return {holder.namespace, holder.account or accounts.get(holder.key, "")} - {""}
 
 
 def _names_of(owner: Owner) -> Iterator[str]:
