@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import selectors
 import shlex
 import subprocess
 import threading
@@ -30,14 +31,19 @@ from tocsin.actions.slurm.state import (
 )
 from tocsin.actions.slurm.topology import Places, places_of_text
 from tocsin.config.slurm import SlurmSettings
-from tocsin.domain.clock import Clock
+from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.place import PlaceKind
 from tocsin.telemetry.log import logger
 
 _log = logger("slurm")
 
 _GRACE_SECONDS = 1.0
+_PIECE = 64 * 1024
+MOST_BYTES = 256 * 1024 * 1024
+"""Of one answer: 10,000 nodes are some 30 MB (own choice)."""
 MAX_SAID = 200
+_MOST_TOLD = 4_096
+"""Letters of what a command that failed printed which are looked through."""
 
 
 class Trouble(StrEnum):
@@ -143,11 +149,40 @@ class CommandRunner:
         except OSError as error:
             raise SlurmProblem(Trouble.NO_PROGRAM, command, error.strerror or str(error)) from None
         try:
-            out, err = child.communicate(timeout=seconds)
+            printed = _printed(child, seconds)
         except subprocess.TimeoutExpired:
             _end(child)
             raise SlurmProblem(Trouble.TIMED_OUT, command, f"no end within {seconds:g} s") from None
-        return CommandResult(child.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        if printed is None:
+            _end(child)
+            raise SlurmProblem(Trouble.UNREADABLE, command, f"an answer of more than {MOST_BYTES >> 20} MiB")
+        out, err = (text.decode("utf-8", "replace") for text in printed)
+        return CommandResult(child.returncode, out, err)
+
+
+def _printed(child: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, bytes] | None:
+    """What a child prints to its end; None where it is too much. Raises subprocess.TimeoutExpired."""
+    clock = SystemClock()
+    assert child.stdout is not None
+    assert child.stderr is not None
+    out, err = bytearray(), bytearray()
+    until = clock.monotonic() + seconds
+    with selectors.DefaultSelector() as ready:
+        ready.register(child.stdout, selectors.EVENT_READ, out)
+        ready.register(child.stderr, selectors.EVENT_READ, err)
+        while ready.get_map():
+            if (left := until - clock.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired(child.args, seconds)
+            for key, _ in ready.select(left):
+                if not (piece := os.read(key.fd, _PIECE)):
+                    ready.unregister(key.fileobj)
+                key.data.extend(piece)
+            if len(out) + len(err) > MOST_BYTES:
+                return None
+    child.wait(max(0.0, until - clock.monotonic()))
+    child.stdout.close()
+    child.stderr.close()
+    return bytes(out), bytes(err)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -164,7 +199,7 @@ def trouble_of(answer: CommandResult) -> Trouble | None:
     """What went wrong; None where nothing did."""
     if answer.code == 0:
         return None
-    said = f"{answer.err}\n{answer.out}".lower()
+    said = f"{answer.err[:_MOST_TOLD]}\n{answer.out[:_MOST_TOLD]}".lower()
     if _WRONG_STATE.search(said):
         return Trouble.WRONG_STATE
     return next((trouble for text, trouble in _TEXTS if re.search(text, said)), Trouble.OTHER)
@@ -179,7 +214,7 @@ def checked(answer: CommandResult, command: Sequence[str]) -> str:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:MAX_SAID]
+    return next((line.strip() for line in text[:_MOST_TOLD].splitlines() if line.strip()), "")[:MAX_SAID]
 
 
 Command = Sequence[str]

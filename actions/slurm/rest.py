@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import httpx2
 
-from tocsin.actions.slurm.client import CommandResult, CommandRunner, Runner, SlurmProblem, Trouble
+from tocsin.actions.slurm.client import MOST_BYTES, CommandResult, CommandRunner, Runner, SlurmProblem, Trouble
 from tocsin.actions.slurm.rest_calls import (
     NEWEST,
     OLDEST,
@@ -28,8 +28,6 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.http_client import http_client
 
-MOST_BYTES = 256 * 1024 * 1024
-"""Of one answer: 10,000 nodes are some 30 MB (own choice)."""
 MOST_TOKEN = 16 * 1024
 """Bytes of a token: a header of more is refused by every server."""
 DESCRIBED_SECONDS = 3600.0
