@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from math import isfinite
 
 BINS = 20
 """Bins of a histogram: 5 % each. A quantile is the upper edge of its bin, so that it never says too little."""
@@ -64,8 +65,9 @@ class Profile:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Profile:
-        """Inverse of `to_bytes`; bytes of another length are an empty profile."""
-        return cls(array("f", raw)) if len(raw) == 4 * SIZE else cls()
+        """Inverse of `to_bytes`; bytes of another length, or that are no numbers, are an empty profile."""
+        data = array("f", raw) if len(raw) == 4 * SIZE else array("f")
+        return cls(data if isfinite(sum(data)) else ())
 
     @property
     def seconds(self) -> float:

@@ -23,6 +23,7 @@ from tocsin.accounting.meter import Row, RowKey, Use
 from tocsin.accounting.profile import Profile
 from tocsin.at_rest.database import connect
 from tocsin.domain.atomic_file import make_folder, make_private
+from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 
 MOST_HOLDERS = 1_000
@@ -534,8 +535,8 @@ def _opened(path: Path | None) -> sqlite3.Connection:
         version = int(db.execute("PRAGMA user_version").fetchone()[0])
         if version > VERSION:
             raise InputError("usage.file", str(path), f"has version {version}", "use the Tocsin that wrote it")
-        if version and path is not None and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("pages are damaged")
+        if path is not None:
+            _look_through(db, version)
         if version < VERSION:
             with db:
                 db.execute("BEGIN IMMEDIATE")
@@ -546,6 +547,73 @@ def _opened(path: Path | None) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _look_through(db: sqlite3.Connection, version: int) -> None:
+    """Raise sqlite3.DatabaseError where a file of a version is not what Tocsin writes: what it has is a stranger's
+    word, a view that never ends or a trigger among it."""
+    found = _shapes(db)
+    if version < 1 and not found.keys() & _shapes_of(VERSION).keys():
+        return
+    if version < 1 or found != _shapes_of(version):
+        raise sqlite3.DatabaseError("its tables are others")
+    if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        raise sqlite3.DatabaseError("pages are damaged")
+    if not all(_is_text(db, table, columns) for table, columns in found.items()):
+        raise sqlite3.DatabaseError("texts are damaged")
+    if any(db.execute(f"SELECT 1 FROM {table} WHERE {wrong}").fetchone() for table, wrong in _WRONG):
+        raise sqlite3.DatabaseError("days or sums are damaged")
+
+
+def _is_text(db: sqlite3.Connection, table: str, columns: Sequence[tuple[object, ...]]) -> bool:
+    """Whether what a table has of texts can be read."""
+    texts = ", ".join(str(one[0]) for one in columns if one[1:2] == ("TEXT",))
+    try:
+        for _ in db.execute(f"SELECT {texts} FROM {table}"):
+            pass
+    except sqlite3.OperationalError as error:
+        if "decode" not in str(error):
+            raise
+        return False
+    return True
+
+
+_NO_SUM = " OR ".join(f"NOT abs({name}) < 1e18" for name in _SUMS)
+_LAST_DAY = 100_000
+"""No day of anybody's readings: the year 2243."""
+_WRONG = (
+    *((table, f"day NOT BETWEEN 0 AND {_LAST_DAY}") for table in ("gpu_day", "closed_day", "late")),
+    ("cursor", f"at_ms NOT BETWEEN 0 AND {_LAST_DAY * DAY}"),
+    *((table, _NO_SUM) for table in ("gpu_day", "closed_day")),
+)
+"""What no row has."""
+
+
+def _shapes(db: sqlite3.Connection) -> dict[str, list[tuple[object, ...]]]:
+    """The columns of each table, with whether it is strict; of what is no table nothing."""
+    found: dict[str, list[tuple[object, ...]]] = {}
+    query = "SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^'"
+    for kind, name in db.execute(query).fetchall():
+        columns = 'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?)'
+        strict = db.execute("SELECT strict FROM pragma_table_list WHERE name = ?", (name,)).fetchone()
+        found[name] = [*db.execute(columns, (name,)).fetchall(), strict] if kind == "table" else []
+    return found
+
+
+def _shapes_of(version: int) -> dict[str, list[tuple[object, ...]]]:
+    """Those of a file of a version."""
+    db = sqlite3.connect(":memory:")
+    try:
+        db.executescript(_SCHEMA)
+        found = _shapes(db)
+    finally:
+        db.close()
+    found["holder"] = [one for one in found["holder"] if _SINCE.get(str(one[0]), 0) <= version]
+    return found
+
+
+_SINCE = {"told_job": 2, "told_user": 2, "shown": 3}
+"""The version from which on a holder has a column."""
 
 
 _ONE = f"SELECT {', '.join(_SUMS)}, profile FROM gpu_day WHERE day = ? AND host = ? AND gpu = ? AND holder = ?"
