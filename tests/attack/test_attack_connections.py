@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import http.client
 import io
@@ -103,6 +104,21 @@ def test_all_addresses_together_leave_what_the_process_needs(settings: ApiSettin
             held.append(stack.enter_context(socket.create_connection(place, timeout=SECONDS, source_address=source)))
             held[-1].setblocking(False)
         assert left(held, most) == most
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\x00\x00" * 20], ids=["nothing", "half", "empty"]
+)
+def test_a_handshake_has_as_long_as_headers_have(settings: ApiSettings, sent: bytes) -> None:
+    """Before: a minute, in which it had a place that nobody else could have."""
+    short = settings.model_copy(update={"limits": RequestLimits(header_seconds=0.5)})
+    with serving(FakeService(), short) as url:
+        place = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(place, timeout=SECONDS) as sock:
+            sock.sendall(sent if url.startswith("https") else b"")
+            with contextlib.suppress(ConnectionResetError):
+                while sock.recv(4_096):
+                    pass
 
 
 def _asked(place: tuple[str, int], source: str, stack: ExitStack) -> tuple[http.client.HTTPConnection, int]:

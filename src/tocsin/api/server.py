@@ -12,6 +12,7 @@ import ssl
 import threading
 from asyncio import sslproto
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,18 @@ _TICKS_PER_LOOK = 50
 class _Server(uvicorn.Server):
     """A server that says when it listens, and takes up a renewed certificate."""
 
-    def __init__(self, config: uvicorn.Config, tls: ServerTls | None) -> None:
+    def __init__(self, config: uvicorn.Config, tls: ServerTls | None, handshake_seconds: float) -> None:
         super().__init__(config)
         self.settled = threading.Event()
         self._tls = tls
+        self._handshake_seconds = handshake_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is not None:
+            # Uvicorn has no setting for them, and asyncio waits for a minute before anything here sees a connection.
+            loop, seconds = asyncio.get_running_loop(), self._handshake_seconds
+            timed = partial(loop.create_server, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=seconds)
+            loop.create_server = timed  # type: ignore[method-assign]
         try:
             await super().startup(sockets)
         finally:
@@ -311,7 +318,7 @@ class ApiServer:
             timeout_keep_alive=KEPT_SECONDS,
             ssl_context_factory=self._context if self._tls is not None else None,
         )
-        self._server = _Server(config, self._tls)
+        self._server = _Server(config, self._tls, limits.header_seconds)
         self._host = host
         self._port = port
         self._thread: threading.Thread | None = None
