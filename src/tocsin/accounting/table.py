@@ -335,7 +335,7 @@ class UsageTable:
         for place in places:
             known = self._of_day[place]
             for number in known & numbers.keys():
-                words: _Words = numbers[number]  # type: ignore[assignment]
+                words: _Words = numbers[number]
                 shown = self._id_of(words) or self._made(words)
                 self._rebook(*place, number, shown)
                 known.remove(number)

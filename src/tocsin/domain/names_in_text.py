@@ -60,13 +60,13 @@ class NameFinder:
 
     def _state(self, name: str) -> int:
         """The state of a name; 0 where it is none."""
-        state: int | None = 0
+        state = 0
         for word in map(str.casefold, _WORD.findall(name)):
             number = self._words.get(word)
-            state = None if number is None else self._next.get(state << _BITS | number)
-            if state is None:
+            state = 0 if number is None else self._next.get(state << _BITS | number, 0)
+            if not state:
                 return 0
-        return state if state and self._is_name(state) else 0
+        return state if self._is_name(state) else 0
 
     def _is_name(self, state: int) -> bool:
         return self._lengths[state] > self._lengths[self._fails[state]]
