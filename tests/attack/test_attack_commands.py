@@ -16,7 +16,7 @@ ENDLESS = "import sys\nwhile True: sys.{stream}.write('x' * 65536)"
 
 
 def runner(code: str) -> CommandRunner:
-    return CommandRunner(SlurmSettings(command=(sys.executable, "-c", code)))
+    return CommandRunner(SlurmSettings(command=[sys.executable, "-c", code]))
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

@@ -191,6 +191,7 @@ def test_names_are_made_once_for_all_tenants(tmp_path: Path, monkeypatch: pytest
     """Before: each of more than 64 tenants had all names of the fleet gone through at each request, and 64 had a copy
     each."""
     monkeypatch.setattr(cache, "QUICK_S", -1.0)
+    monkeypatch.setattr(cache, "TIMES", 1e9)
     wanted = {
         "store": {"path": tmp_path / "s.db"},
         "journal": {"path": tmp_path / "j.db"},
@@ -204,9 +205,14 @@ def test_names_are_made_once_for_all_tenants(tmp_path: Path, monkeypatch: pytest
                 readings=[Reading(one, T0, {}, owners=(Owner(1, pod="p", namespace=f"ns-{one.host}"),)) for one in gpus]
             )
         )
-        service, made = BrainService(running.brain, ManualClock(T0)), list[object]()
+        service, made = BrainService(running.brain), list[object]()
         of = Names.of
-        monkeypatch.setattr(Names, "of", lambda *given: made.append(given) or of(*given))
+
+        def counted(*given: Any) -> Names:
+            made.append(given)
+            return of(*given)
+
+        monkeypatch.setattr(Names, "of", counted)
         for one in gpus:
             names = service.names_of_others(frozenset({f"ns-{one.host}"}), frozenset())
             told = names.struck(f"{one.host} ns-{one.host} host-x {one.uuid} ns-host-200 GPU-101")
