@@ -40,11 +40,15 @@ CLAIMED = 0.5
 """Where what models claim begins; one of `EDGES`."""
 OWN_WEIGHT = 3.0
 """Cases that the model's own word weighs where nothing is known (own choice)."""
+TRUSTED = 10.0
+"""Cases that are taken to have come as the model said, before any is known (own choice)."""
 WORD_BESIDE = 0.1
 """Cases that it weighs against ranges beside it."""
 PRIOR_WEIGHT = 10.0
-"""Cases that what was seen in simulated fleets weighs at most: in each range of `EDGES` of what is stated, and among
-the claims by which a kind is muted (own choice)."""
+"""Cases that what was seen in simulated fleets weighs at most in each range of `EDGES` of what is stated (own choice)."""
+PRIOR_CLAIMS = 4.0
+"""Claims that it weighs at most among those by which a kind is muted (own choice): where a fleet is unlike those, a few
+wrong ones show it, and who hears them should not wait for more."""
 COMES_BACK = 0.05
 """How far above the floor the precision of a muted kind must come before it is heard again."""
 MOST_DUE = 20_000
@@ -182,7 +186,7 @@ class KindRecord:
         claims, right = self.weighed(now_ms)
         known, good = 2.0, 1.0
         if self.prior is not None and self.prior.claims:
-            weight = min(self.prior.claims, PRIOR_WEIGHT)
+            weight = min(self.prior.claims, PRIOR_CLAIMS)
             known, good = known + weight, good + weight * self.prior.right / self.prior.claims
         return (right + good) / (claims + known)
 
@@ -209,7 +213,8 @@ class KindRecord:
         known, middles = np.asarray(prior.cases), np.array([(low + high) / 2 for low, high in pairwise(EDGES)])
         # The mean of a beta distribution: the model's own word as pseudo-cases, then simulated fleets, both bounded
         # together, then what came here. The word moves no range beside it that something is known of.
-        believed = (np.asarray(prior.came) + OWN_WEIGHT * middles) / (known + OWN_WEIGHT)
+        word = middles * _trust(middles, known + cases, np.asarray(prior.came) + came)
+        believed = (np.asarray(prior.came) + OWN_WEIGHT * word) / (known + OWN_WEIGHT)
         believed = _rising_apart(believed, known + WORD_BESIDE)
         weight = np.minimum(known + OWN_WEIGHT, PRIOR_WEIGHT)
         seen = cases + np.minimum(known, PRIOR_WEIGHT) + WORD_BESIDE
@@ -230,6 +235,12 @@ def _beyond(horizon_ms: int) -> int:
 
 def _place(said: float) -> int:
     return min(bisect_right(EDGES, said) - 1, len(EDGES) - 2)
+
+
+def _trust(middles: Floats, cases: Floats, came: Floats) -> float:
+    """How much of the model's word holds (0 to 1): what came of what it said would, over all of its ranges. A model that
+    says too much where much is known does so where little is."""
+    return min(1.0, float((came.sum() + TRUSTED) / (cases @ middles + TRUSTED)))
 
 
 def _rising_apart(shares: Floats, weights: Floats) -> Floats:

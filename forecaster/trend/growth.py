@@ -45,7 +45,7 @@ stop or shrink, anywhere, six in seven go on from there."""
 FAR_MS = 2 * HOUR
 """What is further ahead has no late end (own choice): the next process may come before it, of which the past shows
 nothing."""
-STOPS = 0.27
+STOPS = 0.35
 """Share of the growth that stops before its limit, seen from its beginning, fitted to simulated lives; what has used
 up more of its way stops in proportion less often."""
 LEAST_NOISE = 0.0005

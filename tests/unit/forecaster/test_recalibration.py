@@ -146,7 +146,26 @@ def test_a_prior_moves_what_is_said_first_and_less_than_the_models_word_where_it
     (much,) = Recalibration(0.0, {KIND: prior_at(0.75, 400, 40)}).restated([said(1)])
     (little,) = Recalibration(0.0, {KIND: prior_at(0.75, 2, 0)}).restated([said(1)])
     assert much.probability == pytest.approx(0.1, abs=0.02)
-    assert little.probability == pytest.approx(0.75 * 3 / 5, abs=0.02)
+    assert little.probability == pytest.approx(0.75 * 3 / 5, abs=0.07)  # and a little less of its word holds
+
+
+def test_a_model_that_says_too_much_where_much_is_known_is_believed_less_where_nothing_is() -> None:
+    loud = said(1, T0, 0.35, status=PredictionStatus.NO_CROSSING, eta_ms=None)
+    (heard,) = Recalibration(0.0, {KIND: prior_at(0.75, 200, 160)}).restated([loud])
+    (doubted,) = Recalibration(0.0, {KIND: prior_at(0.75, 200, 0)}).restated([loud])
+    assert heard.probability == pytest.approx(0.35, abs=0.01)
+    assert (doubted.probability or 0.0) < 0.35 / 5
+
+
+def test_a_kind_that_simulated_fleets_praise_is_muted_by_the_third_wrong_claim() -> None:
+    kinds = Recalibration(0.5, {KIND: prior_at(0.75, 50, 40)})
+    heard = []
+    for number in range(3):
+        kinds.follow([said(number)])
+        kinds.settle([(one, False) for one in kinds.take_due(T0 + 2 * HOUR, 1)])
+        kinds.judge(T0 + 2 * HOUR)
+        heard.append(not kinds.figures(T0 + 2 * HOUR)[0].muted)
+    assert heard == [True, True, False]
 
 
 def test_what_is_said_of_a_shift_and_of_longer_is_calibrated_apart() -> None:

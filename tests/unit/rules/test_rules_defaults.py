@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.decision import Mode
 from tocsin.domain.event import Event, EventKind
@@ -172,6 +173,12 @@ def unordered(again: float) -> Case:
     return Case(12, lambda minute: {names[0]: 6_600.0 * minute, names[1]: 5 + again * minute})
 
 
+def retries(a_minute: float, in_pieces: float) -> Case:
+    """One process of which `a_minute` allocations fail at first, `in_pieces` of its free memory outside one piece."""
+    name = 'allocator_retries_total{pid="7"}'
+    return Case(6, lambda minute: {name: 5.0 + a_minute * minute, PROCESS: in_pieces})
+
+
 def still(moving: bool) -> Case:
     def values(minute: int) -> Values:
         energy = 5000.0 + (60 * minute if moving else 0)
@@ -215,6 +222,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     "pool_overloaded": (pool(0.95, pending_gpus=2.0), pool(0.95, pending_gpus=0.0)),
     "pool_underused": (pool(0.1), pool(0.1, pending_gpus=3.0)),
     "allocator_fragmented": (Case(10, {PROCESS: 0.4}), Case(9, {PROCESS: 0.4})),
+    "allocator_retries": (retries(2, 0.4), retries(2, 0.2)),
     "mig_fragmented": (flat(10, mig_fragmentation_ratio=0.31), flat(20, mig_fragmentation_ratio=0.3)),
     "fleet_fragmented": (fleet({"a": 4, "b": 5}), fleet({"a": 8, "b": 1})),
     "temperature_high": (
@@ -468,6 +476,11 @@ def test_thresholds_that_were_asked_for() -> None:
     }
     shipped = {rule.name: (rule.table.action, rule.table.for_ // 60_000) for rule in load_rules() if rule.name in asked}
     assert shipped == asked
+
+
+def test_pieces_alone_are_a_note_and_failing_allocations_a_warning() -> None:
+    levels = {rule.name: rule.level for rule in load_rules()}
+    assert (levels["allocator_fragmented"], levels["allocator_retries"]) == (AlertLevel.NOTE, AlertLevel.WARNING)
 
 
 def test_an_elastic_pool_scales_out_without_waiting_work() -> None:
