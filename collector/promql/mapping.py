@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -213,8 +214,13 @@ def open_amd() -> ExporterMapping:
 
 def built_in(name: str) -> ExporterMapping:
     """The table of the exporter `name` that comes along."""
+    return ExporterMapping(name, _shipped(name))
+
+
+@cache
+def _shipped(name: str) -> _File:
     text = resources.files("tocsin.collector.promql").joinpath("mappings", f"{name}.toml").read_text(encoding="utf-8")
-    return ExporterMapping(name, _File.model_validate(tomllib.loads(text)))
+    return _File.model_validate(tomllib.loads(text))
 
 
 def read_mapping(path: Path) -> ExporterMapping:

@@ -244,6 +244,8 @@ class FillingWatch:
         with self._lock:
             self._go_on(now_ms // STEP_MS)
             rows = {gpu.uuid: self._row(gpu) for gpu in gpus if not gpu.is_mig}
+            if not rows:
+                return
             known = np.array([rows.get(uuid, -1) for uuid in columns.gpus], np.int64)
             age = now_ms // STEP_MS - columns.at_ms // STEP_MS
             row = known[columns.gpu] if known.size else np.zeros(0, np.int64)

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from string import Formatter
@@ -264,10 +265,19 @@ def load_rules(path: Path | None = None, overrides: Path | None = None) -> RuleS
     Raises InputError for the first thing that does not fit: its field is ``rule NAME: key``.
     """
     corrections = load_overrides(overrides) if overrides is not None else OverrideFile()
-    if path is None:
-        text = resources.files("tocsin.rules").joinpath(_SHIPPED).read_text(encoding="utf-8")
-        return parse_rules(text, _SHIPPED, corrections)
-    return parse_rules(read_toml(path, "rule file"), str(path), corrections)
+    if path is not None:
+        return parse_rules(read_toml(path, "rule file"), str(path), corrections)
+    return parse_rules(_shipped_text(), _SHIPPED, corrections) if overrides is not None else _shipped()
+
+
+def _shipped_text() -> str:
+    return resources.files("tocsin.rules").joinpath(_SHIPPED).read_text(encoding="utf-8")
+
+
+@cache
+def _shipped() -> RuleSet:
+    """Nothing in it can be changed, so that every brain and command of a process may have the same."""
+    return parse_rules(_shipped_text(), _SHIPPED)
 
 
 def parse_rules(text: str, source: str, corrections: OverrideFile | None = None) -> RuleSet:
