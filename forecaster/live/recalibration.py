@@ -45,7 +45,7 @@ TRUSTED = 10.0
 WORD_BESIDE = 0.1
 """Cases that it weighs against ranges beside it."""
 PRIOR_WEIGHT = 10.0
-"""Cases that what was seen in simulated fleets weighs at most in each range of `EDGES` of what is stated (own choice)."""
+"""Cases that what was seen in simulated fleets weighs at most in each range of `EDGES` (own choice)."""
 PRIOR_CLAIMS = 4.0
 """Claims that it weighs at most among those by which a kind is muted (own choice): where a fleet is unlike those, a few
 wrong ones show it, and who hears them should not wait for more."""
@@ -238,7 +238,7 @@ def _place(said: float) -> int:
 
 
 def _trust(middles: Floats, cases: Floats, came: Floats) -> float:
-    """How much of the model's word holds (0 to 1): what came of what it said would, over all of its ranges. A model that
+    """How much of the model's word holds (0 to 1): what came of what it said would, over all of its ranges. One that
     says too much where much is known does so where little is."""
     return min(1.0, float((came.sum() + TRUSTED) / (cases @ middles + TRUSTED)))
 
