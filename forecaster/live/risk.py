@@ -15,7 +15,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Evidence, Subject, SubjectKind, evidence_of
 from tocsin.domain.phrase import in_chinese, say, word_in_chinese
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import HARDWARE_FAULT, MODEL_DRIFT, MODEL_GATE, Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
@@ -35,7 +35,6 @@ from tocsin.forecaster.trend.statements import where
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 
-TARGET, DRIFT, GATE = "hardware_fault", "model_drift", "model_gate"
 EXPLAINED = 50
 """Rows that are explained in one turn, the riskiest first: a burst must not hold up the scores."""
 
@@ -114,7 +113,7 @@ class RiskModel:
         worst = ", ".join(f"{name} ({index:.2f})" for name, index in shift.worst)
         return Prediction(
             subject=Subject(SubjectKind.FLEET, "fleet"),
-            target=DRIFT,
+            target=MODEL_DRIFT,
             at_ms=now_ms,
             horizon_ms=self.horizons_ms[-1],
             status=PredictionStatus.LIKELY if shift.alarm else PredictionStatus.UNLIKELY,
@@ -186,7 +185,7 @@ class RiskModel:
     def _blank(self, gpu: Gpu, now_ms: int) -> Prediction:
         return Prediction(
             subject=Subject(SubjectKind.GPU, gpu.uuid, gpu.host, gpu.pool),
-            target=TARGET,
+            target=HARDWARE_FAULT,
             at_ms=now_ms,
             horizon_ms=self.horizons_ms[-1],
             status=PredictionStatus.UNLIKELY,
@@ -245,7 +244,7 @@ def _verdict(model: RiskModel | None, now_ms: int, *, simulated: bool) -> Predic
     because = "; ".join(gate.because(simulated=simulated)) if model is not None else "no model is in service"
     return Prediction(
         subject=Subject(SubjectKind.FLEET, "simulated fleet" if simulated else "fleet"),
-        target=GATE,
+        target=MODEL_GATE,
         at_ms=now_ms,
         horizon_ms=0 if model is None else model.horizons_ms[-1],
         status=PredictionStatus.UNLIKELY if heard else PredictionStatus.NOT_ENOUGH_DATA,

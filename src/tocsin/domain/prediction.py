@@ -11,6 +11,9 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.finding import Evidence, Subject
 from tocsin.domain.metrics import split_variant
 
+HARDWARE_FAULT, MODEL_DRIFT, MODEL_GATE = "hardware_fault", "model_drift", "model_gate"
+"""Targets of what the risk model says: of a GPU, of the fleet it sees, and of whether it has earned a voice."""
+
 
 class PredictionStatus(StrEnum):
     """Whether the prediction says anything."""

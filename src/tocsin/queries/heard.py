@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from tocsin.domain.prediction import Prediction
-from tocsin.forecaster.live.risk import DRIFT, TARGET
+from tocsin.domain.prediction import HARDWARE_FAULT, MODEL_DRIFT, Prediction
 from tocsin.rules.conditions.risk import Risk
 from tocsin.rules.schema import RuleSet
 
@@ -17,7 +16,7 @@ def least_heard(ruleset: RuleSet) -> dict[str, float]:
     A model warns of a fault from its own level on, which few quiet GPUs are above: that orders them and is far below
     what is worth a word. Where no rule speaks of faults, no forecast of one is told.
     """
-    least = {TARGET: math.inf}
+    least = {HARDWARE_FAULT: math.inf}
     for rule in ruleset:
         for one in rule.conditions:
             if isinstance(one, Risk):
@@ -28,5 +27,5 @@ def least_heard(ruleset: RuleSet) -> dict[str, float]:
 def heard(predictions: Iterable[Prediction], least: Mapping[str, float]) -> list[Prediction]:
     """Those of `predictions` that are as likely as `least` asks of their target; whether a model fits is no trouble to
     come."""
-    told = (one for one in predictions if one.target != DRIFT)
+    told = (one for one in predictions if one.target != MODEL_DRIFT)
     return [one for one in told if (one.probability or 0.0) >= least.get(one.target, 0.0)]

@@ -16,8 +16,7 @@ from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.decision import DecisionState, Mode
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind
-from tocsin.domain.prediction import Prediction, most_urgent, soonest_each
-from tocsin.forecaster.live.risk import TARGET as FAULT
+from tocsin.domain.prediction import HARDWARE_FAULT, Prediction, most_urgent, soonest_each
 from tocsin.queries.card_life import CauseRecord, read_record
 from tocsin.queries.card_words import Names, Words, action_words, clock, expected_cause, headline
 from tocsin.queries.heard import heard, least_heard
@@ -159,7 +158,7 @@ def _standing(inputs: ReportInputs) -> list[Prediction]:
         if card.state is not CardState.RESOLVED and card.health in (GpuState.LOST, GpuState.CRITICAL)
     }
     ahead = [one for one in inputs.predictions if one.warns and (one.eta_ms is None or one.eta_ms > inputs.end_ms)]
-    return soonest_each(one for one in ahead if one.target != FAULT or one.subject.key not in failed)
+    return soonest_each(one for one in ahead if one.target != HARDWARE_FAULT or one.subject.key not in failed)
 
 
 # ---------------------------------------------------------------------- the sentences

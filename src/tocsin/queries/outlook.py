@@ -30,7 +30,7 @@ from tocsin.domain.finding import SubjectKind
 from tocsin.domain.fragmentation import TaskClass
 from tocsin.domain.grouping import grouped
 from tocsin.domain.interval import wilson
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import HARDWARE_FAULT, MODEL_GATE, Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import (
     HORIZON_MS,
@@ -44,7 +44,6 @@ from tocsin.forecaster.capacity.capacity import (
 )
 from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY
 from tocsin.forecaster.capacity.leak import MEMORY_LEAK
-from tocsin.forecaster.live.risk import GATE, TARGET
 from tocsin.queries.background import BackgroundTasks, Made
 from tocsin.queries.cache import Cache
 from tocsin.queries.cost_hours import BUDGET_S, CostHours, Hour
@@ -87,8 +86,8 @@ def forecast_out(
         now=to_iso(now_ms),
         simulated=any(one.gpu.simulated for one in readings),
         risk=_gated(
-            _calendar([one for one in of_gpus if one.target == TARGET], newest, record, limit),
-            [one for one in predictions if one.target == GATE],
+            _calendar([one for one in of_gpus if one.target == HARDWARE_FAULT], newest, record, limit),
+            [one for one in predictions if one.target == MODEL_GATE],
         ),
         memory=[_filling(one, newest) for one in warned[:limit]],
         memory_statuses=dict(Counter(_per_gpu(one for one in memory if not one.muted).values())),
@@ -148,7 +147,7 @@ def _calendar(
 
 def gate_verdict(predictions: Iterable[Prediction]) -> Prediction | None:
     """What the gate says of the risk model, of real GPUs before simulated ones; None where it has nothing to say."""
-    said = (one for one in predictions if one.target == GATE and one.sentence)
+    said = (one for one in predictions if one.target == MODEL_GATE and one.sentence)
     return min(said, key=lambda one: (one.simulated, -one.at_ms), default=None)
 
 

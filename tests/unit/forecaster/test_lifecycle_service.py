@@ -14,14 +14,12 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, ManualClock
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import Subject, SubjectKind
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import HARDWARE_FAULT, MODEL_DRIFT, Prediction, PredictionStatus
 from tocsin.forecaster.hazard import registry
 from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
-from tocsin.forecaster.live import risk
 from tocsin.journal.journal import Journal
-from tocsin.runtime.brain import expectations as model_watch
 from tocsin.runtime.brain.expectations import ModelWatch
 from tocsin.runtime.brain.retrain import Retrainer, TrialReport
 from tocsin.store.factory import open_store
@@ -92,7 +90,7 @@ def test_a_damaged_shelf_costs_no_forecast(tmp_path: Path, journal: Journal) -> 
     journal.close()
 
 
-def said(number: int, at_ms: int, chance: float | None, target: str = risk.TARGET) -> Prediction:
+def said(number: int, at_ms: int, chance: float | None, target: str = HARDWARE_FAULT) -> Prediction:
     status = PredictionStatus.NOT_ENOUGH_DATA if chance is None else PredictionStatus.UNLIKELY
     subject = Subject(SubjectKind.GPU, gpu(number).uuid)
     return Prediction(subject, target, at_ms, 48 * HOUR, status, "m", "1", "s", probability=chance, value=0.3)
@@ -106,7 +104,7 @@ def test_what_came_due_shift_and_silence_are_measured(tmp_path: Path, journal: J
     store.write(Batch(events=[xid(79, gpu(0), T0 + DAY)], predictions=past))
     looking = ModelWatch(ModelRegistry(tmp_path / "models"), store, journal, metrics)
     now = T0 + 3 * DAY
-    looking.look([said(0, now, 0.1), said(1, now, None), said(9, now, 0.1, risk.DRIFT)], now)
+    looking.look([said(0, now, 0.1), said(1, now, None), said(9, now, 0.1, MODEL_DRIFT)], now)
 
     def value(name: str) -> float | None:
         return metrics.registry.get_sample_value(name)
@@ -116,10 +114,6 @@ def test_what_came_due_shift_and_silence_are_measured(tmp_path: Path, journal: J
     assert value("tocsin_model_matured_predictions") == 4.0
     assert value("tocsin_model_calibration_error") == pytest.approx(abs(0.8 - 1) / 4)
     journal.close()
-
-
-def test_the_names_are_those_of_the_risk_model() -> None:
-    assert (model_watch.TARGET, model_watch.DRIFT) == (risk.TARGET, risk.DRIFT)
 
 
 class TestRetrainer:

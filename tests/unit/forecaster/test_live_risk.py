@@ -13,7 +13,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, to_minute
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.domain.finding import SubjectKind
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import HARDWARE_FAULT, MODEL_GATE, Prediction, PredictionStatus
 from tocsin.forecaster.features.builder import FeatureBuilder
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.features.plan import FeaturePlan
@@ -25,7 +25,7 @@ from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.gate import LEARNING, SIMULATED_ALONE, GateRecord, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.live.reasons import CHANNELS, Reason, likely_sentence, reasons, why
-from tocsin.forecaster.live.risk import GATE, TARGET, RiskModel, RiskWatch
+from tocsin.forecaster.live.risk import RiskModel, RiskWatch
 from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.rules.engine import Inputs, RuleEngine
@@ -142,7 +142,7 @@ def test_the_gpu_that_goes_bad_is_warned_of_with_its_reasons(said: list[Predicti
     assert [one.subject.name for one in said] == [one.uuid for one in GPUS]
     assert [one.status is PredictionStatus.LIKELY for one in said] == [False, False, True, False]
     warned = said[2]
-    assert warned.target == TARGET
+    assert warned.target == HARDWARE_FAULT
     assert warned.threshold is not None
     assert warned.probability is not None
     assert warned.probability >= warned.threshold
@@ -232,7 +232,7 @@ def test_a_model_that_has_not_passed_is_not_heard_of_real_gpus(
 ) -> None:
     shelve(tmp_path, fitted, None, gate=gate)
     (said,) = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
-    assert (said.target, said.subject.kind) == (GATE, SubjectKind.FLEET)
+    assert (said.target, said.subject.kind) == (MODEL_GATE, SubjectKind.FLEET)
     assert said.status is PredictionStatus.NOT_ENOUGH_DATA
     assert said.sentence == LEARNING
     assert said.probability is None
@@ -245,9 +245,9 @@ def test_a_model_fitted_on_simulated_data_speaks_of_simulated_gpus_alone(
     shelve(tmp_path, fitted, None, gate=SIMULATED)
     mixed = [replace(one, simulated=number > 1) for number, one in enumerate(GPUS)]
     said = RiskWatch(place(tmp_path), store).predict(mixed, NOW)
-    risks = [one for one in said if one.target == TARGET]
+    risks = [one for one in said if one.target == HARDWARE_FAULT]
     assert [one.subject.name for one in risks] == [one.uuid for one in mixed[2:]]
-    verdicts = {one.subject.name: one.sentence for one in said if one.target == GATE}
+    verdicts = {one.subject.name: one.sentence for one in said if one.target == MODEL_GATE}
     assert verdicts == {"fleet": LEARNING, "simulated fleet": SIMULATED_ALONE}
 
 
@@ -255,7 +255,7 @@ def test_a_record_at_the_gate_is_heard_at_the_next_start(tmp_path: Path, fitted:
     shelf = shelve(tmp_path, fitted, None, gate=FAILED)
     assert shelf.record("v1", PASSED.records[0]) == PASSED, "the newer record on the same data counts"
     said = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
-    assert {one.target for one in said} == {TARGET}
+    assert {one.target for one in said} == {HARDWARE_FAULT}
     (tmp_path / "models" / "v1" / "gate.json").write_text("{")
     with pytest.raises(InputError, match="gate"):
         shelf.load("v1")

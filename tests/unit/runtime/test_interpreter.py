@@ -129,3 +129,12 @@ def test_what_is_free_in_the_heap_goes_back_once_a_minute(monkeypatch: pytest.Mo
         until(lambda: len(given) == 1, "the first time")
         clock.advance(int(HEAP_SECONDS * 1000))
         until(lambda: len(given) == 2, "the second time")
+
+
+@pytest.mark.smoke
+def test_the_brain_starts_without_what_models_are_made_with() -> None:
+    """They belong to the worker; a brain that takes over would wait for them."""
+    heavy = ("scipy", "sklearn", "torch", "statsmodels", "streamlit", "pandas")
+    code = f"import sys, tocsin.runtime.brain.assembly; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -16,7 +16,7 @@ from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import InputError, TocsinError
 from tocsin.domain.finding import Subject
 from tocsin.domain.pool import PoolState
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import HARDWARE_FAULT, MODEL_DRIFT, Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.capacity.filling import NAME as FILLING
@@ -30,8 +30,6 @@ from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 
-TARGET, DRIFT = "hardware_fault", "model_drift"
-"""As `tocsin.forecaster.live.risk` names them; that module loads the models' libraries."""
 EVERY_MS = HOUR
 BACK_MS = 30 * DAY
 """How far back what was said is compared with what came."""
@@ -56,12 +54,12 @@ class ModelWatch:
             self._record()
         except InputError as error:
             log.warning("the folder of models cannot be read", error=str(error))
-        risks = [one for one in made if one.target == TARGET]
+        risks = [one for one in made if one.target == HARDWARE_FAULT]
         if not risks:
             return
         self._metrics.set("tocsin_model_silent_gpus", silent(risks))
         for one in made:
-            if one.target == DRIFT and one.value is not None:
+            if one.target == MODEL_DRIFT and one.value is not None:
                 self._metrics.set("tocsin_model_shifted_features_ratio", one.value)
         try:
             self._calibration(risks, now_ms)
@@ -112,7 +110,7 @@ class ModelWatch:
         found = Maturing()
         for start in range(now_ms - BACK_MS, now_ms + 1, DAY):
             said = self._store.predictions(start, min(start + DAY, now_ms + 1))
-            found.take(one for one in said if one.target == TARGET)
+            found.take(one for one in said if one.target == HARDWARE_FAULT)
         return found
 
 
