@@ -38,7 +38,7 @@ demo: $(VENV)/.demo  ## Run a simulated fleet with dashboard; Ctrl-C ends it
 	@echo "starting; the first start takes longer than the next"
 	@$(BIN)/tocsin demo $(DEMO_ARGS)
 
-setup: $(VENV)/.setup  ## Install everything that the tests need into .venv
+setup: $(VENV)/.setup $(VENV)/.ldap  ## Install everything that the tests need into .venv
 
 setup-servers:  ## Install the real servers that contract and browser tests start (Debian packages, needs root)
 	@bash .ci/setup-servers.sh $(SERVERS)
@@ -98,7 +98,7 @@ wheel-test: setup  ## Laws and smoke tests against the built wheel, a package wi
 		$(BIN)/python -m pytest -n 3 --no-loadscope-reorder --reruns 1 -m "not gpu" --benchmark-disable tests/laws tests/smoke
 
 test:  ## Everything, the rehearsal too; what needs one processor runs beside what needs another
-	@$(MAKE) --no-print-directory setup-servers
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target setup-servers $(VENV)/.setup
 	@$(MAKE) --no-print-directory setup
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target rehearsal lint aws-test wheel-test
 	@$(MAKE) --no-print-directory unit
@@ -139,6 +139,10 @@ grafana: setup  ## Write dashboards, alerts, docs/alerts.md and the tables of do
 chart: setup  ## Write what is made of the Helm chart and for it: its settings, the kustomize base
 	PYTHONPATH=src $(BIN)/python .ci/chart.py "$$(PATH="$(BIN):$$PATH" command -v helm)"
 
+# Built from source: where the headers of libldap lack, its tests say so.
+$(VENV)/.ldap: $(VENV)/.setup
+	[ ! -e /usr/include/ldap.h ] || { $(PIP) install --quiet -c constraints.txt -e ".[ldap]" && touch $@; }
+
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) build dist
 
@@ -154,8 +158,6 @@ $(VENV)/.setup: pyproject.toml benchmarks/pyproject.toml constraints.txt .ci/kub
 	$(PIP) install --quiet -c constraints.txt setuptools wheel
 	$(PIP) install --quiet -c constraints.txt -e ".[brain,access,deep,dashboard,encryption,kubernetes,mcp,postgres,ray,terminal]" --group dev --group bench --group docs
 	$(PIP) install --quiet -c constraints.txt -e benchmarks
-	@# The log-in by LDAP is built from source; where its headers lack, its tests say so.
-	@[ ! -e /usr/include/ldap.h ] || $(PIP) install --quiet -c constraints.txt -e ".[ldap]"
 	@# Cannot be imported without ROCm, and where it lies among the packages Ray cannot either: tests read its text.
 	$(PIP) install --quiet --no-deps --upgrade -c constraints.txt --target $(VENV)/aside amdsmi
 	@bash .ci/kubectl.sh $(BIN)

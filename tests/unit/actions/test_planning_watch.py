@@ -84,7 +84,11 @@ def test_a_power_budget_is_kept_on_the_simulated_fleet(tmp_path: Path, closing: 
 
 def test_a_host_that_waits_for_its_reboot_takes_no_work(tmp_path: Path, closing: Any) -> None:
     wanted = Settings.model_validate(
-        {"simulation": {"gpus": 64}, "forecast": {"worker": False, "models": tmp_path / "models"}}
+        {
+            "simulation": {"gpus": 64},
+            "forecast": {"worker": False, "models": tmp_path / "models"},
+            "planning": {"effort": 500},
+        }
     )
     made = Demo(demo_settings(wanted, tmp_path), T0)
     closing(made)
@@ -95,7 +99,6 @@ def test_a_host_that_waits_for_its_reboot_takes_no_work(tmp_path: Path, closing:
     reboots = []
     for _ in range(30):
         made.step()
-        watch.look()
         reboots = [s for s in made.brain.statuses() if s.decision.action is ActionKind.REBOOT_NODE and not s.outcome]
         if reboots:
             break
