@@ -268,7 +268,7 @@ def test_what_a_repair_has_mended_is_no_sign_until_there_are_new_ones(
 ) -> None:
     shelve(tmp_path, fitted, None)
     watch = RiskWatch(place(tmp_path), store)
-    before = {one.subject.name: one for one in watch.predict(GPUS, NOW) if one.target == TARGET}
+    before = {one.subject.name: one for one in watch.predict(GPUS, NOW) if one.target == HARDWARE_FAULT}
     failing = GPUS[2].uuid
     assert before[failing].status is PredictionStatus.LIKELY
     reset_ms = NOW - HOUR // 2

@@ -134,9 +134,7 @@ class Brain:
         self.journal = journal = parts.journal
         self.actions = parts.actions
         self.forecasts, self.managers = parts.forecasts, parts.managers
-        self.orders = parts.orders
-        self.lease = parts.lease
-        self.witnesses = parts.witnesses
+        self.orders, self.lease, self.witnesses = parts.orders, parts.lease, parts.witnesses
         self._pools = parts.pools
         self._wake = parts.wake
         self.memory, self._taking = FleetMemory(), Taking(self._keep)
