@@ -170,7 +170,8 @@ def _one_for_each_work(wanted: Sequence[tuple[Incident, Choice]], view: FleetVie
         works = view.foresight.work_on(own.root.subject) or _job_on(own.root.subject, view)
         if works & moved:
             others.add(own.root.id)
-        moved |= works
+        else:
+            moved |= works
     return [one for one in wanted if one[0].root.id not in others]
 
 

@@ -68,6 +68,16 @@ def test_work_that_must_stay_or_has_no_place_is_named_as_such() -> None:
     assert encode(made.parameters)["to_host"] == ""
 
 
+def test_a_job_of_which_no_move_is_asked_for_yet_gets_one() -> None:
+    """GPU 1 has work that leaves with GPU 0's; what it shares with GPU 2 leaves by that one."""
+    state = fleet(2, [work("a", on("n0", 0, 1)), work("b", on("n0", 1, 2))])
+    full = [leaving(subject=Subject(SubjectKind.GPU, f"n0/{n}", "n0", "p")) for n in range(3)]
+    roots = [replace(one, level=AlertLevel.NOTE, started_ms=T0 + n) for n, one in enumerate(full)]
+    view = FleetView(T0, T0, foresight=Foresight(state=state), policy=Policy(settings(limits={"max_concurrent": 3})))
+    made = decide([incident(*roots)], [], view, view.policy)
+    assert [one.subject.name for one in made if one.action is ActionKind.MIGRATE] == ["n0/0", "n0/2"]
+
+
 FULL = fleet(1, [work("a", on("n0", *range(8)))])
 
 
