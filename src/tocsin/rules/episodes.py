@@ -76,7 +76,8 @@ class Episodes:
 
     An episode ends `hold_ms` after its last event, or at an event that `ends` picks. With `least` above 1 it counts
     only while that many events lie within the last `hold_ms`, and starts with the event that makes it so. `on`
-    says which rows have one now, `since` when it began.
+    says which rows have one now, `since` when it began; `ended` has those that ended in the last update, by row, also
+    where the same update began them.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Episodes:
         least: int = 1,
     ) -> None:
         self.rows: dict[int, Episode] = {}
+        self.ended: list[tuple[int, Episode]] = []
         self._frame = frame
         self._log = log
         self._matches = matches
@@ -99,6 +101,7 @@ class Episodes:
         self.since = frame.gpus.vector(np.int64, 0)
 
     def update(self) -> None:
+        self.ended = []
         for row, event in self._log.fresh:
             if self._ends(event):
                 for affected in self._log.affected(row, event):
@@ -137,8 +140,9 @@ class Episodes:
 
     def forget(self, rows: Iterable[int]) -> None:
         for row in rows:
-            if self.rows.pop(row, None) is not None:
+            if (episode := self.rows.pop(row, None)) is not None:
                 self.on.v[row] = False
+                self.ended.append((row, episode))
 
 
 def burst_evidence(episode: Episode) -> Evidence:

@@ -28,11 +28,9 @@ class RemoteEnds:
 
     def update(self) -> None:
         """Follow the faults; `felt` must have been brought up to date before."""
-        before = dict(self._faults.rows)
         self._faults.update()
-        for row, fault in before.items():
-            if self._faults.rows.get(row) is not fault:
-                self._felt.forget([far for far, felt in self._felt.rows.items() if self._is_far(row, fault, far, felt)])
+        for row, fault in self._faults.ended:
+            self._felt.forget([far for far, felt in self._felt.rows.items() if self._is_far(row, fault, far, felt)])
 
     def forget(self, rows: Iterable[int]) -> None:
         self._faults.forget(rows)

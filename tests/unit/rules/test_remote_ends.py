@@ -65,3 +65,12 @@ def test_the_far_end_is_on_the_host_or_in_the_domain(domain: str) -> None:
     assert holding(run) == {fault.uuid, AWAY.uuid}
     run.step(11, events=[Event(EventKind.DRIVER_RELOAD, fault.uuid, fault.host, instant(11))])
     assert holding(run) == (set() if domain == "d" else {AWAY.uuid})
+
+
+@pytest.mark.parametrize("kind", RENEWED)
+def test_a_brain_that_starts_anew_reads_the_fault_and_its_end_at_once(kind: EventKind) -> None:
+    run, reset = Run(), Event(kind, FAULT.uuid, FAULT.host, instant(11))
+    read = {one: {"power_watts": 100.0} for one in (FAULT, FAR)}
+    far = told(FAR, 145, instant(0) + SECOND, Severity.WARNING)
+    run.step(12, read, events=[told(FAULT, 149, instant(0)), far, reset])
+    assert holding(run) == set()
