@@ -53,14 +53,19 @@ def mended(fleet: Examples, repaired: Mapping[str, int], plan: FeaturePlan) -> t
 def _mend_counts(values: Singles, places: Mapping[str, int], since_ms: int, plan: FeaturePlan) -> None:
     inside = [window for window in plan.windows_ms if window <= since_ms]
     wider = [span_name(window) for window in plan.windows_ms if window > since_ms]
+    # As the table has them: a rate is that of a day, a surge stands beside the longest window but one.
+    day = max((window for window in plan.windows_ms if window <= DAY), default=plan.windows_ms[0])
+    slow = plan.windows_ms[max(0, len(plan.windows_ms) - 2)]
     for name in sorted(COUNTED | FLAGS):
         known = places.get(f"{name}.{span_name(inside[-1])}") if inside else None
         newest = values[known] if known is not None else np.float32(0.0)
         for label in (*wider, "level"):
             _set(values, places, f"{name}.{label}", newest)
-        hours = inside[-1] / HOUR if inside else 1.0
-        _set(values, places, f"{name}.rate", np.log1p(np.expm1(newest) / hours))
-        _set(values, places, f"{name}.surge", np.float32(0.0))
+        if since_ms < day:
+            hours = inside[-1] / HOUR if inside else 1.0
+            _set(values, places, f"{name}.rate", np.log1p(np.expm1(newest) / hours))
+        if since_ms < slow:
+            _set(values, places, f"{name}.surge", np.float32(0.0))
     # The growth of a day beside that of others says nothing before a day has passed.
     for name in ERRORS if since_ms < DAY else ():
         _set(values, places, f"{name}.score", np.float32(0.0))

@@ -54,6 +54,17 @@ def test_windows_that_began_before_the_repair_show_what_came_since() -> None:
     np.testing.assert_array_equal(after.features[1], before.features[1])
 
 
+def test_rates_of_windows_that_began_after_the_repair_stay() -> None:
+    before = rows(
+        pcie_replay__6h=4.0, pcie_replay__24h=5.0, pcie_replay__3d=5.0, pcie_replay__rate=2.0, pcie_replay__surge=1.5
+    )
+    of_days, _ = mended(before, {"A": AT - 4 * DAY}, PLAN)
+    assert of_days.column("pcie_replay.rate")[0] == 2.0, "errors of the last day alone are not those of three"
+    assert of_days.column("pcie_replay.surge")[0] == 0.0, "it is beside a week"
+    of_weeks, _ = mended(before, {"A": AT - 8 * DAY}, PLAN)
+    assert of_weeks.column("pcie_replay.surge")[0] == 1.5
+
+
 def test_events_count_again_once_there_is_a_new_one_and_heat_always_does() -> None:
     long_ago, lately = float(np.log1p(10.0)), float(np.log1p(1.0))
     seen = {
