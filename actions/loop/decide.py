@@ -59,7 +59,6 @@ LOSS_DIGITS = 6
 """Decimals of an expected loss in GPU-hours that are kept with the decision."""
 _BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.DEFRAGMENT})
 
-
 _ENDS_WORK = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
 MOST_ENDED = 3
 """Jobs that a sentence names at most."""
@@ -413,14 +412,15 @@ def _ranks(action: ActionKind, subject: Subject, view: FleetView) -> tuple[Rank,
 
 
 def _ended(action: ActionKind, root: Finding, view: FleetView) -> Phrase | None:
-    """Whose work `action` ends; None where it ends none, or nobody knows of any."""
+    """Whose work `action` ends, that of MIG instances too; None where it ends none, or nobody knows of any."""
     if action not in _ENDS_WORK:
         return None
     subject = root.subject
     if ACTIONS[action].scope is Scope.HOST and subject.host:
         subject = Subject(SubjectKind.HOST, subject.host, subject.host)
-    members = (view.physical.get(rank.gpu) for rank in own_ranks(subject, view))
-    jobs = sorted({one.job for one in members if one is not None} - {""})
+    gone = {rank.gpu: rank.host for rank in own_ranks(subject, view)}
+    there = (one for host in sorted({*gone.values()}) for one in view.parts_by_host.get(host, ()))
+    jobs = sorted({one.job for one in there if not gone.keys().isdisjoint((one.gpu.uuid, one.gpu.parent))} - {""})
     users = sorted({owner.user for owner in root.owners} - {""})
     if not jobs:
         return None

@@ -164,6 +164,16 @@ def test_what_ends_work_says_whose(action: ActionKind, said: str) -> None:
     assert bool(said) == ("it ends" in made.sentence)
 
 
+@pytest.mark.parametrize("action", [ActionKind.RESET_GPU, ActionKind.REBOOT_NODE])
+def test_what_ends_work_names_that_on_mig_instances_too(action: ActionKind) -> None:
+    whole = fleet(1, 1)["GPU-0-0"]
+    parts = [replace(whole, uuid=f"MIG-{n}", parent=whole.uuid) for n in range(2)]
+    seen = {one.uuid: GpuView(one, T0, job=f"slurm {n}") for n, one in enumerate(parts)}
+    view = replace(VIEW, gpus={whole.uuid: GpuView(whole, T0), **seen})
+    made = decide([incident(finding(subject_of(whole), action=action))], [], view, Policy(settings()))[-1]
+    assert "it ends slurm 0, slurm 1" in made.sentence
+
+
 def test_what_stands_is_told_of_once_and_each_gpu_has_its_own_action() -> None:
     subjects = [subject_of(one) for one in fleet(1, 4).values()]
     full = [
