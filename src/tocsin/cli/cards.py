@@ -43,9 +43,9 @@ def _short(card: Card) -> str:
 
 
 def _yes(action: CardAction) -> str:
-    """The command that says yes to all that the card asks for."""
+    """The command that says yes to all that the card asks for, last, as it can be copied."""
     alone = f"tocsin approve {action.decision}"
-    return f"{alone} --alike for all {action.alike + 1}" if action.alike else alone
+    return f"for all {action.alike + 1}: {alone} --alike" if action.alike else alone
 
 
 @click.command()

@@ -45,9 +45,9 @@ def test_one_yes_for_all_that_wait_alike_is_named() -> None:
         card = next(one for one in client.cards().items if one.action is not None)
     assert card.action is not None
     several = card.model_copy(update={"action": card.action.model_copy(update={"alike": 7})})
-    yes = f"tocsin approve {card.action.decision} --alike for all 8"
+    yes = f"for all 8: tocsin approve {card.action.decision} --alike"
     assert summary_lines([several], 1)[1].endswith(yes)
-    assert any(yes in line for line in card_lines(several))
+    assert any(line.endswith(yes) for line in card_lines(several))
 
 
 def test_a_card_is_told_with_its_evidence() -> None:
