@@ -47,8 +47,8 @@ WORD_BESIDE = 0.1
 PRIOR_WEIGHT = 10.0
 """Cases that what was seen in simulated fleets weighs at most in each range of `EDGES` (own choice)."""
 PRIOR_CLAIMS = 4.0
-"""Claims that it weighs at most among those by which a kind is muted (own choice): where a fleet is unlike those, a few
-wrong ones show it, and who hears them should not wait for more."""
+"""Claims that simulated fleets weigh at most where it is judged whether to mute a kind (own choice): where the real
+fleet is unlike them, a few wrong claims show it, and who hears those should not wait for more."""
 COMES_BACK = 0.05
 """How far above the floor the precision of a muted kind must come before it is heard again."""
 MOST_DUE = 20_000
@@ -238,8 +238,9 @@ def _place(said: float) -> int:
 
 
 def _trust(middles: Floats, cases: Floats, came: Floats) -> float:
-    """How much of the model's word holds (0 to 1): what came of what it said would, over all of its ranges. One that
-    says too much where much is known does so where little is."""
+    """How much of the model's word holds (0 to 1): the cases that came, as a share of those that it said would, by the
+    `middles` of its ranges. One that says too much where much is known does so where little is; that it says too little
+    is no reason to add to its word."""
     return min(1.0, float((came.sum() + TRUSTED) / (cases @ middles + TRUSTED)))
 
 

@@ -72,8 +72,9 @@ class Growth(Condition):
 
 
 class SlotCounts:
-    """Errors of each row within each slot of `SLOT_MS`, float32[KEPT, rows], NaN where a row was not read in it or not
-    since the slot before: a counter that rose meanwhile did so at an unknown time."""
+    """Errors of each row within each slot of `SLOT_MS`, float32[KEPT, rows]. What a counter rose by since the slot
+    before is the newer slot's; over a longer gap it rose at an unknown time, and that counts nowhere. NaN where a row
+    was not read in a slot, or but once in it and not in the one before."""
 
     def __init__(self, column: MetricColumn, table: SubjectTable) -> None:
         self._column = column
