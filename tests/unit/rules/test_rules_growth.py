@@ -108,7 +108,7 @@ def test_two_counters_must_grow_together() -> None:
 
     assert play(1.0).opened == []
     (finding,) = play(8.0).opened
-    assert finding.metric == "gpu_nvlink_crc_flit_errors_total"
+    assert finding.metric == "gpu_nvlink_crc_data_errors_total", "the one that has grown least speaks"
 
 
 @pytest.mark.parametrize("metric", ["gpu_temperature_celsius", "gpu_nvlink_symbol_errors_total{link}"])

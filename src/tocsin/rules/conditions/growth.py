@@ -150,6 +150,7 @@ class GrowthProbe(Probe):
         self._times = self._table.vector(np.float64, np.nan, timeline=True)
         self._usual = self._table.vector(np.float64, np.nan, timeline=True)
         self._errors = self._table.vector(np.float64, np.nan, timeline=True)
+        self._speaks = self._table.vector(np.int64, 0, timeline=True)
 
     def update(self) -> None:
         for counted in self._counted:
@@ -163,7 +164,7 @@ class GrowthProbe(Probe):
 
     def _judge(self) -> None:
         self._times.v[:] = np.inf
-        for counted in self._counted:
+        for place, counted in enumerate(self._counted):
             past = counted.until(self._slot)
             past[:, ~self._physical.v] = np.nan
             day = past[-DAY_SLOTS:]
@@ -173,7 +174,7 @@ class GrowthProbe(Probe):
             times[np.isnan(errors) | np.isnan(normal)] = np.nan
             # The counter that has grown least speaks for all; one that is not known leaves it open.
             least = ~(times >= self._times.v) & ~np.isnan(self._times.v)
-            self._times.v[least] = times[least]
+            self._times.v[least], self._speaks.v[least] = times[least], place
             self._usual.v[least], self._errors.v[least] = normal[least], errors[least]
 
     def true(self) -> Bools:
@@ -191,4 +192,5 @@ class GrowthProbe(Probe):
         )
         evidence = (evidence_of("growth", said, int(self._table.at.v[row]), times),)
         words = {"times": f"{times:.2g}", "usual": f"{normal:.2g}"}
-        return Report(self._condition.metrics_[0], errors, self._condition.times * normal, evidence, words)
+        metric = self._condition.metrics_[int(self._speaks.v[row])]
+        return Report(metric, errors, self._condition.times * normal, evidence, words)
