@@ -155,8 +155,12 @@ def test_effects_of_a_cause_that_has_cleared_stay_one_incident_with_one_page_and
     assert (before.root.subject.name, before.subjects) == (failed.uuid, 8)
     asked = site.asked()
     assert [one.split("|")[1:3] for one in asked] == [[f"gpu:{failed.uuid}", action] for action in ("drain", "notify")]
-    # The GPU is back after a reset, while the XIDs of its peers count for a day.
-    site.look(Event(EventKind.GPU_FOUND, failed.uuid, failed.host, site.clock.now_ms() + SECOND))
+    for _ in range(12):
+        site.look()
+    # The GPU is back after a reset, while its peers report once more, which counts for a day.
+    back = site.clock.now_ms() + SECOND
+    again = [xid(145, one, back + SECOND) for one in others]
+    site.look(Event(EventKind.GPU_FOUND, failed.uuid, failed.host, back), *again)
     for _ in range(2):
         (now_open,) = site.running.brain.incidents
         assert (now_open.id, now_open.place, now_open.subjects) == (before.id, before.place, 8)

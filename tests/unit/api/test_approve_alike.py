@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from pydantic import SecretStr
 from tocsin.api.app import create_app
 from tocsin.cli.main import cli
 from tocsin.client.client import Client
-from tocsin.client.models import DecisionOut, TimelineQuery
+from tocsin.client.models import DecisionOut, TimelineItem, TimelineQuery
 from tocsin.config.access import AccessScope, Role, Token
 from tocsin.config.settings import ApiSettings, Settings
 from tocsin.domain.decision import DecisionState
@@ -36,17 +37,17 @@ def http_for(service: FakeService, *scopes: AccessScope) -> TestClient:
 
 @pytest.fixture
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """A host all of whose GPUs run hot."""
+    """A host all of whose GPUs run hot, each with a job of its own."""
     folder = tmp_path_factory.mktemp("alike")
     wanted = Settings.model_validate(
         {
-            "simulation": {"gpus": 16, "fault_rate_scale": 0.0},
+            "simulation": {"gpus": 32, "fault_rate_scale": 0.0},
             "forecast": {"worker": False, "models": folder / "models"},
             "actions": {"confirmations": 1, "boot_grace_seconds": 0},
         }
     )
     made = Demo(demo_settings(wanted, folder), T0)
-    for gpu in range(3):
+    for gpu in (24, 25, 26):
         made.service.inject("fan_failure", str(gpu), "ann")
     for _ in range(240):
         made.step()
@@ -56,25 +57,34 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     made.running.stop()
 
 
+def of_one_cause(items: Sequence[TimelineItem]) -> list[TimelineItem]:
+    """Those of the cause of which most wait: a GPU that ran hot minutes before the others has one of its own."""
+    ((most, _),) = Counter(one.incident for one in items).most_common(1)
+    return [one for one in items if one.incident == most]
+
+
 def test_all_hot_gpus_of_a_host_are_throttled_by_one_yes(demo: Demo) -> None:
     with serving(demo.service) as base, Client(base) as client:  # type: ignore[arg-type]
-        items = client.timeline(QUERY).items
-        assert len(items) == HOT
-        assert len({one.incident for one in items}) == 1
-        assert {one.alike for one in items} == {HOT - 1}
+        every = client.timeline(QUERY).items
+        assert len(every) == HOT
+        items = of_one_cause(every)
+        assert len(items) >= HOT - 2
+        assert {one.alike for one in items} == {len(items) - 1}
         done = CliRunner().invoke(cli, ["approve", items[1].id, "--alike", "--api-url", base], standalone_mode=False)
         assert done.exception is None
         assert all(one.id in done.output for one in items)
         assert {client.decision(one.id).state for one in items} == {DecisionState.APPROVED}
+        others = {one.id for one in every} - {one.id for one in items}
+        assert {client.decision(one).state for one in others} <= {DecisionState.HELD}
         assert {one.alike for one in client.timeline(TimelineQuery(actions=(ActionKind.THROTTLE,))).items} == {0}
         with pytest.raises(Conflict):
             client.approve_alike(items[0].id)
 
 
 def test_what_merely_stands_on_many_gpus_has_no_cause_to_share(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = demo.service.timeline(QUERY, 0, 10).items
-    assert len(demo.service.alike(items[0].id)) == HOT - 1
-    monkeypatch.setattr("tocsin.queries.timeline.is_standing", lambda finding: True)
+    items = of_one_cause(demo.service.timeline(QUERY, 0, 10).items)
+    assert len(demo.service.alike(items[0].id)) == len(items) - 1 >= HOT - 3
+    monkeypatch.setattr("tocsin.queries.alike.is_standing", lambda finding: True)
     assert demo.service.alike(items[0].id) == []
     assert {one.alike for one in demo.service.timeline(QUERY, 0, 10).items} == {0}
 
