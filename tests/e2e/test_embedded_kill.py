@@ -12,7 +12,7 @@ import pytest
 from tocsin.domain.clock import DAY, MINUTE
 from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.chaos import until
-from tocsin_testing.killed_store import GPUS, STEP, start_store
+from tocsin_testing.killed_store import GPUS, KEEP, STEP, start_store
 
 KILLS = 12
 START = 1_795_000_000_000 // DAY * DAY
@@ -45,13 +45,15 @@ def test_no_acknowledged_reading_is_lost_and_none_is_there_twice(tmp_path: Path)
     kept = found.values[:, 0].tolist()
     with store._reading() as db:
         (rolled,) = db.execute("SELECT COUNT(*) FROM segment WHERE step_ms > 0").fetchone()
-    listed = {name for (name,) in _names(store)}
     assert set(acknowledged) <= {int(value) for value in kept}
     assert len(kept) == len(set(kept))
     assert kept == [(at - START) / MINUTE for at in found.at_ms.tolist()]
     assert len(everyone.at_ms) == GPUS * len(kept)
     assert set(found.values[:, 1].tolist()) == {1.0}
     assert store.damaged() == []
+    # What the last one had begun goes with the next upkeep.
+    store.maintain(START + (acknowledged[-1] + STEP) * MINUTE, KEEP)
+    listed = {name for (name,) in _names(store)}
     assert {p.name for p in path.with_name("store.db.segments").iterdir()} <= listed
     assert rolled > 0
     store.close()

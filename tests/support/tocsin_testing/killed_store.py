@@ -17,6 +17,7 @@ from tocsin_testing.brain_child import context
 GPUS = 4
 STEP = 10
 """Minutes between two readings."""
+KEEP = Retention(DAY // 4, 10**6 * DAY, 10**6 * DAY)
 
 
 def start_store(path: Path, number: int, start_ms: int, told: Path) -> BaseProcess:
@@ -27,7 +28,7 @@ def start_store(path: Path, number: int, start_ms: int, told: Path) -> BaseProce
 
 
 def _work(path: Path, number: int, start_ms: int, told: Path) -> None:
-    store, keep = SqliteStore(path), Retention(DAY // 4, 10**6 * DAY, 10**6 * DAY)
+    store = SqliteStore(path)
     fleet = [Gpu(f"GPU-{n}", "node-1", n) for n in range(GPUS)]
     link = variant("gpu_nvlink_up", "link", "0")
     file = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -39,4 +40,4 @@ def _work(path: Path, number: int, start_ms: int, told: Path) -> None:
             # One call of the system: a process that is killed leaves a whole line or none.
             os.write(file, f"{number}\n".encode())
             number += STEP
-        store.maintain(now, keep)
+        store.maintain(now, KEEP)
