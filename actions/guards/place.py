@@ -25,13 +25,15 @@ def obstacle(
 
 
 def nothing_to_move(decision: Decision, view: FleetView) -> Phrase | None:
-    """Why a pool or the fleet cannot be defragmented: no plan names work to move; None where one does."""
+    """Why a pool or the fleet cannot be defragmented: its decision names no work to move; None where it does."""
     if not moves_nothing(decision):
         return None
     plan = view.foresight.plans.get("defragment")
     if plan is None:
-        return say("no plan names work to move")
-    return say("no plan names work to move: {plan}", plan=plan.said)
+        return say("no plan has been made yet")
+    if plan.steps:
+        return say("it names no work to move yet; the plan now: {plan}", plan=plan.said)
+    return say("no move gains more than it costs")
 
 
 @guard("place", 115, Applies.DISRUPTIVE)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS
 from tocsin.actions.model.scope import affected, base_key
-from tocsin.actions.model.sentences import joined, named
+from tocsin.actions.model.sentences import deed, joined
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.decision import (
     ActionParameters,
@@ -39,14 +39,13 @@ def inverse_of(decision: Decision) -> Decision | None:
     if action is None:
         return None
     key = f"{decision.key}|{action}"
+    undo = deed(action, decision.subject, decision.sentence.removeprefix(f"{ACTIONS[decision.action].verb} "))
     return replace(
         decision,
         action=action,
         severity=Severity.INFO,
         key=key,
-        sentence=joined(
-            f"{ACTIONS[action].verb} {named(decision.subject)}: the cause of its {decision.action} is gone"
-        ),
+        sentence=joined(f"{undo[0].upper()}{undo[1:]}: the cause of its {decision.action} is gone"),
         parameters=_inverse_parameters(decision.parameters, action, key, decision.key),
         goal=None,
     )

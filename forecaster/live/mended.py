@@ -25,7 +25,8 @@ COUNTED = frozenset(
         "other_events",
     }
 )  # fmt: skip
-"""Channels of errors that a reset or a reboot ends; neither cools a GPU nor mends its feed."""
+"""Channels of errors that a reset or a reboot ends; neither cools a GPU nor mends its feed. Their growth stands as
+log(1 + growth) in the features."""
 FLAGS = frozenset({"row_remap_pending", "repair_pending", "recovery_action"})
 """What a GPU owes until it is reset."""
 _CLASSES = tuple(name for name in FAULT_CLASSES if name not in (THERMAL, POWER))

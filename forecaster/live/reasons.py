@@ -146,15 +146,13 @@ def _strongest(
 # One plain sentence for a risk, in English and Chinese.
 
 _LOGGED = ("level", "rate", "1h", "6h", "24h", "3d", "7d", "30d", "hours", "count")
-_COUNTED = COUNTED
-"""Channels whose growth a person counts; it stands as log(1 + growth) in the features."""
 
 
 def why(reason: Reason) -> tuple[str, str]:
     """What stands out, in words, with the number where a person would count it."""
     english, chinese = channel_words(reason.group)
     window = reason.feature.rpartition(".")[2]
-    if reason.group in _COUNTED and window in _LOGGED and np.isfinite(reason.value):
+    if reason.group in COUNTED and window in _LOGGED and np.isfinite(reason.value):
         value, usual = np.expm1(reason.value), np.expm1(reason.usual)
         if window in ("level", "rate"):
             over, over_zh = (" so far", "累计") if window == "level" else (" an hour", "每小时")
