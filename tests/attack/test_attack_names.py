@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.api.tenancy import STRUCK, Names
-from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import ManualClock
 from tocsin.domain.entry import Entry
 from tocsin.domain.names_in_text import NameFinder
 from tocsin.domain.reading import MOST_OWNERS, Gpu, Owner, Reading, owners_text, read_owners
@@ -23,10 +21,10 @@ from tocsin.journal.page import SERVICE
 from tocsin.queries import cache
 from tocsin.queries.evidence_privacy import Screen, words_of
 from tocsin.queries.service import BrainService
-from tocsin.runtime.brain.assembly import open_brain
 from tocsin.store.line_protocol.decode import decode
 from tocsin_testing.builders import T0
 from tocsin_testing.growth import MOST, growth
+from tocsin_testing.lone_brain import lone_brain
 
 HARD = {
     "no name in it": (lambda n: f"{n} 2f", "a "),
@@ -111,20 +109,12 @@ def test_no_owner_has_a_name_without_end_and_no_gpu_owners_without_end(tmp_path:
     text = json.dumps(owners).replace('"', r"\"")
     decoded = decode(f'gpu_owner,gpu_uuid=GPU-1,host=node-a owners="{text}" {T0}', precision="ms", now_ms=T0)
     assert decoded.warnings == ["476 owners of GPU-1 are more than 1024, dropped; send those that use it"]
-    wanted = {
-        "store": {"path": tmp_path / "s.db"},
-        "journal": {"path": tmp_path / "j.db"},
-        "forecast": {"worker": False},
-    }
-    running = open_brain(Settings.model_validate(wanted), ManualClock(T0))
-    try:
+    with lone_brain(tmp_path) as running:
         running.brain.accept(decoded.batch)
         (kept,) = running.brain.memory.latest()
         assert len(kept.owners) == MOST_OWNERS
         assert kept.owners[0] == Owner(0, "c" * 253, pod="p" * 253, namespace="n" * 253, user="0 " + "x" * 100)
         assert running.brain.metrics.value("tocsin_dropped_total", what="owner", reason="owners_per_gpu") == 476
-    finally:
-        running.stop()
 
 
 @given(st.lists(st.text(max_size=300) | st.integers(0, 9_999).map(lambda n: "x" * n), min_size=7, max_size=7))
@@ -192,13 +182,7 @@ def test_names_are_made_once_for_all_tenants(tmp_path: Path, monkeypatch: pytest
     each."""
     monkeypatch.setattr(cache, "QUICK_S", -1.0)
     monkeypatch.setattr(cache, "TIMES", 1e9)
-    wanted = {
-        "store": {"path": tmp_path / "s.db"},
-        "journal": {"path": tmp_path / "j.db"},
-        "forecast": {"worker": False},
-    }
-    running = open_brain(Settings.model_validate(wanted), ManualClock(T0))
-    try:
+    with lone_brain(tmp_path) as running:
         gpus = [Gpu(f"GPU-{n}", f"host-{n}") for n in range(100)]
         running.brain.accept(
             Batch(
@@ -219,5 +203,3 @@ def test_names_are_made_once_for_all_tenants(tmp_path: Path, monkeypatch: pytest
             assert told == f"{one.host} ns-{one.host} host-x {one.uuid} ns-host-200 GPU-101"
             assert names.struck("host-3 host-4").count(STRUCK) == 2 - (one.host in {"host-3", "host-4"})
         assert len(made) == 1
-    finally:
-        running.stop()

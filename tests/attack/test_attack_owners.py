@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from tocsin.accounting.holders import holders_of
 from tocsin.actions.model.ranks import named_job
 from tocsin.actions.planning.facts import NodeState
-from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, MINUTE, ManualClock
 from tocsin.domain.reading import UNKNOWN_GPU, Gpu, Owner, Reading
 from tocsin.queries.fleet_state import workloads_of
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain import assembly
-from tocsin.runtime.brain.assembly import RunningBrain, open_brain
+from tocsin.runtime.brain.assembly import RunningBrain
 from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.owner_lines import MOST_BYTES, believed, places_of
 from tocsin_testing.action_world import FakeExecutor
 from tocsin_testing.builders import T0
+from tocsin_testing.lone_brain import lone_brain
 
 GPUS = {host: Gpu(f"GPU-{host}", host, index=0) for host in ("node-a", "node-b", "node-c")}
 
@@ -63,13 +63,7 @@ def test_a_claim_on_work_of_another_host_shares_nothing_with_it(
     """Before: one owner line by node-a made the GPUs of node-b ranks of its job, and Slurm requeue that job."""
     if managed:
         monkeypatch.setattr(assembly, "Managers", lambda _executors, *rest: Managers([Shows()], *rest))
-    wanted = {
-        "store": {"path": tmp_path / "s.db"},
-        "journal": {"path": tmp_path / "j.db"},
-        "forecast": {"worker": False},
-    }
-    running = open_brain(Settings.model_validate(wanted), ManualClock(T0))
-    try:
+    with lone_brain(tmp_path) as running:
         brain, service = running.brain, BrainService(running.brain)
         brain.managers.look()
         brain.accept(Batch(readings=[reading("node-b", CLAIMS[claim]), reading("node-a", CLAIMS[claim])]))
@@ -82,20 +76,12 @@ def test_a_claim_on_work_of_another_host_shares_nothing_with_it(
             assert brain.metrics.value("tocsin_dropped_total", what="owner", reason="other_host") == 1
             in_job = {"GPU-node-b", "GPU-node-c"} if claim in {"a Slurm job", "both"} else {"GPU-node-b"}
             assert service.same_jobs(["GPU-node-b"]) == in_job
-    finally:
-        running.stop()
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningBrain]:
-    wanted = {
-        "store": {"path": tmp_path / "s.db"},
-        "journal": {"path": tmp_path / "j.db"},
-        "forecast": {"worker": False},
-    }
-    made = open_brain(Settings.model_validate(wanted), ManualClock(T0))
-    yield made
-    made.stop()
+    with lone_brain(tmp_path) as made:
+        yield made
 
 
 def crowd(size: int, letter: str = "x") -> tuple[Owner, ...]:
