@@ -296,6 +296,12 @@ def _figures(found: FragmentationOut, text: Text) -> str:
             text("frag.stranded.note"),
             edge="forecast" if fleet.stranded else "grid",
         ),
+        style.kpi(
+            text("frag.unusable"),
+            number(fleet.unusable),
+            text("frag.unusable.note"),
+            edge="forecast" if fleet.unusable else "grid",
+        ),
     ]
     if found.mig_gpus:
         cards += [
@@ -356,12 +362,19 @@ def _hosts(found: FragmentationOut, text: Text) -> str:
             f"{one.free} / {one.gpus}",
             number(round(one.fragmented, 2)),
             number(one.stranded),
+            number(one.unusable),
         ]
 
     if not found.hosts:
         return f'<span class="tc-muted">{escape(text("frag.hosts.none"))}</span>'
-    head = [text("column.host"), text("column.free"), text("column.f"), text("column.stranded")]
-    table = style.table(head, [row(one) for one in found.hosts[:HOST_ROWS]], numbers=[1, 2, 3])
+    head = [
+        text("column.host"),
+        text("column.free"),
+        text("column.f"),
+        text("column.stranded"),
+        text("column.unusable"),
+    ]
+    table = style.table(head, [row(one) for one in found.hosts[:HOST_ROWS]], numbers=[1, 2, 3, 4])
     return table + more(found.hosts_total, min(HOST_ROWS, len(found.hosts)), text)
 
 

@@ -55,13 +55,14 @@ def mig_unusable(
 
 
 def fleet_figures(state: FleetState) -> dict[str, float]:
-    """Free, fragmented (F) and stranded GPUs, how many jobs of a whole node fit, and the most free on one host."""
+    """Free, fragmented (F), unusable and stranded GPUs, how many jobs of a whole node fit, and the most free on one host."""
     nodes = {host: state.free_node(host) for host in state.nodes}
     found = fleet_fragmentation(nodes.values(), state.mix)
     whole = [sum(part >= 1.0 for part in node.free) if node.usable else 0 for node in nodes.values()]
     return {
         "free_gpus": found.free,
         "fragmented_gpus": found.fragmented,
+        "unusable_gpus": found.unusable,
         "stranded_gpus": found.stranded,
         "node_jobs_that_fit": float(sum(count // NODE_GPUS for count in whole)),
         "largest_on_one_host": float(max(whole, default=0)),

@@ -24,7 +24,7 @@ from tocsin.forecaster.diagnosis.window import (
     free,
     held_idle,
     means,
-    stranded,
+    stranded_by_host,
 )
 from tocsin.store.port import Columns
 
@@ -107,7 +107,9 @@ def _cell(found: WindowMeans, watt: Floats, read: Mask, counted: Mask) -> dict[s
     lost = read & ~np.isfinite(found.values).any(axis=1)
     apart = np.zeros(len(found.gpus), dtype=np.bool_)
     place = {gpu.uuid: row for row, gpu in enumerate(found.gpus)}
-    for members in stranded(found.gpus, empty).values():
+    # What has no reading is no part of its node here, as in usage.
+    there = [gpu for gpu, here in zip(found.gpus, read.tolist(), strict=True) if here]
+    for members in stranded_by_host(there, empty[read]).values():
         apart[[place[gpu.uuid] for gpu in members]] = True
     busy = np.asarray(use >= IDLE_UTILIZATION, dtype=np.bool_)
     told = busy | held | empty

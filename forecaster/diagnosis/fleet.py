@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from tocsin.domain.clock import HOUR, MINUTE, SECOND, to_minute
 from tocsin.domain.diagnosis import Diagnosis, DiagnosisKind, DiagnosisVerdict
 from tocsin.domain.finding import Evidence
+from tocsin.domain.fragmentation import WHOLE_NODE
 from tocsin.domain.grouping import grouped
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.prediction import Prediction, most_urgent
@@ -27,7 +29,7 @@ from tocsin.forecaster.diagnosis.window import (
     held_idle,
     jobs,
     means,
-    stranded,
+    stranded_by_host,
 )
 from tocsin.forecaster.trend.statements import where
 from tocsin.store.grid import by_gpu
@@ -286,7 +288,18 @@ def _idle(inputs: DiagnosisInputs, found: WindowMeans) -> list[Diagnosis]:
                 piece,
             )
         )
-    return made + [_stranded(inputs, host, members) for host, members in stranded(found.gpus, free(found)).items()]
+    return made + [_stranded(inputs, host, members) for host, members in _to_be_joined(found).items()]
+
+
+def _to_be_joined(found: WindowMeans) -> dict[str, tuple[Gpu, ...]]:
+    """Stranded GPUs by node, where the pool has enough free ones in all that moving work would make a node whole."""
+    is_free = free(found)
+    sizes = Counter(gpu.host for gpu in found.gpus if not gpu.is_mig)
+    pools = Counter(
+        gpu.pool for gpu, open_ in zip(found.gpus, is_free.tolist(), strict=True) if open_ and not gpu.is_mig
+    )
+    apart = stranded_by_host(found.gpus, is_free)
+    return {host: members for host, members in apart.items() if min(WHOLE_NODE, sizes[host]) <= pools[members[0].pool]}
 
 
 def _stranded(inputs: DiagnosisInputs, host: str, members: Sequence[Gpu]) -> Diagnosis:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tocsin.domain.fragmentation import stranded
+from tocsin.domain.grouping import grouped
 from tocsin.domain.reading import Gpu, Owner
 from tocsin.store.port import Columns
 
@@ -120,8 +122,6 @@ def means(columns: Columns, gpus: Sequence[Gpu]) -> WindowMeans:
 IDLE_UTILIZATION = 0.05
 HELD_MEMORY = 0.02
 """Share of its memory from which on a GPU is held, where no process list is given."""
-WHOLE_NODE = 8
-"""GPUs of the job of which stranded GPUs are stranded from."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -140,20 +140,9 @@ def free(found: WindowMeans) -> Mask:
     return np.asarray((found.of("gpu_utilization_ratio") < IDLE_UTILIZATION) & empty, dtype=np.bool_)
 
 
-def stranded(gpus: Sequence[Gpu], is_free: Mask) -> dict[str, list[Gpu]]:
-    """Free GPUs by node where they are too few for a job of a whole node, while the pool has enough of them in all.
-
-    A node is whole with `WHOLE_NODE` GPUs, or with as many as it has where that is less. MIG instances are left out.
-    """
+def stranded_by_host(gpus: Sequence[Gpu], is_free: Mask) -> dict[str, tuple[Gpu, ...]]:
+    """The stranded GPUs of each node that has any; `is_free` is bool[g]. MIG instances are left out."""
     whole = [(gpu, open_) for gpu, open_ in zip(gpus, is_free.tolist(), strict=True) if not gpu.is_mig]
     sizes = Counter(gpu.host for gpu, _ in whole)
-    pools: Counter[str] = Counter(gpu.pool for gpu, open_ in whole if open_)
-    by_host: dict[str, list[Gpu]] = {}
-    for gpu, open_ in whole:
-        if open_:
-            by_host.setdefault(gpu.host, []).append(gpu)
-    return {
-        host: members
-        for host, members in sorted(by_host.items())
-        if len(members) < min(WHOLE_NODE, sizes[host]) <= pools[members[0].pool]
-    }
+    by_host = grouped((gpu.host, gpu) for gpu, open_ in whole if open_)
+    return {host: by_host[host] for host in sorted(by_host) if stranded(len(by_host[host]), sizes[host])}

@@ -111,7 +111,7 @@ def _at_work() -> Panel:
 def _load() -> Row:
     mean, total = (f"{what} over the whole GPUs of a pool" for what in ("Mean", "Sum"))
     together = "; InfluxDB shows the chosen pools together."
-    free = {name: f"max(tocsin_fleet_{name}_gpus)" for name in ("free", "fragmented", "stranded")}
+    free = {name: f"max(tocsin_fleet_{name}_gpus)" for name in ("free", "fragmented", "stranded", "unusable")}
     return Row(
         "Load",
         (

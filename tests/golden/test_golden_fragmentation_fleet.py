@@ -88,10 +88,10 @@ FGD = [
 ]
 
 
-@pytest.mark.parametrize(("node", "expected", "stranded"), FGD)
-def test_expected_fragmentation_of_a_node(node: FreeNode, expected: float, stranded: float) -> None:
+@pytest.mark.parametrize(("node", "expected", "useless"), FGD)
+def test_expected_fragmentation_of_a_node(node: FreeNode, expected: float, useless: float) -> None:
     assert fleet.expected_unusable(node, MIX) == pytest.approx(expected)
-    assert fleet.stranded(node, MIX) == pytest.approx(stranded)
+    assert fleet.unusable_for_all(node, MIX) == pytest.approx(useless)
 
 
 def test_a_node_without_cpus_strands_its_gpus() -> None:
@@ -100,24 +100,37 @@ def test_a_node_without_cpus_strands_its_gpus() -> None:
     assert fleet.unusable(poor, mix[0]) == 3.0
     assert fleet.unusable(poor, mix[1]) == 0.0
     assert fleet.expected_unusable(poor, mix) == 1.5
-    assert fleet.stranded(poor, mix) == 0.0
-    assert fleet.stranded(FreeNode((1.0, 1.0), cpus=2), mix) == 2.0
-    assert fleet.stranded(FreeNode((1.0, 1.0), cpus=None), mix) == 0.0
+    assert fleet.unusable_for_all(poor, mix) == 0.0
+    assert fleet.unusable_for_all(FreeNode((1.0, 1.0), cpus=2), mix) == 2.0
+    assert fleet.unusable_for_all(FreeNode((1.0, 1.0), cpus=None), mix) == 0.0
 
 
 def test_a_class_that_needs_no_gpu_uses_none() -> None:
     assert fleet.unusable(FreeNode((1.0, 0.5)), TaskClass(0)) == 1.5
-    assert fleet.stranded(FreeNode((1.0,)), (TaskClass(0),)) == 1.0
+    assert fleet.unusable_for_all(FreeNode((1.0,)), (TaskClass(0),)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("free", "gpus", "found"),
+    [(0, 8, 0), (7, 8, 7), (8, 8, 0), (3, 4, 3), (4, 4, 0), (5, 16, 5), (9, 16, 0), (0, 0, 0)],
+)
+def test_free_gpus_are_stranded_where_they_are_too_few_for_a_whole_node(free: int, gpus: int, found: int) -> None:
+    assert fleet.stranded(free, gpus) == found
+
+
+def test_a_gpu_that_is_free_in_part_makes_no_whole_one() -> None:
+    found = fleet.fleet_fragmentation([FreeNode((1.0, 0.5)), FreeNode((1.0, 1.0))], MIX)
+    assert found.stranded == 1.0
 
 
 def test_a_fleet_is_the_sum_of_its_nodes() -> None:
     found = fleet.fleet_fragmentation([node for node, _, _ in FGD], MIX)
     assert found.free == pytest.approx(11.4)
     assert found.fragmented == pytest.approx(sum(expected for _, expected, _ in FGD))
-    assert found.stranded == pytest.approx(2.8)
+    assert found.unusable == pytest.approx(2.8)
     assert found.ratio == pytest.approx(found.fragmented / 11.4)
     assert fleet.fleet_fragmentation([], MIX).ratio == 0.0
-    assert fleet.fleet_fragmentation([FreeNode((1.0,))], ()) == fleet.FleetFragmentation(1.0, 0.0, 0.0)
+    assert fleet.fleet_fragmentation([FreeNode((1.0,))], ()) == fleet.FleetFragmentation(1.0, 0.0, 0.0, 0.0)
 
 
 def test_the_gradient_prefers_the_remainder_that_serves_nobody_else() -> None:
@@ -145,16 +158,16 @@ tasks = st.builds(TaskClass, st.integers(0, 8).map(float), st.floats(0.01, 10))
 
 @given(st.lists(st.integers(0, 8), max_size=12), st.lists(tasks, min_size=1, max_size=5))
 def test_whole_gpus_counted_by_host_are_the_same_measure(free: list[int], mix: list[TaskClass]) -> None:
-    slow = fleet.fleet_fragmentation([FreeNode((1.0,) * count) for count in free], mix)
+    slow = fleet.fleet_fragmentation([FreeNode((1.0,) * count + (0.0,) * (8 - count)) for count in free], mix)
     fast = of_counts(np.array(free, dtype=np.int64), np.full(len(free), 8, dtype=np.int64), mix)
-    assert (fast.free, fast.stranded) == (slow.free, slow.stranded)
+    assert (fast.free, fast.unusable, fast.stranded) == (slow.free, slow.unusable, slow.stranded)
     assert fast.fragmented == pytest.approx(slow.fragmented)
-    assert 0 <= fast.stranded <= fast.fragmented + 1e-9
+    assert 0 <= fast.unusable <= fast.fragmented + 1e-9
     assert fast.fragmented <= fast.free + 1e-9
 
 
 def test_without_a_mix_one_job_of_the_reference_size_is_meant() -> None:
     free, sizes = np.array([8, 3, 1]), np.array([8, 8, 8])
-    assert of_counts(free, sizes, ()) == fleet.FleetFragmentation(12, 4.0, 4)
-    assert of_counts(np.array([2, 4]), np.array([4, 4]), ()) == fleet.FleetFragmentation(6, 2.0, 2)
+    assert of_counts(free, sizes, ()) == fleet.FleetFragmentation(12, 4.0, 4, 4)
+    assert of_counts(np.array([2, 4]), np.array([4, 4]), ()) == fleet.FleetFragmentation(6, 2.0, 2, 2)
     assert of_counts(np.array([], dtype=np.int64), np.array([], dtype=np.int64), ()).ratio == 0.0

@@ -14,11 +14,11 @@ from tocsin_testing.builders import T0, gpu, reading
 
 
 @pytest.mark.parametrize(
-    ("mix", "fragmented", "stranded"),
+    ("mix", "fragmented", "unusable"),
     [([], 3.0, 3.0), ([{"gpus": 2, "share": 3}, {"gpus": 4, "share": 1}], 0.75, 0.0)],
 )
-def test_free_fragmented_and_stranded_gpus(
-    tmp_path: Path, mix: list[dict[str, float]], fragmented: float, stranded: float
+def test_free_fragmented_unusable_and_stranded_gpus(
+    tmp_path: Path, mix: list[dict[str, float]], fragmented: float, unusable: float
 ) -> None:
     settings = Settings.model_validate(
         {
@@ -48,6 +48,7 @@ def test_free_fragmented_and_stranded_gpus(
         own = running.brain.metrics
         assert own.value("tocsin_fleet_free_gpus") == 11
         assert own.value("tocsin_fleet_fragmented_gpus") == fragmented
-        assert own.value("tocsin_fleet_stranded_gpus") == stranded
+        assert own.value("tocsin_fleet_unusable_gpus") == unusable
+        assert own.value("tocsin_fleet_stranded_gpus") == 3
     finally:
         running.stop()

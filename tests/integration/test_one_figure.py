@@ -368,8 +368,13 @@ def _fragmentation(site: Site, client: Client, summary: FleetSummary) -> dict[st
         },
         "stranded GPUs": {
             "API": fleet.stranded, "metrics": site.metric("tocsin_fleet_stranded_gpus"),
-            "page": float(re.findall(r"Stranded ([\d.]+) unusable", page)[0]),
-            "pools": sum(one.stranded for one in now.pools),
+            "page": float(re.findall(r"Stranded ([\d.]+) free, too few", page)[0]),
+            "pools": sum(one.stranded for one in now.pools), "plan": plan.before["stranded_gpus"],
+        },
+        "unusable GPUs": {
+            "API": fleet.unusable, "metrics": site.metric("tocsin_fleet_unusable_gpus"),
+            "page": float(re.findall(r"Unusable ([\d.]+) for any", page)[0]),
+            "pools": sum(one.unusable for one in now.pools), "plan": plan.before["unusable_gpus"],
         },
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.domain.finding import Finding
-from tocsin.rules.fleet import group_means, idle, stranded_ratio
+from tocsin.rules.fleet import group_means, idle, gang_ratio
 from tocsin.rules.peer_values import group_medians
 from tocsin_testing.rule_runs import Run, rule
 
@@ -76,7 +76,7 @@ def test_group_medians_are_numpys(rows: list[tuple[int, float, bool]]) -> None:
     ],
 )
 def test_stranded_share(free: list[int], sizes: list[int], expected: float) -> None:
-    found = stranded_ratio(np.array(free, dtype=np.int64), np.array(sizes, dtype=np.int64))
+    found = gang_ratio(np.array(free, dtype=np.int64), np.array(sizes, dtype=np.int64))
     assert found == pytest.approx(expected)
 
 

@@ -158,3 +158,15 @@ def test_a_silent_gpu_is_missing_between_its_readings_alone(seen: list[frozenset
             after = uuid == "c" or any(uuid in one for one in seen[place + 1 :])
             expected += uuid not in seen[place] and before and after
         assert counts.total() == expected > 0
+
+
+def test_a_gpu_without_a_reading_is_no_part_of_its_node() -> None:
+    empty = (0.0, 0.0, 0.0, 60.0, None, None)
+    usage = total(made(columns([(n, 0, empty) for n in range(2)]), set(), 0, 1).groups.values())
+    assert (usage.free, usage.stranded) == (0.5, 0.0)
+    usage = total(
+        made(
+            columns([(0, 0, empty), (1, 0, empty), (2, 0, (0.9, 1.0, 0.5, 300.0, None, None))]), set(), 0, 1
+        ).groups.values()
+    )
+    assert (usage.free, usage.stranded) == (0.0, 0.5)

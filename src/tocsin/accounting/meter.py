@@ -22,6 +22,7 @@ from typing import NamedTuple
 from tocsin.accounting.holders import NOBODY, UNKNOWN, Holder, Said, holders_of
 from tocsin.accounting.profile import Profile
 from tocsin.domain.clock import DAY, SECOND
+from tocsin.domain.fragmentation import stranded
 from tocsin.domain.mig_layout import template_of
 from tocsin.domain.reading import Reading
 
@@ -29,8 +30,6 @@ IDLE_ACTIVITY = 0.05
 """Activity below which a GPU does nothing: that of the diagnosis of idle GPUs."""
 HELD_MEMORY = 0.02
 """Share of memory in use from which on a GPU is held, where no process list is given."""
-WHOLE_NODE = 8
-"""GPUs of the job that stranded ones are too few for; a smaller node is whole with all it has."""
 LEFT_MS = DAY
 """A GPU without a reading for longer had left the fleet."""
 MOST_WATTS = 10_000.0
@@ -50,7 +49,7 @@ class Use(IntEnum):
     """Read, without telling whether anything was done."""
     FREE = 3
     STRANDED = 4
-    """Free, on a node that others hold in part."""
+    """Free, and with the node's other free ones too few for a job of a whole node."""
     NOT_SEEN = 5
 
 
@@ -232,7 +231,7 @@ class Meter:
         """Free GPUs of a node that is held in part are stranded: too few of them for a job of a whole node. Returns
         what they are."""
         free = [one for one in present if _is_free(one)]
-        use = Use.STRANDED if len(free) < min(WHOLE_NODE, len(present)) else Use.FREE
+        use = Use.STRANDED if stranded(len(free), len(present)) else Use.FREE
         for one in free:
             if one.at_ms == at_ms:
                 for part in one.parts:

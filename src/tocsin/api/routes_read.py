@@ -385,7 +385,7 @@ def capacity(service: ServiceDep, _who: Viewer) -> CapacityOut:
 
 @read_router.get("/fragmentation", tags=["ahead"])
 def fragmentation(service: ServiceDep, _who: Viewer, limit: Limit = 20) -> FragmentationOut:
-    """Free, fragmented and stranded GPUs, by pool and host, and MIG layouts, the worst first."""
+    """Free, fragmented, unusable and stranded GPUs, by pool and host, and MIG layouts, the worst first."""
     return service.fragmentation(limit)
 
 

@@ -118,12 +118,14 @@ Planner = Literal["defragment", "mig", "place", "scale", "power"]
 
 
 class FragmentOut(Wire):
-    """Free GPUs, and what of them is of no use: F (fragmented) on average over the jobs that come, stranded for all."""
+    """Free GPUs, and what of them is of no use: F (fragmented) on average over the jobs that come, unusable for all."""
 
     gpus: Count
     free: float
     fragmented: float
+    unusable: float
     stranded: float
+    """Too few on their node for a job of a whole node, whatever jobs come; as usage and cost count them."""
     largest: Count = 0
     """Most free GPUs on one host."""
 
@@ -143,6 +145,7 @@ class HostFragment(Wire):
     gpus: Count
     free: Count
     fragmented: float
+    unusable: float
     stranded: float
 
 

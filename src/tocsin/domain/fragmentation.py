@@ -251,9 +251,22 @@ def largest_job_fragmentation(free_by_domain: Iterable[int]) -> float:
     return 1.0 - max(counts) / total if total > 0 else 0.0
 
 
-# Free GPUs that the jobs which come cannot use: expected fragmentation of a fleet (FGD) and stranded GPUs. The
-# measure is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
+# Free GPUs that the jobs which come cannot use: expected fragmentation of a fleet (FGD), what no job can use, and what
+# is stranded. The measure is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
 # Gradient Descent", USENIX ATC 2023: what of a node's free GPUs a task of the mix cannot use, averaged over the mix.
+
+WHOLE_NODE = 8
+"""GPUs of the job that stranded ones are too few for: a node of the usual size, one NVLink domain."""
+
+
+def stranded(free: int, gpus: int) -> int:
+    """Of the `free` of a node's `gpus`, those that are stranded: all where they are too few for a job of a whole node.
+
+    A node is whole with `WHOLE_NODE` GPUs, or with as many as it has where that is less. It is asked wherever stranded
+    GPUs are counted: for usage, cost, fragmentation, plans and diagnoses.
+    """
+    return free if free < min(WHOLE_NODE, gpus) else 0
+
 
 _EPSILON = 1e-9
 """GPU shares are sums of decimal fractions; what is missing by less is not missing."""
@@ -299,10 +312,12 @@ class FreeNode:
 
 @dataclass(frozen=True, slots=True)
 class FleetFragmentation:
-    """In GPUs: `free` ones, what of them the next task is expected to be unable to use, and what no task can use."""
+    """In GPUs: `free` ones, what of them the next task is expected to be unable to use, what no task can use, and
+    what is `stranded`, whatever the tasks are."""
 
     free: float
     fragmented: float
+    unusable: float
     stranded: float
 
     @property
@@ -327,7 +342,7 @@ def expected_unusable(node: FreeNode, mix: Sequence[TaskClass]) -> float:
     return sum(task.share * unusable(node, task) for task in mix) / weight if weight > 0 else 0.0
 
 
-def stranded(node: FreeNode, mix: Sequence[TaskClass]) -> float:
+def unusable_for_all(node: FreeNode, mix: Sequence[TaskClass]) -> float:
     """GPUs of `node` that are free and no use to any task of the mix; 0 for a mix that weighs nothing.
 
     Those of a node that lacks CPUs for every task and those of an unusable node are among them.
@@ -341,13 +356,15 @@ def stranded(node: FreeNode, mix: Sequence[TaskClass]) -> float:
 
 
 def fleet_fragmentation(nodes: Iterable[FreeNode], mix: Sequence[TaskClass]) -> FleetFragmentation:
-    """F, the sum of F_n over `nodes`, with what is free and what is stranded."""
+    """F, the sum of F_n over `nodes`, with what is free, what no task can use, and what is stranded of whole GPUs."""
     free = fragmented = lost = 0.0
+    apart = 0
     for node in nodes:
         free += sum(node.free)
         fragmented += expected_unusable(node, mix)
-        lost += stranded(node, mix)
-    return FleetFragmentation(free, fragmented, lost)
+        lost += unusable_for_all(node, mix)
+        apart += stranded(sum(part >= 1.0 - _EPSILON for part in node.free), len(node.free))
+    return FleetFragmentation(free, fragmented, lost, float(apart))
 
 
 def gain_of_placing(node: FreeNode, task: TaskClass, mix: Sequence[TaskClass]) -> float:

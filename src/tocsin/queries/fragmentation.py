@@ -60,7 +60,7 @@ def fragmentation_out(
     mix, found = state.mix, layouts_of(readings)
     hosts = _hosts(readings, state)
     worst = sorted(
-        (_host_out(one, mix) for one in hosts if one.free), key=lambda one: (-one.stranded, -one.fragmented, one.host)
+        (_host_out(one, mix) for one in hosts if one.free), key=lambda one: (-one.unusable, -one.fragmented, one.host)
     )
     broken = [one for one in worst if one.fragmented > 0]
     migs = [_mig_out(one, found[one.gpu.uuid]) for one in readings if one.gpu.uuid in found]
@@ -116,6 +116,7 @@ def _figures(hosts: Sequence[_Host], mix: Sequence[TaskClass]) -> FragmentOut:
         gpus=int(sizes.sum()),
         free=found.free,
         fragmented=found.fragmented,
+        unusable=found.unusable,
         stranded=found.stranded,
         largest=int(free.max(initial=0)),
     )
@@ -129,6 +130,7 @@ def _host_out(one: _Host, mix: Sequence[TaskClass]) -> HostFragment:
         gpus=one.gpus,
         free=one.free,
         fragmented=found.fragmented,
+        unusable=found.unusable,
         stranded=found.stranded,
     )
 

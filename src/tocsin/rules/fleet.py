@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tocsin.domain.fragmentation import FleetFragmentation, TaskClass, gang_fragmentation
+from tocsin.domain.fragmentation import WHOLE_NODE, FleetFragmentation, TaskClass, gang_fragmentation, stranded
 from tocsin.rules.table import Bools, Floats, Ints
 
-GANG = 8
-"""GPUs of the reference job: a whole node of the usual size, one NVLink domain."""
+GANG = WHOLE_NODE
+"""GPUs of the reference job."""
 
 IDLE_UTILIZATION = 0.05
 """A GPU below this utilisation runs no work worth counting (ratio)."""
@@ -19,7 +19,7 @@ IDLE_MEMORY = 0.02
 """Where no process list is given, a GPU with less of its memory used than this counts as without process (ratio)."""
 
 
-def stranded_ratio(free: Ints, sizes: Ints) -> float:
+def gang_ratio(free: Ints, sizes: Ints) -> float:
     """Share of the free GPUs that jobs of the reference size cannot use where they are, 0 to 1.
 
     `free` counts the free GPUs of each host and `sizes` all of them, both of shape (hosts,). The job has GANG GPUs, or
@@ -46,7 +46,8 @@ def fleet_fragmentation(free: Ints, sizes: Ints, mix: Sequence[TaskClass]) -> Fl
         return total if gpus <= 0 else int(free[free < gpus].sum())
 
     fragmented = sum(task.share * short_of(task.gpus) for task in wanted) / weight
-    return FleetFragmentation(total, fragmented, min(short_of(task.gpus) for task in wanted))
+    apart = sum(map(stranded, free.tolist(), sizes.tolist()))
+    return FleetFragmentation(total, fragmented, min(short_of(task.gpus) for task in wanted), apart)
 
 
 def idle(utilization: Floats, processes: Floats, memory_used_ratio: Floats) -> Bools:

@@ -17,7 +17,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
 from tocsin.domain.versions import VersionBefore
-from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, stranded_ratio
+from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, gang_ratio
 from tocsin.rules.layout import Layout, Layouts, PlainPart
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Floats, Ints, SubjectTable, Vector
@@ -250,11 +250,12 @@ class Aggregates:
 
 def _fleet_values(free: Ints, sizes: Ints, fleet: FleetFragmentation) -> dict[str, float]:
     return {
-        "fleet_fragmentation_ratio": stranded_ratio(free, sizes),
+        "fleet_fragmentation_ratio": gang_ratio(free, sizes),
         "fleet_free_gpus": fleet.free,
         "fleet_fragmented_gpus": fleet.fragmented,
         "fleet_fgd_ratio": fleet.ratio,
         "fleet_stranded_gpus": fleet.stranded,
+        "fleet_unusable_gpus": fleet.unusable,
     }
 
 

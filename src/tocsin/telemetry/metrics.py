@@ -264,6 +264,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
         "gauge", (), "Free GPUs that the next job of the task mix is expected to be unable to use."
     ),
     "tocsin_fleet_stranded_gpus": OwnMetric(
+        "gauge", (), "Free GPUs that are too few on their node for a job of a whole node."
+    ),
+    "tocsin_fleet_unusable_gpus": OwnMetric(
         "gauge", (), "Free GPUs that no job of the task mix can use where they are."
     ),
     "tocsin_rule_evaluation_seconds": OwnMetric("histogram", (), "Time that one evaluation of all rules took."),

@@ -161,7 +161,7 @@ def test_cpus_bind_where_they_are_known() -> None:
 def test_tasks_that_need_cpus_are_measured_with_them() -> None:
     state = replace(fleet(1, [work("a", on("n0", 0), cpus=60.0)]), mix=(TaskClass(1.0, cpus=8.0),))
     state = state.with_nodes([replace(state.nodes["n0"], cpus=64.0)])
-    assert fleet_figures(state)["stranded_gpus"] == 7.0
+    assert fleet_figures(state)["unusable_gpus"] == 7.0
     units, _ = units_of(state, WHOLE_MODES, QUICK)
     packing = FleetBins(state, units, QUICK)
     assert packing.measure(packing.bins[0].kind, packing.bins[0].state) == 7.0

@@ -25,6 +25,7 @@ NAMES = (
     "fleet_fragmented_gpus",
     "fleet_fgd_ratio",
     "fleet_stranded_gpus",
+    "fleet_unusable_gpus",
     "fleet_fragmentation_ratio",
 )
 
@@ -63,21 +64,22 @@ def test_rules_can_look_at_every_figure() -> None:
         "fleet_free_gpus": 15.0,
         "fleet_fragmented_gpus": 0.25 * 2 + 0.25 * 7,
         "fleet_fgd_ratio": pytest.approx(2.25 / 15),
-        "fleet_stranded_gpus": 0.0,
+        "fleet_stranded_gpus": 7.0,
+        "fleet_unusable_gpus": 0.0,
         "fleet_fragmentation_ratio": pytest.approx(7 / 15),
     }
 
 
 def test_without_a_mix_the_reference_job_decides() -> None:
     found = figures([8, 5, 2])
-    assert (found["fleet_fragmented_gpus"], found["fleet_stranded_gpus"]) == (7.0, 7.0)
+    assert (found["fleet_fragmented_gpus"], found["fleet_unusable_gpus"]) == (7.0, 7.0)
 
 
 def test_the_shipped_rules_keep_the_figures_for_the_service() -> None:
     engine = RuleEngine(load_rules())
     assert engine.fleet is None
     engine.step(Inputs(T0, readings([8, 3]), mix=(TaskClass(2, 1.0), TaskClass(4, 1.0))))
-    assert engine.fleet == FleetFragmentation(11, 1.5, 0)
+    assert engine.fleet == FleetFragmentation(11, 1.5, 0, 3)
 
 
 def test_unknown_utilisation_is_no_figure() -> None:

@@ -545,6 +545,7 @@ class Brain:
             self.metrics.set("tocsin_fleet_free_gpus", fleet.free)
             self.metrics.set("tocsin_fleet_fragmented_gpus", fleet.fragmented)
             self.metrics.set("tocsin_fleet_stranded_gpus", fleet.stranded)
+            self.metrics.set("tocsin_fleet_unusable_gpus", fleet.unusable)
         for severity in Severity:
             active = sum(finding.severity is severity for finding in self.active)
             self.metrics.set("tocsin_findings_active", active, severity=severity)
