@@ -60,7 +60,7 @@ def main() -> None:
     with boundary(page.title, whole=True):
         if gate(text):
             st.html(style.hidden_heading(page.title))
-            header(page.url_path or FIRST)
+            header()
             page.run()
 
 

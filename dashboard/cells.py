@@ -35,8 +35,6 @@ T = TypeVar("T")
 
 MOST_DRAWN = 20_000
 """GPUs up to which the map shows several cells at once; a browser holds no more (own choice)."""
-WHOLE_PAGES = frozenset({"overview", "gpu", "decisions", "forecast", "usage", "cost", "versions", "scoreboard"})
-"""Pages that show all cells; every other one is of one cell."""
 _LISTED = "cells.listed"
 _LISTED_SECONDS = 10.0
 
@@ -45,7 +43,6 @@ _LISTED_SECONDS = 10.0
 class Cells:
     """The cells of the fleet as this tab last read them; `names` are none where one cell is the whole fleet."""
 
-    own: str = ""
     names: tuple[str, ...] = ()
 
 
@@ -59,8 +56,7 @@ def listed() -> Cells:
     try:
         with connect("") as client:
             known = client.cells()
-        own = next((one.name for one in known if one.own), "")
-        found = Cells(own, tuple(one.name for one in known) if len(known) > 1 else ())
+        found = Cells(tuple(one.name for one in known) if len(known) > 1 else ())
     except (NotFound, Denied):
         # A brain of a version that knows no cells, or whoever looks is shown none.
         found = Cells()
@@ -153,16 +149,14 @@ def currencies(found: Sequence[str], text: Text) -> list[str]:
     return [text("cells.currencies", names=names)] if len(found) > 1 else []
 
 
-def which(page: str, text: Text) -> str:
-    """A chip with the cell that the page is of; empty where one cell is the whole fleet."""
+def which(text: Text) -> str:
+    """A chip with the cells that pages are of; empty where one cell is the whole fleet."""
     found = listed()
     if not found.names:
         return ""
     if chosen_cell():
         return style.chip(text("cells.one", cell=chosen_cell()))
-    if page in WHOLE_PAGES:
-        return style.chip(text("cells.every", n=len(found.names)))
-    return style.chip(text("cells.own", cell=found.own), "tc-late")
+    return style.chip(text("cells.every", n=len(found.names)))
 
 
 def table(found: WholeSummary, text: Text) -> str:

@@ -81,8 +81,8 @@ def banner(summary: FleetSummary, text: Text, old: float = 0.0, of_cells: Sequen
     return style.bar(parts)
 
 
-def header(page: str) -> None:
-    """The banner over `page`, looked up again and again; where the API does not answer, the page below says so."""
+def header() -> None:
+    """The banner over a page, looked up again and again; where the API does not answer, the page below says so."""
 
     @live()
     def drawn() -> None:
@@ -90,7 +90,7 @@ def header(page: str) -> None:
         try:
             with connect() as client:
                 summary, found = cells.summary_of(client)
-                chips = [chip for chip in (cells.which(page, text), cells.lacking(found, text)) if chip]
+                chips = [chip for chip in (cells.which(text), cells.lacking(found, text)) if chip]
                 st.html(banner(summary, text, max(client.oldest_s, age_of_answers()), chips))
         except TocsinError:
             st.empty()

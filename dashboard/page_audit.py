@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Hashable, Mapping, Sequence
+import zipfile
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from typing import BinaryIO, cast
 
 import streamlit as st
 
+from tocsin.client.client import Client
 from tocsin.client.models import ExportForm, FleetSummary, JournalPage, JournalQuery
-from tocsin.dashboard import link, style
+from tocsin.client.models_cells import WholeJournal
+from tocsin.client.whole_journal import ENDED, CellEntry, read_on, whole_journal
+from tocsin.dashboard import cells, link, style, whole_answers
 from tocsin.dashboard.access import api, chosen_cell, client_with, connect, current_token, lacking, show_problem
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable, recorded
-from tocsin.domain.clock import DAY, HOUR, from_iso, to_iso
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SystemClock, from_iso, to_iso
 from tocsin.domain.decision import Ruling
 from tocsin.domain.entry import Entry, EntryKind, Verification
 from tocsin.domain.errors import TocsinError
@@ -70,11 +75,11 @@ def holding(payload: Mapping[str, object]) -> list[str]:
     return [str(one.get("guard", "")) for one in told if isinstance(one, dict) and one.get("ruling") != Ruling.ALLOW]
 
 
-Row = list[Entry]
+Row = list[CellEntry]
 """Entries that say the same, newest first: one, or verdicts on one decision that the same guards hold."""
 
 
-def folded(entries: Sequence[Entry], most: int) -> list[Row]:
+def folded(entries: Sequence[CellEntry], most: int) -> list[Row]:
     """The newest of `entries` in at most `most` rows, by the newest of each; none is left out between them."""
     rows: dict[Hashable, Row] = {}
     for entry in entries:
@@ -85,10 +90,11 @@ def folded(entries: Sequence[Entry], most: int) -> list[Row]:
     return list(rows.values())
 
 
-def _key(entry: Entry) -> Hashable:
+def _key(one: CellEntry) -> Hashable:
+    entry = one.entry
     if entry.kind != EntryKind.VERDICT or entry.payload.get("state"):
-        return entry.seq
-    return str(entry.payload.get("decision", "")), entry.payload.get("overall"), *holding(entry.payload)
+        return one.cell, entry.seq
+    return one.cell, str(entry.payload.get("decision", "")), entry.payload.get("overall"), *holding(entry.payload)
 
 
 def _seen(payload: Mapping[str, object]) -> str:
@@ -117,7 +123,7 @@ def _within(value: object) -> Mapping[str, object]:
 
 def details(row: Row, text: Text) -> str:
     """All that the newest entry holds, its place in the chain, and the numbers of the others, as HTML."""
-    entry, *others = row
+    entry, *others = (one.entry for one in row)
     payload = json.dumps(entry.payload, indent=2, ensure_ascii=False, sort_keys=True)
     notes = [text("audit.hash", hash=entry.hash[:16], previous=entry.previous_hash[:16])]
     if others:
@@ -131,7 +137,10 @@ PAGE = 20
 MOST_READ = 100
 """Entries that one page reads (own choice): some are folded into one row."""
 QUICK_CHECK = 20_000
-"""Longest journal that is checked without being asked for, in entries: about half a second (own choice)."""
+"""Longest journal that is checked without being asked for, in entries: about half a second (own choice). Of several
+cells all together."""
+CHECK_SECONDS = 60.0
+"""Of several cells none is begun with after so long: whoever waits may choose one (own choice)."""
 _UNCHECKED = "chain_problem"
 _MEMORY = 8 * 2**20
 """Bytes of an export that are held in memory; the rest goes to a temporary file."""
@@ -202,7 +211,8 @@ def _query(summary: FleetSummary, known: tuple[str, ...], text: Text) -> Journal
         actor = _typed("actor", text("audit.actor"))
         offered = [kind for kind in known if not VIEWS[view] or kind in VIEWS[view]]
         kinds = link.pick_many("kind", text("audit.kind"), offered)
-    start_ms = from_iso(summary.now) - SPANS[span] if SPANS[span] else None
+    # Whole minutes: the same question for a while, so that a cell's last answer to it may stand in.
+    start_ms = (from_iso(summary.now) - SPANS[span]) // MINUTE * MINUTE if SPANS[span] else None
     return JournalQuery(tuple(kinds) or VIEWS[view], actor, view == "people", words, start_ms)
 
 
@@ -218,54 +228,103 @@ def _typed(name: str, label: str) -> str:
     )
 
 
-def _before() -> int | None:
-    asked = link.read("before")
-    return int(asked) if asked.isdecimal() and 0 < len(asked) < 19 and int(asked) > 0 else None
+def _before() -> dict[str, int]:
+    """Below which number each cell is asked, as the URL has it; that of one cell alone has no name."""
+    found = {}
+    for one in link.read("before").split(","):
+        name, _, number = one.rpartition(":")
+        if number.isdecimal() and 0 < len(number) < 19 and int(number) > 0:
+            found[name] = int(number)
+    return {name: number for name, number in found.items() if bool(name) is cells.spans()}
 
 
-def _check() -> None:
-    """Ask whether the chain holds and keep the answer for this session; that nobody answers is told once."""
-    try:
-        with connect() as client:
-            st.session_state["chain"] = (client.verify_journal(), client.summary().now)
-    except TocsinError as error:
-        st.session_state.setdefault("chain", (None, ""))
-        st.session_state[_UNCHECKED] = error
+def _written(before: Mapping[str, int]) -> str:
+    """`before` for the URL."""
+    return ",".join(f"{name}:{number}" if name else str(number) for name, number in sorted(before.items()))
 
 
-def _chain(head: int, closed: str, text: Text) -> None:
-    """What is known of the chain, and ways to check and export it; `closed` says why whoever looks may not check."""
-    if "chain" not in st.session_state and head <= QUICK_CHECK and not closed:
-        _check()
-    found: Verification | None
-    found, at = st.session_state.get("chain", (None, ""))
-    if (problem := st.session_state.pop(_UNCHECKED, None)) is not None:
-        show_problem(problem, text)
+Checked = Mapping[str, tuple[Verification, str]]
+"""What was found of the chain by cell, and when; an empty name where one cell is shown."""
+
+
+def _check(names: Sequence[str]) -> None:
+    """Ask whether the chain of each cell holds and keep the answers for this session; that one does not answer is told
+    once."""
+    with connect() as client:
+        found, problems = verified(client, names, CHECK_SECONDS)
+    st.session_state["chain"] = {**st.session_state.get("chain", {}), **found}
+    st.session_state[_UNCHECKED] = problems
+
+
+def verified(client: Client, names: Sequence[str], seconds: float) -> tuple[Checked, Mapping[str, TocsinError]]:
+    """What is found of the chains of the cells `names`, and why it is not; none is begun after `seconds`."""
+    found: dict[str, tuple[Verification, str]] = {}
+    problems: dict[str, TocsinError] = {}
+    wall = SystemClock()
+    until_s = wall.monotonic() + seconds
+    for name in names:
+        if wall.monotonic() > until_s:
+            break
+        try:
+            found[name] = (client.at(name) if name else client).verify_journal(), client.summary().now
+        except TocsinError as error:
+            problems[name] = error
+    return found, problems
+
+
+def _chain(answers: Mapping[str, JournalPage], told: WholeJournal | None, closed: str, text: Text) -> None:
+    """What is known of each chain, and ways to check and export it; `closed` says why whoever looks may not check."""
+    names = [one.cell for one in told.cells] if told is not None else [""]
+    heads = sum(page.head for page in answers.values())
+    if "chain" not in st.session_state and heads <= QUICK_CHECK and not closed:
+        _check(sorted(answers))
+    found: Checked = st.session_state.get("chain", {})
+    problems: Mapping[str, TocsinError] = st.session_state.pop(_UNCHECKED, {})
+    for name, problem in problems.items():
+        if name:
+            st.html(style.note(text("cells.also", cell=name, headline=str(problem))))
+        else:
+            show_problem(problem, text)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.html(chain_words(found, at, text))
+        known = [(name, *found.get(name, (None, ""))) for name in names]
+        st.html("".join(chain_words(one, at, text, name) for name, one, at in known))
         icon, wanted = ":material/link:", closed or None
-        st.button(text("audit.check"), key="check", icon=icon, on_click=_check, disabled=bool(closed), help=wanted)
+        st.button(
+            text("audit.check"),
+            key="check",
+            icon=icon,
+            on_click=_check,
+            args=(names,),
+            disabled=bool(closed),
+            help=wanted,
+        )
         for form in ("jsonl", "cef"):
-            _download(form, text)
+            _download(form, text, names)
 
 
-def chain_words(found: Verification | None, at: str, text: Text) -> str:
-    """What is known of the chain, as a chip."""
+def chain_words(found: Verification | None, at: str, text: Text, cell: str = "") -> str:
+    """What is known of the chain, as a chip that names its cell where there are several."""
+
+    def chip(sign: str, words: str, css: str = "") -> str:
+        said = text("cells.also", cell=cell, headline=words) if cell else words
+        return style.bar([style.chip(f"{sign} {said}", css)])
+
     if found is None:
-        return style.bar([style.chip("? " + text("audit.chain.unchecked"))])
+        return chip("?", text("audit.chain.unchecked"))
     if found.ok:
-        return style.bar([style.chip("✓ " + text("audit.chain.ok", n=found.events, at=clock(at)))])
-    return style.bar([style.chip("✕ " + text("audit.chain.broken", problem=found.problem), "tc-alarm")])
+        return chip("✓", text("audit.chain.ok", n=found.events, at=clock(at)))
+    return chip("✕", text("audit.chain.broken", problem=found.problem), "tc-alarm")
 
 
-def _download(form: ExportForm, text: Text) -> None:
+def _download(form: ExportForm, text: Text, names: Sequence[str] = ("",)) -> None:
     wanted: JournalQuery = st.session_state.get("export", JournalQuery())
     token, cell = current_token(), chosen_cell()
+    one = not any(names)
     st.download_button(
         text(f"audit.export.{form}"),
-        data=lambda: exported(form, wanted, token, cell),
-        file_name=f"tocsin-journal.{form}",
-        mime="application/x-ndjson" if form == "jsonl" else "text/plain",
+        data=lambda: exported(form, wanted, token, cell) if one else exported_all(form, wanted, token, names),
+        file_name=f"tocsin-journal.{form}" if one else f"tocsin-journals-{form}.zip",
+        mime=("application/x-ndjson" if form == "jsonl" else "text/plain") if one else "application/zip",
         key=f"export-{form}",
         icon=":material/download:",
         help=text("audit.export.note"),
@@ -278,63 +337,113 @@ def exported(form: ExportForm, query: JournalQuery, token: str, cell: str = "") 
 
     Streamlit asks for it outside of any run of the script, where nobody is logged in.
     """
-    into = tempfile.SpooledTemporaryFile(max_size=_MEMORY)  # noqa: SIM115  # Streamlit reads it after this returns
-    with client_with(token, cell) as client:
+    with _spooled() as into, client_with(token, cell) as client:
         for piece in client.export_journal(form, query):
             into.write(piece)
-    into.seek(0)
-    return cast("BinaryIO", into)
+    return into
 
 
-def _table(rows: Sequence[Row], page: JournalPage, text: Text) -> str:
-    told = {name: text.said(sentence, page.told_zh.get(name, "")) for name, sentence in page.told.items()}
-    cells = []
+@contextmanager
+def _spooled() -> Iterator[BinaryIO]:
+    """A file that is left at its beginning for Streamlit to read, and closed where it was not filled."""
+    into = cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=_MEMORY))  # noqa: SIM115  # it is read later
+    try:
+        yield into
+        into.seek(0)
+    except BaseException:
+        into.close()
+        raise
+
+
+def exported_all(form: ExportForm, query: JournalQuery, token: str, names: Sequence[str]) -> BinaryIO:
+    """The same of the cells `names`, a file of each in an archive: a chain is checked by itself. Raises as the client
+    does where one does not answer, so that no archive lacks it unseen."""
+    with (
+        _spooled() as into,
+        client_with(token) as client,
+        zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name in names:
+            with archive.open(f"tocsin-journal-{name}.{form}", "w", force_zip64=True) as member:
+                for piece in client.at(name).export_journal(form, query):
+                    member.write(piece)
+    return into
+
+
+def _table(rows: Sequence[Row], answers: Mapping[str, JournalPage], text: Text) -> str:
+    told = {cell: _told(page, text) for cell, page in answers.items()}
+    several = any(answers)
+    parts = []
     for row in rows:
-        entry, oldest = row[0], row[-1]
-        words = in_words(entry, told, text)
+        cell, entry, oldest = row[0].cell, row[0].entry, row[-1].entry
+        words = in_words(entry, told[cell], text)
         if entry is not oldest:
             words += " " + text("audit.times", n=len(row), at=clock(to_iso(oldest.at_ms)))
-        label = escape(text("audit.entry", seq=entry.seq), quote=True)
+        label = escape(f"{cell} {text('audit.entry', seq=entry.seq)}".strip(), quote=True)
         summary = f"<summary aria-label='{label}'>{escape(words)}</summary>"
         who = "" if entry.actor == SERVICE else f"<b>{escape(entry.actor)}</b>"
         simulated = style.chip(text("simulated"), "tc-sim tc-small") if entry.simulated else ""
         at = to_iso(entry.at_ms)
         when = f'<span class="tc-nowrap">{at[:10]} {at[11:19]}</span>'
-        cells.append([str(entry.seq), when, who, f"<details>{summary}{details(row, text)}</details>", simulated])
+        what = f"<details>{summary}{details(row, text)}</details>"
+        parts.append([str(entry.seq), *([escape(cell)] if several else []), when, who, what, simulated])
     head = [text(f"column.{name}") for name in ("number", "when", "who", "what")] + [""]
-    return f'<div class="tc-audit">{style.table(head, cells, numbers=[0])}</div>'
+    if several:
+        head.insert(1, text("cells.name"))
+    return f'<div class="tc-audit">{style.table(head, parts, numbers=[0])}</div>'
 
 
-def _pages(page: JournalPage, text: Text) -> None:
+def _told(page: JournalPage, text: Text) -> dict[str, str]:
+    return {name: text.said(sentence, page.told_zh.get(name, "")) for name, sentence in page.told.items()}
+
+
+def _pages(
+    shown: Sequence[CellEntry], answers: Mapping[str, JournalPage], older: Mapping[str, int], text: Text
+) -> None:
+    """Ways to newer and older entries, and what is shown; `older` is what to ask each cell for next."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        to_newest, to_older = ("before", ""), ("before", str(page.next_before or ""))
+        to_newest, to_older = ("before", ""), ("before", _written(older))
         st.button(text("audit.newest"), key="newest", icon=":material/refresh:", on_click=link.write, args=to_newest)
-        closed = page.next_before is None
+        closed = _is_over(answers, older)
         st.button(text("audit.older"), key="older", disabled=closed, on_click=link.write, args=to_older)
-        if page.entries:
-            first, last = page.entries[0].seq, page.entries[-1].seq
-            st.html(style.note(text("audit.shown", first=first, last=last, head=page.head)))
+        lines = {name: _shown(name, shown, page, text) for name, page in answers.items()}
+        said = cells.each(lines, text) if any(answers) else lines.get("", [])
+        if said:
+            st.html("".join(map(style.note, said)))
+
+
+def _is_over(answers: Mapping[str, JournalPage], older: Mapping[str, int]) -> bool:
+    """Whether nothing older is in the journal of any cell that answered."""
+    return all(older[name] == ENDED for name in answers)
+
+
+def _shown(cell: str, shown: Sequence[CellEntry], page: JournalPage, text: Text) -> list[str]:
+    numbers = [one.entry.seq for one in shown if one.cell == cell]
+    return [text("audit.shown", first=numbers[0], last=numbers[-1], head=page.head)] if numbers else []
 
 
 def render() -> None:
     """Draw the page; it looks again when asked to."""
     text = current_text()
     with api(text, whole=True) as client:
-        summary, newest = client.summary(), client.journal_page(limit=1)
-        _chain(newest.head, lacking(client.me(), text, "admin"), text)
-        query = _query(summary, tuple(newest.kinds), text)
-        page = client.journal_page(query, _before(), MOST_READ)
-    rows = folded(page.entries, PAGE)
-    shown = sum(len(row) for row in rows)
-    if shown < len(page.entries):
-        entries = page.entries[:shown]
-        page = page.model_copy(update={"entries": entries, "next_before": entries[-1].seq})
+        summary = client.summary()
+        newest, told = whole_answers.journal_of(client, JournalQuery(), {}, 1)
+        _chain(newest, told, lacking(client.me(), text, "admin"), text)
+        kinds = dict.fromkeys(kind for page in newest.values() for kind in page.kinds)
+        query, before = _query(summary, tuple(kinds), text), _before()
+        answers, told = whole_answers.journal_of(client, query, before, MOST_READ)
+    read = whole_journal(answers, MOST_READ)
+    rows = folded(read, PAGE)
+    shown = read[: sum(map(len, rows))]
+    older = read_on(answers, before, shown)
     st.session_state["export"] = JournalQuery(query.kinds, start_ms=query.start_ms)
-    if page.entries:
-        st.html(_table(rows, page, text))
+    if partly := cells.partly(told, text):
+        st.html(style.note(partly))
+    if shown:
+        st.html(_table(rows, answers, text))
     else:
-        st.html(style.note(text("audit.none" if page.next_before is None else "audit.none_here")))
-    _pages(page, text)
+        st.html(style.note(text("audit.none" if _is_over(answers, older) else "audit.none_here")))
+    _pages(shown, answers, older, text)
 
 
 if __name__ == "__main__":

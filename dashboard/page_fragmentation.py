@@ -23,7 +23,8 @@ from tocsin.client.models_capacity import (
     PlansOut,
     TaskOut,
 )
-from tocsin.dashboard import link, style
+from tocsin.client.models_cells import WholeFragmentation
+from tocsin.dashboard import cells, link, style, whole_answers
 from tocsin.dashboard.access import api
 from tocsin.dashboard.boundary import live
 from tocsin.dashboard.charts import plain, show
@@ -31,6 +32,7 @@ from tocsin.dashboard.components import gpu_link, more, page_link, style_sheet
 from tocsin.dashboard.frame import current_palette, current_text
 from tocsin.dashboard.palette import Palette, ink, mix
 from tocsin.dashboard.text import Text, gpu_at, number, percent, seconds_between
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.fragmentation import FOUR_SLICE, SEVEN_SLICE
 
 # MIG GPUs as rows of slices, by node: instances, free slices, and free ones that the layout keeps from instances.
@@ -84,16 +86,16 @@ def _why(one: MigGpuOut, text: Text) -> str:
 def mig_rows(gpus: Sequence[MigGpuOut], text: Text, palette: Palette) -> str:
     """The GPUs in the order given, those of one node together."""
     order = {host: place for place, host in enumerate(dict.fromkeys(one.host for one in gpus))}
-    cells = []
+    parts = []
     for host, members in groupby(sorted(gpus, key=lambda one: order[one.host]), key=lambda one: one.host):
-        cells.append(f'<span class="tc-node">{escape(host)}</span>')
+        parts.append(f'<span class="tc-node">{escape(host)}</span>')
         for one in members:
             label = f"GPU {one.index}" if one.index is not None else one.gpu[-8:]
             css = "" if one.free is None else "blocked" if one.ruled_out else "open"
-            cells.append(gpu_link(one.gpu, label))
-            cells.append(slice_strip(one.slices, _placed(one.instances), css, palette))
-            cells.append(f'<span class="tc-why">{escape(_why(one, text))}</span>')
-    return f'<div class="tc-mig">{"".join(cells)}</div>'
+            parts.append(gpu_link(one.gpu, label))
+            parts.append(slice_strip(one.slices, _placed(one.instances), css, palette))
+            parts.append(f'<span class="tc-why">{escape(_why(one, text))}</span>')
+    return f'<div class="tc-mig">{"".join(parts)}</div>'
 
 
 def mig_legend(text: Text, palette: Palette) -> str:
@@ -146,8 +148,8 @@ ACTIONS: dict[str, str] = {
     "power": "throttle",
 }
 """Actions that the decisions about each planner's steps are for."""
-STEPS, HOSTS, REASONS, GPUS = 8, 8, 5, 4
-"""Steps, hosts, reasons and MIG GPUs that are shown."""
+STEPS, HOSTS, REASONS, GPUS, CELLS = 8, 8, 5, 4, 4
+"""Steps, hosts, reasons and MIG GPUs that are shown, and cells with their plans."""
 _CREATABLE = "creatable_"
 
 
@@ -216,18 +218,18 @@ def _plan_hosts(plan: PlanOut, text: Text, palette: Palette) -> str:
     def bar(one: HostChange, value: float, colour: str) -> str:
         return f'<i style="width:{100 * value / max(1, one.gpus):.0f}%;background:{colour}" title="{value:g}"></i>'
 
-    cells = []
+    parts = []
     for one in plan.hosts[:HOSTS]:
         words = f"{escape(one.host)} <b>{one.free_before:g} → {one.free_after:g}</b>"
         bars = bar(one, one.free_before, palette.muted) + bar(one, one.free_after, palette.line)
-        cells.append(f"<span>{words}</span><div class='tc-bars'>{bars}</div>")
+        parts.append(f"<span>{words}</span><div class='tc-bars'>{bars}</div>")
     legend = style.legend([(palette.muted, text("frag.plan.before")), (palette.line, text("frag.plan.after"))])
-    return style.title(text("frag.plan.hosts")) + f'<div class="tc-change">{"".join(cells)}</div>' + legend
+    return style.title(text("frag.plan.hosts")) + f'<div class="tc-change">{"".join(parts)}</div>' + legend
 
 
 def _plan_mig(plan: PlanOut, text: Text, palette: Palette) -> str:
-    cells = "".join(mig_change(one, text, palette) for one in plan.mig[:GPUS])
-    return f'<div class="tc-mig">{cells}</div>' if cells else ""
+    parts = "".join(mig_change(one, text, palette) for one in plan.mig[:GPUS])
+    return f'<div class="tc-mig">{parts}</div>' if parts else ""
 
 
 def _draw(plan: PlanOut, planner: Planner, text: Text, palette: Palette) -> None:
@@ -261,13 +263,24 @@ def plan() -> None:
     planner = next(name for name in PLANNERS if name == chosen)
     with api(text) as client:
         try:
-            found = client.plan(planner)
-        except Busy as error:
+            found, told = whole_answers.plans_of(client, planner)
+        except Unavailable as error:
+            if not isinstance(error, Busy) and not cells.spans():
+                raise
             st.html(style.note(f"{text('ahead.working')} ({error})"))
             return
-    for one in found.plans:
-        _draw(one, planner, text, palette)
-    st.html(_made(found, text))
+    if partly := cells.partly(told, text):
+        st.html(style.note(partly))
+    # What gains most comes first: each cell has plans of its own, which nobody can add up.
+    shown = sorted(found, key=lambda name: (-sum(one.gain_gpu_hours for one in found[name].plans), name))[:CELLS]
+    for name in shown:
+        if name:
+            st.html(style.chip(text("cells.one", cell=name)))
+        for one in found[name].plans:
+            _draw(one, planner, text, palette)
+        st.html(_made(found[name], text))
+    if len(found) > CELLS:
+        st.html(more(len(found), CELLS, text))
 
 
 MIG_ROWS, HOST_ROWS, TASKS = 8, 6, 4
@@ -387,17 +400,27 @@ def _mig(found: FragmentationOut, text: Text, palette: Palette) -> str:
     return heading + drawn + rest + mig_legend(text, palette) + style.note(text("frag.mig.hint"))
 
 
+def _mixes(found: FragmentationOut, told: WholeFragmentation | None, text: Text) -> str:
+    """The jobs that free GPUs are measured by; `told` has what each cell said where all are shown."""
+    if told is None:
+        return style.note(_mix(found, text))
+    return "".join(
+        style.note(line) for line in cells.each({name: [_mix(one, text)] for name, one in told.answers.items()}, text)
+    )
+
+
 @live()
 def _now() -> None:
     text, palette = current_text(), current_palette()
     with api(text) as client:
-        found = client.fragmentation(max(MIG_ROWS, HOST_ROWS))
-    st.html(style_sheet() + _figures(found, text))
+        found, told = whole_answers.fragmentation_of(client, max(MIG_ROWS, HOST_ROWS))
+    partly = "".join(map(style.note, cells.partly_all((told,), text)))
+    st.html(style_sheet() + _figures(found, text) + partly)
     left, middle, right = st.columns([7, 4, 3], gap="medium")
     with left:
         st.html(_mig(found, text, palette))
     with middle:
-        st.html(style.title(text("frag.hosts")) + _hosts(found, text) + style.note(_mix(found, text)))
+        st.html(style.title(text("frag.hosts")) + _hosts(found, text) + _mixes(found, told, text))
     with right:
         st.html(style.title(text("frag.holes")))
         show(_holes(found.holes, text, palette), "holes", text("frag.holes"))

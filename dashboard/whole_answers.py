@@ -1,4 +1,4 @@
-"""What the pages of usage, cost, versions and the scoreboard ask: one cell, or all as one."""
+"""What the pages of usage, cost, versions, fragmentation, audit and the scoreboard ask: one cell, or all as one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tocsin.client.client import Client
-from tocsin.client.models import Scoreboard
-from tocsin.client.models_capacity import CostOut
+from tocsin.client.models import JournalPage, JournalQuery, Scoreboard
+from tocsin.client.models_capacity import CostOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cells import (
     WholeCost,
     WholeDrift,
     WholeFleet,
+    WholeFragmentation,
+    WholeJournal,
+    WholePlans,
     WholeRecords,
     WholeReport,
     WholeRightSize,
@@ -24,6 +27,7 @@ from tocsin.client.models_rules import RuleRecord
 from tocsin.client.models_usage import RightSizeOut, UsageBy, UsageOut
 from tocsin.client.whole_cost import whole_cost
 from tocsin.client.whole_drift import whole_drift
+from tocsin.client.whole_fragmentation import whole_fragmentation
 from tocsin.client.whole_score import whole_records, whole_scoreboard
 from tocsin.client.whole_usage import whole_right_size, whole_usage
 from tocsin.dashboard import cells
@@ -77,6 +81,32 @@ def drift_of(client: Client) -> tuple[DriftOut, WholeDrift | None]:
         return client.drift(), None
     found = client.cells_drift()
     return whole_drift(cells.answered(found, found.answers)), found
+
+
+def fragmentation_of(client: Client, most: int) -> tuple[FragmentationOut, WholeFragmentation | None]:
+    """Free GPUs and MIG layouts now, the worst `most` of each list."""
+    if not cells.spans():
+        return client.fragmentation(most), None
+    found = client.cells_fragmentation(most)
+    return whole_fragmentation(cells.answered(found, found.answers), most), found
+
+
+def plans_of(client: Client, planner: Planner) -> tuple[Mapping[str, PlansOut], WholePlans | None]:
+    """What a planner would do, by cell; under an empty name where one cell is shown."""
+    if not cells.spans():
+        return {"": client.plan(planner)}, None
+    found = client.cells_plan(planner)
+    return cells.answered(found, found.answers), found
+
+
+def journal_of(
+    client: Client, query: JournalQuery, before: Mapping[str, int], most: int
+) -> tuple[Mapping[str, JournalPage], WholeJournal | None]:
+    """Entries of each cell below its number in `before`, `most` of each; under an empty name where one is shown."""
+    if not cells.spans():
+        return {"": client.journal_page(query, before.get(""), most)}, None
+    found = client.cells_journal(query, before, most)
+    return cells.answered(found, found.answers), found
 
 
 def scoreboard_of(client: Client) -> tuple[Scoreboard, WholeScoreboard | None]:

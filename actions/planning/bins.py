@@ -55,7 +55,7 @@ def mig_unusable(
 
 
 def fleet_figures(state: FleetState) -> dict[str, float]:
-    """Free, fragmented (F), unusable and stranded GPUs, how many jobs of a whole node fit, and the most free on one host."""
+    """Free, fragmented (F), unusable and stranded GPUs, jobs of a whole node that fit, and the most free on a host."""
     nodes = {host: state.free_node(host) for host in state.nodes}
     found = fleet_fragmentation(nodes.values(), state.mix)
     whole = [sum(part >= 1.0 for part in node.free) if node.usable else 0 for node in nodes.values()]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tocsin.domain.finding import Finding
-from tocsin.rules.fleet import group_means, idle, gang_ratio
+from tocsin.rules.fleet import gang_ratio, group_means, idle
 from tocsin.rules.peer_values import group_medians
 from tocsin_testing.rule_runs import Run, rule
 

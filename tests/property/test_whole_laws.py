@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.client.models import ActionScore, PredictionScore, RuleScore, Scoreboard
-from tocsin.client.models_capacity import CostOut, GroupOut, HourOut, LostOut, MoneyOut
+from tocsin.client.models_capacity import CostOut, FragmentationOut, GroupOut, HourOut, LostOut, MoneyOut
 from tocsin.client.models_drift import DriftOut
 from tocsin.client.models_usage import RightSizeOption, RightSizeOut, RightSizeRow, UsageOut, UsageRow
 from tocsin.client.whole_cost import whole_cost
 from tocsin.client.whole_drift import whole_drift
+from tocsin.client.whole_fragmentation import whole_fragmentation
 from tocsin.client.whole_score import whole_scoreboard
 from tocsin.client.whole_usage import whole_right_size, whole_usage
 from tocsin.domain.clock import HOUR, to_iso
@@ -26,6 +27,7 @@ from tocsin.domain.version_standing import LEAST_HOSTS, MOST_SHARE
 from tocsin.domain.versions import COMPONENTS, Standing, VersionBefore
 from tocsin.queries.drift import drift_groups
 from tocsin_testing.builders import T0
+from tocsin_testing.fake_ahead import fragmentation
 
 MOST = 1_000
 HOURS = st.integers(0, 4_000).map(lambda quarters: quarters / 4)
@@ -201,6 +203,7 @@ def drift(hosts: Mapping[int, tuple[str, str, str | None]]) -> DriftOut:
     )
 
 
+FRAGMENTS = st.sampled_from([fragmentation(MOST, hosts, simulated=False) for hosts in (0, 1, 2, 5, 8)])
 DRIFTS = FLEETS.map(lambda hosts: drift(dict(enumerate(hosts))))
 MERGES: list[tuple[Any, Callable[[Mapping[str, Any]], Any]]] = [
     (usages(), lambda answers: whole_usage(answers, MOST)),
@@ -208,8 +211,9 @@ MERGES: list[tuple[Any, Callable[[Mapping[str, Any]], Any]]] = [
     (costs(), whole_cost),
     (boards(), whole_scoreboard),
     (DRIFTS, whole_drift),
+    (FRAGMENTS, lambda answers: whole_fragmentation(answers, MOST)),
 ]
-NAMES = ["usage", "right-size", "cost", "scoreboard", "drift"]
+NAMES = ["usage", "right-size", "cost", "scoreboard", "drift", "fragmentation"]
 
 
 @pytest.mark.parametrize(("answers", "merge"), MERGES, ids=NAMES)
@@ -268,6 +272,31 @@ def test_scores_add_up(found: list[Scoreboard]) -> None:
         wanted = sum(one.actions[0].effects.get(name, 0.0) * one.actions[0].measured.get(name, 0) for one in found)
         told = whole.actions[0]
         assert told.effects.get(name, 0.0) * told.measured.get(name, 0) == pytest.approx(wanted)
+
+
+@given(st.lists(FRAGMENTS, min_size=1, max_size=4), st.integers(1, 5))
+def test_free_gpus_add_up_and_the_worst_come_first(found: list[FragmentationOut], most: int) -> None:
+    whole = whole_fragmentation({f"c{n}": one for n, one in enumerate(found)}, most)
+    for name in ("gpus", "free", "fragmented", "unusable", "stranded"):
+        assert getattr(whole.fleet, name) == pytest.approx(sum(getattr(one.fleet, name) for one in found))
+    for name in ("pools_total", "hosts_total", "mig_gpus", "mig_slices", "mig_free_slices", "mig_unknown"):
+        assert getattr(whole, name) == sum(getattr(one, name) for one in found)
+    assert whole.fleet.largest == max(one.fleet.largest for one in found)
+    hosts = sum(count for one in found for _, count in one.holes)
+    assert sum(count for _, count in whole.holes) == hosts
+    assert sum(free * count for free, count in whole.holes) == whole.fleet.free
+    assert max(len(whole.hosts), len(whole.mig), len(whole.pools)) <= most
+    worst = max((one.unusable for part in found for one in part.hosts), default=None)
+    assert worst == (whole.hosts[0].unusable if whole.hosts else None)
+    if len(found) > 1:
+        assert all(one.host.partition("/")[0] in {f"c{n}" for n in range(len(found))} for one in whole.hosts)
+
+
+def test_jobs_of_cells_that_differ_are_not_told_as_one() -> None:
+    one = fragmentation(MOST, 2, simulated=False)
+    other = one.model_copy(update={"mix": one.mix[:1]})
+    assert whole_fragmentation({"a": one, "b": one}, MOST).mix == one.mix
+    assert whole_fragmentation({"a": one, "b": other}, MOST).mix == []
 
 
 @given(FLEETS, st.data())

@@ -61,6 +61,10 @@ Uuid = Annotated[str, Path(min_length=1, max_length=200, description="UUID of a 
 DecisionId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a decision.")]
 CardId = Annotated[str, Path(min_length=1, max_length=64, description="Id of a card, or of one of its incidents.")]
 Sequence64 = Annotated[int, Query(ge=0, lt=2**63)]
+Words = Annotated[str, Query(max_length=200, description="Only what has these letters in its texts.")]
+Kinds = Annotated[list[str] | None, Query(max_length=50, description="Only these kinds; repeatable.")]
+Start = Annotated[str | None, Query(description="RFC 3339: nothing before it.")]
+End = Annotated[str | None, Query(description="RFC 3339: nothing from it on.")]
 
 
 async def require_json(request: Request) -> None:
@@ -81,6 +85,11 @@ def instant_of(field: str, text: str | None, default: int) -> int:
     if not 0 <= at_ms < END_OF_TIME_MS:
         raise InputError(field, text, "lies outside the years 1970 to 9999", remedy)
     return at_ms
+
+
+def bound_of(field: str, text: str | None) -> int | None:
+    """An end of a span in UTC milliseconds; None where it is open."""
+    return None if text is None else instant_of(field, text, 0)
 
 
 def span_of(start: str | None, end: str | None, now_ms: int, default_ms: int) -> tuple[int, int]:

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Path, Query
 
 from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_scope
-from tocsin.api.dependencies import Credential, ServiceDep, operation_id, require_json, span_of, whole_hours
+from tocsin.api.dependencies import (
+    Credential,
+    End,
+    Kinds,
+    ServiceDep,
+    Start,
+    Words,
+    bound_of,
+    operation_id,
+    require_json,
+    span_of,
+    whole_hours,
+)
 from tocsin.api.errors import documented, refuse_unknown_parameters
 from tocsin.api.service import Asked, Gathered
 from tocsin.api.usage_days import LONGEST_JOB_DAYS, By, Day, as_asked, days_of, usage_span
 from tocsin.client import models_cells as cells
 from tocsin.client.control import ControlRequest, ControlState
-from tocsin.client.models import DecisionOut, FleetSummary, GpuSummary, IncidentOut, Scoreboard, Timeline, TimelineQuery
-from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut
+from tocsin.client.models import (
+    DecisionOut,
+    FleetSummary,
+    GpuSummary,
+    IncidentOut,
+    JournalPage,
+    JournalQuery,
+    Scoreboard,
+    Timeline,
+    TimelineQuery,
+)
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, Planner, PlansOut
 from tocsin.client.models_cards import Cards, CardState
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_drift import ComponentKey, DriftOut
@@ -25,6 +49,7 @@ from tocsin.client.whole_places import whereabouts
 from tocsin.config.access import Role
 from tocsin.domain.clock import DAY, HOUR, to_iso
 from tocsin.domain.decision import DecisionState
+from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.prediction import Prediction
 
@@ -260,6 +285,84 @@ def cells_cost(
     asked = Asked("/v1/cost", credential, {"start": to_iso(start_ms), "end": to_iso(end_ms)}, cell or ())
     found = service.cells.gather(asked, CostOut, lambda: service.cost(start_ms, end_ms))
     return cells.WholeCost(**_whole(found))
+
+
+@cells_router.get("/fragmentation")
+def cells_fragmentation(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="Most entries of each list of each cell.")] = 20,
+    cell: Chosen = None,
+) -> cells.WholeFragmentation:
+    """Free, fragmented, unusable and stranded GPUs of each cell, and MIG layouts, the worst first."""
+    asked = Asked("/v1/fragmentation", credential, {"limit": str(limit)}, cell or ())
+    found = service.cells.gather(asked, FragmentationOut, lambda: service.fragmentation(limit))
+    return cells.WholeFragmentation(**_whole(found))
+
+
+@cells_router.get("/plan/{planner}")
+def cells_plan(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    planner: Annotated[Planner, Path(description="Which planner.")],
+    cell: Chosen = None,
+) -> cells.WholePlans:
+    """What a planner would do with each cell as it is now; one that is still working it out has not answered."""
+    asked = Asked(f"/v1/plan/{planner}", credential, cells=cell or ())
+    return cells.WholePlans(**_whole(service.cells.gather(asked, PlansOut, lambda: service.plan(planner))))
+
+
+_NUMBER = re.compile(r"([a-z][a-z0-9_]{0,39}):([1-9][0-9]{0,17})")
+
+
+def _below(before: Sequence[str]) -> dict[str, int]:
+    """The number below which each cell is asked; a cell that is not named, from its newest."""
+    found = {}
+    for one in before:
+        match = _NUMBER.fullmatch(one)
+        if match is None:
+            raise InputError("before", one[:60], "is no cell and number of an entry", "write it as west:1200")
+        found[match[1]] = int(match[2])
+    return found
+
+
+@cells_router.get("/journal/page")
+def cells_journal_page(
+    service: ServiceDep,
+    _who: Viewer,
+    credential: Credential,
+    before: Annotated[
+        list[str] | None, Query(max_length=100, description="`CELL:NUMBER` of each. Default: from the newest.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most entries of each cell.")] = 50,
+    kind: Kinds = None,
+    actor: Annotated[str, Query(max_length=200, description="Only what this person, or `tocsin`, did.")] = "",
+    people: Annotated[bool, Query(description="Only what people did.")] = False,
+    text: Words = "",
+    start: Start = None,
+    end: End = None,
+    cell: Chosen = None,
+) -> cells.WholeJournal:
+    """Entries of the journal of each cell below its number in `before`, newest first."""
+    below = _below(before or ())
+    query = JournalQuery(tuple(kind or ()), actor, people, text, bound_of("start", start), bound_of("end", end))
+    params: dict[str, str | list[str]] = {
+        "limit": str(limit),
+        "kind": list(query.kinds),
+        "actor": actor,
+        "people": str(people).lower(),
+        "text": text,
+        **{name: to_iso(at) for name, at in (("start", query.start_ms), ("end", query.end_ms)) if at is not None},
+    }
+    each = {name: {"before": str(number)} for name, number in below.items()}
+    asked = Asked("/v1/journal/page", credential, params, cell or (), each=each)
+
+    def own() -> JournalPage:
+        return service.journal_page(query, below.get(service.cells.name), limit)
+
+    return cells.WholeJournal(**_whole(service.cells.gather(asked, JournalPage, own)))
 
 
 @cells_router.get("/drift")

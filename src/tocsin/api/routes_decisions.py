@@ -20,9 +20,13 @@ from tocsin.api.auth import OPERATORS, Admin, Operator, Viewer, require_role, re
 from tocsin.api.dependencies import (
     Credential,
     DecisionId,
+    End,
+    Kinds,
     Sequence64,
     ServiceDep,
-    instant_of,
+    Start,
+    Words,
+    bound_of,
     operation_id,
     require_json,
 )
@@ -163,10 +167,6 @@ MEDIA_TYPES = {"jsonl": "application/x-ndjson", "cef": "text/plain"}
 """What an export is sent as, by its form."""
 
 Name = Annotated[str, Query(max_length=200)]
-Words = Annotated[str, Query(max_length=200, description="Only what has these letters in its texts.")]
-Kinds = Annotated[list[str] | None, Query(max_length=50, description="Only these kinds; repeatable.")]
-Start = Annotated[str | None, Query(description="RFC 3339: nothing before it.")]
-End = Annotated[str | None, Query(description="RFC 3339: nothing from it on.")]
 
 
 @decisions_router.get("/timeline", tags=["decisions"])
@@ -207,10 +207,6 @@ def undo(service: ServiceDep, who: Operator, decision_id: DecisionId, request: O
     return service.undo(decision_id, who.name, request.reason, right=request.right)
 
 
-def _bound(field: str, text: str | None) -> int | None:
-    return None if text is None else instant_of(field, text, 0)
-
-
 @decisions_router.get("/journal/page", tags=["journal"], responses=documented(400))
 def journal_page(
     service: ServiceDep,
@@ -225,7 +221,7 @@ def journal_page(
     end: End = None,
 ) -> JournalPage:
     """Entries of the journal with `seq` below `before`, newest first; `next_before` leads on."""
-    query = JournalQuery(tuple(kind or ()), actor, people, text, _bound("start", start), _bound("end", end))
+    query = JournalQuery(tuple(kind or ()), actor, people, text, bound_of("start", start), bound_of("end", end))
     return service.journal_page(query, before, limit)
 
 
@@ -279,7 +275,7 @@ def export_journal(
     end: End = None,
 ) -> StreamingResponse:
     """The journal as JSON lines or CEF, in order, as `tocsin journal export` writes it."""
-    query = JournalQuery(tuple(kind or ()), start_ms=_bound("start", start), end_ms=_bound("end", end))
+    query = JournalQuery(tuple(kind or ()), start_ms=bound_of("start", start), end_ms=bound_of("end", end))
     turns: CapacityLimiter = request.app.state.export_turns
     lines = _in_turn(_in_pieces(service.export_journal(form, query, after)), turns)
     name = f'attachment; filename="tocsin-journal.{form}"'

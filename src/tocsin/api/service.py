@@ -92,8 +92,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A question to the cells `cells`, all where there is none, by whoever sends `credential` as Authorization: the
-    other cells decide by it what they answer. `body` is sent where something is to change. What is asked `aside` has
-    places of its own, so that it holds up nobody else."""
+    other cells decide by it what they answer. `each` has what single cells are asked beside `params`. `body` is sent
+    where something is to change. What is asked `aside` has places of its own, so that it holds up nobody else."""
 
     path: str
     credential: str = ""
@@ -101,6 +101,11 @@ class Asked:
     cells: Sequence[str] = ()
     body: Mapping[str, JsonValue] | None = None
     aside: bool = False
+    each: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def params_of(self, cell: str) -> Mapping[str, str | Sequence[str]]:
+        """What `cell` is asked."""
+        return {**self.params, **self.each.get(cell, {})}
 
 
 @dataclass(frozen=True, slots=True)

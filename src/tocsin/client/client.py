@@ -28,8 +28,11 @@ from tocsin.client.models_cells import (
     WholeDecisions,
     WholeDrift,
     WholeForecast,
+    WholeFragmentation,
     WholeGpus,
     WholeIncidents,
+    WholeJournal,
+    WholePlans,
     WholePredictions,
     WholeRecords,
     WholeReport,
@@ -62,6 +65,11 @@ from tocsin.http_client import http_client
 T = TypeVar("T")
 
 Params = Mapping[str, str | int | Sequence[str]]
+
+
+def _journal_params(query: models.JournalQuery) -> Params:
+    found = {"actor": query.actor, "text": query.text, "people": str(query.people).lower()}
+    return _span(query.start_ms, query.end_ms, kind=list(query.kinds), **found)
 
 
 def _span(start_ms: int | None, end_ms: int | None, **more: str | int | Sequence[str]) -> Params:
@@ -268,6 +276,27 @@ class Client:
     ) -> WholeCost:
         """`cost` of each cell over the same whole hours."""
         return self._get(WholeCost, "/v1/cells/cost", _span(start_ms, end_ms, cell=list(cells)))
+
+    def cells_fragmentation(self, limit: int = 20, cells: Sequence[str] = ()) -> WholeFragmentation:
+        """`fragmentation` of each cell, the worst `limit` of each list."""
+        return self._get(WholeFragmentation, "/v1/cells/fragmentation", {"limit": limit, "cell": list(cells)})
+
+    def cells_plan(self, planner: Planner, cells: Sequence[str] = ()) -> WholePlans:
+        """What a planner would do in each cell; one that is still working it out has not answered."""
+        return self._get(WholePlans, f"/v1/cells/plan/{planner}", {"cell": list(cells)})
+
+    def cells_journal(
+        self,
+        query: models.JournalQuery | None = None,
+        before: Mapping[str, int] | None = None,
+        limit: int = 50,
+        cells: Sequence[str] = (),
+    ) -> WholeJournal:
+        """Journal entries of each cell below its number in `before`, newest first, at most `limit` of each."""
+        older = [f"{name}:{number}" for name, number in sorted((before or {}).items())]
+        asked = _journal_params(query or models.JournalQuery())
+        params = {**asked, "limit": limit, "before": older, "cell": list(cells)}
+        return self._get(WholeJournal, "/v1/cells/journal/page", params)
 
     def cells_drift(self, pool: str = "", components: Sequence[str] = (), cells: Sequence[str] = ()) -> WholeDrift:
         chosen: Params = {"pool": pool} if pool else {}
@@ -543,10 +572,8 @@ class Client:
         self, query: models.JournalQuery | None = None, before: int | None = None, limit: int = 100
     ) -> models.JournalPage:
         """Journal entries below `before`, newest first."""
-        asked = query or models.JournalQuery()
-        found = {"actor": asked.actor, "text": asked.text, "people": str(asked.people).lower()}
         older = {} if before is None else {"before": before}
-        params = _span(asked.start_ms, asked.end_ms, kind=list(asked.kinds), limit=limit, **found, **older)
+        params = {**_journal_params(query or models.JournalQuery()), "limit": limit, **older}
         return self._get(models.JournalPage, "/v1/journal/page", params)
 
     def export_journal(self, form: models.ExportForm, query: models.JournalQuery | None = None) -> Iterator[bytes]:

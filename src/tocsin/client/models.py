@@ -537,6 +537,8 @@ class JournalPage(Wire):
     entries: list[Wired[Entry]]
     next_before: Count | None = None
     """What to send as `before` for older ones; null where the journal's first entry was looked at."""
+    reached: Instant | None = None
+    """When entry `next_before` was written, the oldest one that was looked at; null where that is null."""
     head: Count
     """Number of the newest entry of the journal."""
     told: dict[str, str] = Field(default_factory=dict)

@@ -7,8 +7,17 @@ from enum import StrEnum
 from pydantic import Field
 
 from tocsin.client.control import ControlState
-from tocsin.client.models import DecisionOut, FleetSummary, GpuState, GpuSummary, IncidentOut, Scoreboard, Timeline
-from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut
+from tocsin.client.models import (
+    DecisionOut,
+    FleetSummary,
+    GpuState,
+    GpuSummary,
+    IncidentOut,
+    JournalPage,
+    Scoreboard,
+    Timeline,
+)
+from tocsin.client.models_capacity import CapacityOut, CostOut, ForecastOut, FragmentationOut, PlansOut
 from tocsin.client.models_cards import Cards
 from tocsin.client.models_changes import Changes
 from tocsin.client.models_drift import DriftOut
@@ -145,6 +154,24 @@ class WholeCost(WholeFleet):
     """`GET /v1/cost` of each cell, over the same hours."""
 
     answers: dict[str, CostOut]
+
+
+class WholeFragmentation(WholeFleet):
+    """`GET /v1/fragmentation` of each cell."""
+
+    answers: dict[str, FragmentationOut]
+
+
+class WholePlans(WholeFleet):
+    """`GET /v1/plan/{planner}` of each cell; one that is still working it out has not answered."""
+
+    answers: dict[str, PlansOut]
+
+
+class WholeJournal(WholeFleet):
+    """`GET /v1/journal/page` of each cell: each has its own journal, numbers and hash chain."""
+
+    answers: dict[str, JournalPage]
 
 
 class WholeDrift(WholeFleet):

@@ -252,8 +252,9 @@ def largest_job_fragmentation(free_by_domain: Iterable[int]) -> float:
 
 
 # Free GPUs that the jobs which come cannot use: expected fragmentation of a fleet (FGD), what no job can use, and what
-# is stranded. The measure is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-# Gradient Descent", USENIX ATC 2023: what of a node's free GPUs a task of the mix cannot use, averaged over the mix.
+# is stranded. FGD is the measure of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+# Fragmentation Gradient Descent", USENIX ATC 2023: what of a node's free GPUs a task of the mix cannot use, averaged
+# over the mix.
 
 WHOLE_NODE = 8
 """GPUs of the job that stranded ones are too few for: a node of the usual size, one NVLink domain."""

@@ -29,6 +29,7 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.errors import Conflict, InputError, TocsinError, Unavailable
 from tocsin.domain.rendezvous import owner_of
 from tocsin.http_client import http_client
+from tocsin.journal.archive_files import ArchiveMissing
 from tocsin.journal.postgres.fleet import KnownCell
 
 T = TypeVar("T")
@@ -256,7 +257,7 @@ class CellQueries:
             answers[cell.name] = own()
         except Conflict as error:
             return self._said(cell, AnswerState.REFUSED, str(error))
-        except Unavailable as error:
+        except (ArchiveMissing, Unavailable) as error:
             return self._said(cell, AnswerState.UNREACHABLE, str(error))
         return self._said(cell, AnswerState.ANSWERED)
 
@@ -294,7 +295,7 @@ class CellQueries:
             method, body = ("GET", None) if asked.body is None else ("POST", dict(asked.body))
             try:
                 with self._client().stream(
-                    method, cell.url + asked.path, params=dict(asked.params), headers=headers, json=body
+                    method, cell.url + asked.path, params=dict(asked.params_of(cell.name)), headers=headers, json=body
                 ) as response:
                     content = self._read_within(response, until)
             except (httpx2.RequestError, httpx2.InvalidURL) as error:
@@ -337,7 +338,8 @@ class CellQueries:
 def _key(cell: KnownCell, asked: Asked) -> tuple[str, ...]:
     # The credential itself is kept nowhere.
     who = hashlib.sha256(asked.credential.encode()).hexdigest()
-    return cell.name, cell.url, asked.path, who, *(f"{name}={value}" for name, value in sorted(asked.params.items()))
+    params = sorted(asked.params_of(cell.name).items())
+    return cell.name, cell.url, asked.path, who, *(f"{name}={value}" for name, value in params)
 
 
 def _read(kind: type[T], body: bytes) -> T:

@@ -24,7 +24,7 @@ from tocsin.client.models import (
 from tocsin.client.wire import extended
 from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState, asked_by, undone_by
-from tocsin.domain.entry import EntryKind
+from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import ActionKind
 from tocsin.journal.page import Wanted
@@ -42,11 +42,18 @@ def journal_page(journal: JournalPast, query: JournalQuery, before: int | None, 
     return JournalPage(
         entries=list(found.entries),
         next_before=found.next_before,
+        reached=None if found.next_before is None else _written(journal, found.entries, found.next_before),
         head=found.head,
         told=found.told,
         told_zh=found.told_zh,
         kinds=[kind.value for kind in EntryKind],
     )
+
+
+def _written(journal: JournalPast, entries: Sequence[Entry], number: int) -> str | None:
+    """When entry `number` was written, which is mostly the last of `entries`."""
+    known = entries[-1:] if entries and entries[-1].seq == number else journal.numbered([number])
+    return next((to_iso(one.at_ms) for one in known), None)
 
 
 def kinds_of(names: Iterable[str]) -> frozenset[EntryKind]:

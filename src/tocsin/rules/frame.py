@@ -17,7 +17,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
 from tocsin.domain.versions import VersionBefore
-from tocsin.rules.fleet import fleet_fragmentation, group_means, idle, gang_ratio
+from tocsin.rules.fleet import fleet_fragmentation, gang_ratio, group_means, idle
 from tocsin.rules.layout import Layout, Layouts, PlainPart
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Floats, Ints, SubjectTable, Vector

@@ -124,6 +124,7 @@ class FakeDecisions:
         return JournalPage(
             entries=shown,
             next_before=shown[-1].seq if len(found) > limit else None,
+            reached=to_iso(shown[-1].at_ms) if len(found) > limit else None,
             head=len(self._journal),
             told={name: sentences[name] for e in shown if (name := str(e.payload.get("decision", ""))) in sentences},
             kinds=[kind.value for kind in EntryKind],

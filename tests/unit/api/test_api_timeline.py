@@ -16,9 +16,11 @@ from tocsin.client.errors import BadRequest, Denied
 from tocsin.client.models import JournalQuery, TimelineQuery
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
 from tocsin.config.settings import Settings
+from tocsin.domain.clock import to_iso
 from tocsin.domain.decision import DecisionState
 from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import ActionKind
+from tocsin.journal import page as page_module
 from tocsin.journal.export import export
 from tocsin.journal.file_past import FilePast
 from tocsin.runtime.demo import Demo, demo_settings
@@ -110,6 +112,16 @@ def test_the_journal_goes_backwards_from_the_newest(client: Client) -> None:
             break
         before = page.next_before
     assert seen == list(range(page.head, 0, -1))
+
+
+def test_a_page_says_down_to_which_instant_it_has_looked(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = client.journal_page(limit=3)
+    assert first.next_before == first.entries[-1].seq
+    assert first.reached == to_iso(first.entries[-1].at_ms)
+    monkeypatch.setattr(page_module, "MOST_LOOKED_AT", 3)
+    found = client.journal_page(JournalQuery(text="no such words"), before=first.head + 1)
+    assert (found.entries, found.next_before, found.reached) == ([], first.next_before, first.reached)
+    assert client.journal_page(before=2).reached is None
 
 
 @pytest.mark.parametrize(

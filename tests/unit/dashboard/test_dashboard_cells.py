@@ -1,20 +1,30 @@
-"""The pages of usage, cost, versions and the scoreboard, and that of a GPU, over two cells of a fleet."""
+"""The pages of figures and of the audit, and that of a GPU, over two cells of a fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
+from tocsin.client.client import Client
+from tocsin.client.models import JournalPage, JournalQuery
 from tocsin.config.cell import CellSettings
+from tocsin.dashboard import page_audit
 from tocsin.dashboard.access import URL_VARIABLE
-from tocsin.dashboard.text import LANGUAGES, Text
+from tocsin.dashboard.page_audit import exported_all
+from tocsin.dashboard.text import LANGUAGES, Text, number, percent
 from tocsin.domain.clock import SystemClock
-from tocsin.domain.errors import Unavailable
+from tocsin.domain.entry import Verification
+from tocsin.domain.errors import TocsinError, Unavailable
 from tocsin.domain.usage import Prices
 from tocsin.journal.postgres.fleet import KnownCell
 from tocsin.queries.cells import CellQueries
@@ -71,13 +81,16 @@ def run(page: str, **query: str) -> AppTest:
 
 def opened(page: str, **query: str) -> str:
     """All that the page says, as one text."""
-    app = run(page, **query)
+    return words(run(page, **query))
+
+
+def words(app: AppTest) -> str:
     told = [str(getattr(getattr(one, "proto", None), "body", "")) for one in app.get("html")]
     return "\n".join([*told, *(one.value for one in (*app.info, *app.error, *app.caption))])
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("page", ["usage", "cost", "versions", "scoreboard"])
+@pytest.mark.parametrize("page", ["usage", "cost", "versions", "scoreboard", "audit"])
 def test_each_page_is_of_all_cells_and_names_those_that_do_not_answer(fleet: Fleet, page: str, language: str) -> None:
     text = Text(language)
     shown = opened(page, lang=language)
@@ -91,6 +104,125 @@ def test_each_page_is_of_all_cells_and_names_those_that_do_not_answer(fleet: Fle
     one = opened(page, lang=language, cell="west")
     assert text("cells.one", cell="west") in one
     assert text("cells.partial", cells="north") not in one
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_fragmentation_is_of_all_cells_and_so_are_its_plans(fleet: Fleet, language: str) -> None:
+    text, one = Text(language), fleet.east.fragmentation(8)
+    shown = opened("fragmentation", lang=language)
+    assert text("cells.every", n=2) in shown
+    assert text("cells.partial", cells="") not in shown
+    for key, value in (("free", one.fleet.free), ("stranded", one.fleet.stranded), ("unusable", one.fleet.unusable)):
+        assert re.search(rf">{text(f'frag.{key}')}<.{{0,200}}>{number(2 * value)}<", shown, re.DOTALL), key
+    assert text("frag.mig.free.note", n=f"{2 * one.mig_slices:,}", gpus=2 * one.mig_gpus) in shown
+    share = percent(one.fleet.fragmented / one.fleet.free)
+    assert f"{share} · {text('frag.f.note')}" in shown, "a ratio is made anew of the sums"
+    host = one.hosts[0].host
+    assert f"east/{host}" in shown
+    assert f"west/{host}" in shown
+    measured = text("frag.mix.settings", mix=", ".join(_task(text, one.mix[n].gpus) for n in range(2)))
+    assert text("cells.also", cell="east, west", headline=measured) in shown
+    assert [shown.count(f">{text('cells.one', cell=name)}<") for name in ("east", "west")] == [1, 1], "a plan of each"
+    fleet.listed.known.append(KnownCell("north", "http://127.0.0.1:9", 8, 1.0, True))
+    fleet.east.cells._tried = float("-inf")  # type: ignore[attr-defined]
+    # In the banner, at the figures and at the plans.
+    assert opened("fragmentation", lang=language).count(text("cells.partial", cells="north")) == 3
+    alone = opened("fragmentation", lang=language, cell="west")
+    assert "west/" not in alone
+    assert text("cells.partial", cells="north") not in alone
+
+
+def _task(text: Text, gpus: float) -> str:
+    return text("frag.task.one" if gpus == 1 else "frag.task", share=percent(0.5), gpus=f"{gpus:g}")
+
+
+def test_a_cell_that_still_plans_holds_up_no_other(fleet: Fleet) -> None:
+    fleet.west.working = True
+    shown = opened("fragmentation")
+    assert EN("cells.partial", cells="west") in shown
+    assert EN("cells.one", cell="east") in shown
+    assert EN("cells.one", cell="west") not in shown
+    fleet.east.working = True
+    shown = opened("fragmentation")
+    assert "cell east: the plan of defragment is being worked out" in shown
+
+
+def logged_in(fleet: Fleet, west: int) -> None:
+    """Ten people in each cell, those of west each `west` milliseconds after those of east."""
+    for n in range(10):
+        fleet.east._record("login", f"east-{n}", {})
+        fleet.west._record("login", f"west-{n}", {})
+    fleet.west._journal[:] = [replace(one, at_ms=one.at_ms + west) for one in fleet.west._journal]
+
+
+def people(shown: str) -> list[str]:
+    return re.findall(r"<b>((?:east|west)-\d)</b>", shown)
+
+
+def test_the_audit_merges_the_journals_in_the_order_of_time(fleet: Fleet) -> None:
+    logged_in(fleet, west=3)
+    app = run("audit")
+    shown = words(app)
+    assert "<th>Cell</th>" in re.sub(r"<th[^>]*>", "<th>", shown)
+    made = [(n + 3 * later, name, n) for n in range(10) for later, name in ((0, "east"), (1, "west"))]
+    wanted = [f"{name}-{n}" for at, name, n in sorted(made, key=lambda one: (-one[0], one[1]))]
+    # What is left are the oldest two of 22, both of east.
+    assert people(shown) == [name for name in wanted if name != "east-0"]
+    assert EN("cells.also", cell="east", headline=EN("audit.shown", first=11, last=3, head=11)) in shown
+    assert EN("cells.also", cell="west", headline=EN("audit.shown", first=11, last=1, head=11)) in shown
+    app.button(key="older").click().run()
+    assert app.query_params["before"] in ("east:3,west:1", ["east:3,west:1"])
+    shown = words(app)
+    assert people(shown) == ["east-0"]
+    assert EN("cells.also", cell="east", headline=EN("audit.shown", first=2, last=1, head=11)) in shown
+    assert app.button(key="older").disabled
+    # Of one cell alone, which has numbers of its own, that place is none.
+    assert people(opened("audit", cell="west", before="east:3,west:1"))[0] == "west-9"
+
+
+def test_each_cell_s_chain_is_checked_and_told_by_itself(fleet: Fleet) -> None:
+    app = run("audit")
+    both = words(app)
+    fine = EN("audit.chain.ok", n=1, at="@").split(". ")[0]
+    for name in ("east", "west"):
+        assert EN("cells.also", cell=name, headline=fine) in both
+    fleet.west.verify_journal = lambda _after, _previous: Verification(False, 1, "entry 2 was edited")  # type: ignore[method-assign]
+    app.button(key="check").click().run()
+    shown = words(app)
+    broken = EN("audit.chain.broken", problem="entry 2 was edited")
+    assert f"✕ {EN('cells.also', cell='west', headline=broken)}" in shown
+    assert f"✓ {EN('cells.also', cell='east', headline=fine)}" in shown
+
+
+def test_long_journals_of_several_cells_are_checked_only_when_asked(fleet: Fleet) -> None:
+    for service in (fleet.east, fleet.west):
+        long = partial(_long, service.journal_page, page_audit.QUICK_CHECK // 2 + 1)
+        service.journal_page = long  # type: ignore[method-assign]
+    shown = opened("audit")
+    for name in ("east", "west"):
+        assert f"? {EN('cells.also', cell=name, headline=EN('audit.chain.unchecked'))}" in shown
+
+
+def _long(told: Callable[..., JournalPage], head: int, *asked: object) -> JournalPage:
+    return told(*asked).model_copy(update={"head": head})
+
+
+def test_after_so_long_the_chain_of_no_further_cell_is_begun(fleet: Fleet) -> None:
+    with Client(fleet.url) as client:
+        assert page_audit.verified(client, ["east", "west"], -1.0) == ({}, {})
+        found, problems = page_audit.verified(client, ["east", "north"], PATIENT)
+    assert (list(found), list(problems)) == (["east"], ["north"])
+
+
+def test_an_export_of_all_cells_has_a_file_of_each_chain(fleet: Fleet) -> None:
+    logged_in(fleet, west=0)
+    query = JournalQuery(kinds=("login",))
+    with exported_all("jsonl", query, "", ["east", "west"]) as found, zipfile.ZipFile(found) as archive:
+        assert archive.namelist() == ["tocsin-journal-east.jsonl", "tocsin-journal-west.jsonl"]
+        lines = archive.read("tocsin-journal-west.jsonl").decode().splitlines()
+        assert [json.loads(line)["actor"] for line in lines] == [f"west-{n}" for n in range(10)]
+    with pytest.raises(TocsinError):
+        exported_all("jsonl", query, "", ["east", "north"])
 
 
 def test_usage_is_added_up_and_money_of_two_currencies_is_not(fleet: Fleet) -> None:

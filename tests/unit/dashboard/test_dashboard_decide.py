@@ -17,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 import tocsin.dashboard
 from tocsin.client.models import DecisionStory, HazardScore, JournalQuery, RuleScore, TimelineMark
+from tocsin.client.whole_journal import CellEntry
 from tocsin.config.access import AccessScope, ApiSettings, Role, Token
 from tocsin.dashboard import access
 from tocsin.dashboard import page_audit as audit
@@ -524,12 +525,13 @@ def test_folding_covers_the_newest_entries_each_once(told: list[tuple[str, str]]
         )
         for seq, (decision, guard) in zip(range(len(told), 0, -1), told, strict=True)
     ]  # fmt: skip
-    rows = folded(entries, most)
-    covered = sorted((one.seq for row in rows for one in row), reverse=True)
+    rows = folded([CellEntry("", one) for one in entries], most)
+    covered = sorted((one.entry.seq for row in rows for one in row), reverse=True)
     assert covered == [one.seq for one in entries[: len(covered)]]
     assert len(rows) <= most
     assert len(covered) == len(entries) or len(rows) == most
-    assert [row[0].seq for row in rows] == sorted((row[0].seq for row in rows), reverse=True)
+    newest = [row[0].entry.seq for row in rows]
+    assert newest == sorted(newest, reverse=True)
 
 
 @pytest.mark.parametrize(

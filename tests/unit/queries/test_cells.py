@@ -22,8 +22,9 @@ from tocsin.cli.main import cli
 from tocsin.client import whole
 from tocsin.client.agent import OrderLink
 from tocsin.client.client import Client
-from tocsin.client.errors import Denied, NotFound
-from tocsin.client.models_cells import AnswerState
+from tocsin.client.errors import BadRequest, Denied, NotFound
+from tocsin.client.models import JournalPage, JournalQuery
+from tocsin.client.models_cells import AnswerState, WholeJournal
 from tocsin.client.models_usage import UsageOut
 from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.client.whole_places import home_of, worst_of
@@ -32,7 +33,8 @@ from tocsin.collector.uplink import MOST_MOVES, PushTarget, Uplink
 from tocsin.config.access import ApiSettings
 from tocsin.config.cell import CellSettings
 from tocsin.domain.clock import HOUR, ManualClock, SystemClock
-from tocsin.domain.errors import Conflict, Unavailable
+from tocsin.domain.errors import Conflict, TocsinError, Unavailable
+from tocsin.journal.archive_files import ArchiveMissing
 from tocsin.journal.postgres.fleet import KnownCell
 from tocsin.queries import cells as cell_queries
 from tocsin.queries.cells import CellQueries
@@ -123,6 +125,8 @@ def test_any_brain_answers_for_all(fleet: Fleet, client: Client) -> None:
     assert client.cells_right_size(limit=1).answers["b"] == client.right_size(limit=1)
     assert client.cells_drift("training", ["driver"]).answers["b"] == client.drift("training", ["driver"])
     assert client.cells_rules().answers["b"] == client.rule_records()
+    assert client.cells_fragmentation(3).answers["b"] == client.fragmentation(3)
+    assert client.cells_plan("mig").answers["b"] == client.plan("mig")
     assert [(one.name, one.own, one.active) for one in client.cells()] == [("a", True, True), ("b", False, True)]
 
 
@@ -171,7 +175,11 @@ def test_a_tenant_reads_its_own_usage_in_every_cell_and_nothing_of_the_cells(sta
         assert sorted(found.answers) == ["a", "b"]
         assert {one.gpus for one in found.cells} == {None}
         assert seen == ["ann", "ann"], "a cell answered the fleet"
-        for refused in (client.cells_summary, client.cells_cost, client.cells_drift, client.cells_where):
+        of_the_cells = (
+            client.cells_summary, client.cells_cost, client.cells_drift, client.cells_where,
+            client.cells_fragmentation, partial(client.cells_plan, "mig"), client.cells_journal,
+        )  # fmt: skip
+        for refused in of_the_cells:
             with pytest.raises(Denied):
                 refused()
 
@@ -181,6 +189,51 @@ def _of_tenant(service: FakeService, seen: list[str], name: str, _namespaces: fr
     seen.append(name)
     cells = TenantCells(service.cells, name)
     return SimpleNamespace(now_ms=service.now_ms, usage=service.usage, cells=cells)
+
+
+def test_each_cell_is_asked_for_the_journal_below_its_own_number(fleet: Fleet, client: Client) -> None:
+    for service, count in ((fleet.a, 3), (fleet.b, 7)):
+        for n in range(count):
+            service._record("login", f"user-{n}", {})
+    newest = client.cells_journal(limit=2)
+    assert {name: [one.seq for one in page.entries] for name, page in newest.answers.items()} == {
+        "a": [4, 3], "b": [8, 7]
+    }  # fmt: skip
+    older = client.cells_journal(before={"a": 2, "b": 7}, limit=2)
+    assert {name: [one.seq for one in page.entries] for name, page in older.answers.items()} == {"a": [1], "b": [6, 5]}
+    assert older.answers["b"] == client.at("b").journal_page(before=7, limit=2)
+    assert client.cells_journal(JournalQuery(kinds=("login",), actor="user-6")).answers["a"].entries == []
+    (one,) = client.cells_journal(JournalQuery(kinds=("login",), actor="user-6")).answers["b"].entries
+    assert one.seq == 8
+    with pytest.raises(BadRequest, match="west:1200"):
+        client._get(WholeJournal, "/v1/cells/journal/page", {"before": ["b"]})
+    refused = httpx2.get(f"{fleet.url_a}/v1/cells/journal/page", params={"limit": 201})
+    assert refused.status_code == 422, "an answer of many cells is bounded"
+
+
+def test_a_last_page_of_a_journal_stands_in_for_that_page_alone(fleet: Fleet, client: Client) -> None:
+    for n in range(5):
+        fleet.b._record("login", f"user-{n}", {})
+    first = client.cells_journal(before={"b": 6}, limit=2).answers["b"]
+
+    def away(*_asked: object) -> JournalPage:
+        raise Unavailable("the disk is slow")
+
+    fleet.b.journal_page = away  # type: ignore[method-assign]
+    found = client.cells_journal(before={"b": 6}, limit=2)
+    assert (found.partial, found.answers["b"]) == (True, first)
+    assert "b" not in client.cells_journal(before={"b": 4}, limit=2).answers
+
+
+@pytest.mark.parametrize("error", [ArchiveMissing("2026-01.tar"), Unavailable("busy")])
+def test_the_asked_cell_s_own_journal_may_be_what_is_missing(fleet: Fleet, client: Client, error: TocsinError) -> None:
+    def away(*_asked: object) -> JournalPage:
+        raise error
+
+    fleet.a.journal_page = away  # type: ignore[method-assign]
+    found = client.cells_journal()
+    assert list(found.answers) == ["b"]
+    assert [(one.cell, one.detail) for one in whole.missing(found)] == [("a", str(error))]
 
 
 def test_questions_of_tenants_hold_up_nobody_else_s(fleet: Fleet, client: Client) -> None:
