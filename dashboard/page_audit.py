@@ -17,7 +17,7 @@ from tocsin.client.models import ExportForm, FleetSummary, JournalPage, JournalQ
 from tocsin.client.models_cells import WholeJournal
 from tocsin.client.whole_journal import ENDED, CellEntry, read_on, whole_journal
 from tocsin.dashboard import cells, link, style, whole_answers
-from tocsin.dashboard.access import api, chosen_cell, client_with, connect, current_token, lacking, show_problem
+from tocsin.dashboard.access import api, chosen_cell, client_with, current_token, lacking, show_problem
 from tocsin.dashboard.frame import current_text
 from tocsin.dashboard.text import STRINGS, Text, clock, plain_sentence, readable, recorded
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SystemClock, from_iso, to_iso
@@ -250,7 +250,8 @@ Checked = Mapping[str, tuple[Verification, str]]
 def _check(names: Sequence[str]) -> None:
     """Ask whether the chain of each cell holds and keep the answers for this session; that one does not answer is told
     once."""
-    with connect() as client:
+    # A kept answer, which a look may stand on while the brain is busy, is no check.
+    with client_with(current_token(), chosen_cell()) as client:
         found, problems = verified(client, names, CHECK_SECONDS)
     st.session_state["chain"] = {**st.session_state.get("chain", {}), **found}
     st.session_state[_UNCHECKED] = problems

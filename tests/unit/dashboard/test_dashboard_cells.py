@@ -193,6 +193,13 @@ def test_each_cell_s_chain_is_checked_and_told_by_itself(fleet: Fleet) -> None:
     assert f"✕ {EN('cells.also', cell='west', headline=broken)}" in shown
     assert f"✓ {EN('cells.also', cell='east', headline=fine)}" in shown
 
+    def slow(_after: int, _previous: str) -> Verification:
+        raise Unavailable("the disk is slow")
+
+    fleet.east.verify_journal = slow  # type: ignore[method-assign]
+    app.button(key="check").click().run()
+    assert re.search(r"In cell east: [^<]*the disk is slow", words(app))
+
 
 def test_long_journals_of_several_cells_are_checked_only_when_asked(fleet: Fleet) -> None:
     for service in (fleet.east, fleet.west):

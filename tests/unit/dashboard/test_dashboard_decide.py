@@ -623,6 +623,21 @@ def test_a_chain_that_cannot_be_checked_leaves_the_page_as_it_is(
     assert not app.run().info
 
 
+def test_a_check_of_the_chain_is_answered_by_the_brain_alone(
+    url: str, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said last, which other looks may stand on while it is busy, is no check."""
+    app = opened("audit")
+    assert "The hash chain is valid" in said(app)
+
+    def fail(after: int, previous: str) -> Verification:
+        raise Unavailable("the disk is slow")
+
+    monkeypatch.setattr(service, "verify_journal", fail)
+    app.button(key="check").click().run()
+    assert "the disk is slow" in app.info[0].value
+
+
 def test_a_new_decision_does_not_come_under_the_button_of_the_one_that_is_shown(url: str, service: FakeService) -> None:
     app = opened("decisions")
     shown = next(str(b.key) for b in app.button if str(b.key).startswith("approve-"))
