@@ -290,46 +290,23 @@ MIG_ROWS, HOST_ROWS, TASKS = 8, 6, 4
 def _figures(found: FragmentationOut, text: Text) -> str:
     fleet = found.fleet
     share = f"{percent(fleet.fragmented / fleet.free)} · " if fleet.free else ""
+
+    def lost(key: str, value: float, note: str = "") -> str:
+        words = note + text(f"frag.{key}.note")
+        return style.kpi(text(f"frag.{key}"), number(value), words, edge="forecast" if value else "grid")
+
+    free = text("frag.free.note", n=f"{fleet.gpus:,}", most=fleet.largest)
     cards = [
-        style.kpi(
-            text("frag.free"),
-            number(fleet.free),
-            text("frag.free.note", n=f"{fleet.gpus:,}", most=fleet.largest),
-            edge="line",
-        ),
-        style.kpi(
-            text("frag.f"),
-            number(round(fleet.fragmented, 1)),
-            share + text("frag.f.note"),
-            edge="forecast" if fleet.fragmented else "grid",
-        ),
-        style.kpi(
-            text("frag.stranded"),
-            number(fleet.stranded),
-            text("frag.stranded.note"),
-            edge="forecast" if fleet.stranded else "grid",
-        ),
-        style.kpi(
-            text("frag.unusable"),
-            number(fleet.unusable),
-            text("frag.unusable.note"),
-            edge="forecast" if fleet.unusable else "grid",
-        ),
+        style.kpi(text("frag.free"), number(fleet.free), free, edge="line"),
+        lost("f", round(fleet.fragmented, 1), share),
+        lost("stranded", fleet.stranded),
+        lost("unusable", fleet.unusable),
     ]
     if found.mig_gpus:
+        slices = text("frag.mig.free.note", n=f"{found.mig_slices:,}", gpus=f"{found.mig_gpus:,}")
         cards += [
-            style.kpi(
-                text("frag.mig.free"),
-                f"{found.mig_free_slices:,}",
-                text("frag.mig.free.note", n=f"{found.mig_slices:,}", gpus=f"{found.mig_gpus:,}"),
-                edge="line",
-            ),
-            style.kpi(
-                text("frag.mig.stranded"),
-                number(round(found.mig_stranded_slices, 1)),
-                text("frag.mig.stranded.note"),
-                edge="forecast" if found.mig_stranded_slices else "grid",
-            ),
+            style.kpi(text("frag.mig.free"), f"{found.mig_free_slices:,}", slices, edge="line"),
+            lost("mig.stranded", round(found.mig_stranded_slices, 1)),
         ]
     return style.kpis(cards)
 
@@ -374,7 +351,6 @@ def _hosts(found: FragmentationOut, text: Text) -> str:
             f'{escape(one.host)} <span class="tc-sub">{escape(one.pool)}</span>',
             f"{one.free} / {one.gpus}",
             number(round(one.fragmented, 2)),
-            number(one.stranded),
             number(one.unusable),
         ]
 
@@ -384,10 +360,9 @@ def _hosts(found: FragmentationOut, text: Text) -> str:
         text("column.host"),
         text("column.free"),
         text("column.f"),
-        text("column.stranded"),
         text("column.unusable"),
     ]
-    table = style.table(head, [row(one) for one in found.hosts[:HOST_ROWS]], numbers=[1, 2, 3, 4])
+    table = style.table(head, [row(one) for one in found.hosts[:HOST_ROWS]], numbers=[1, 2, 3])
     return table + more(found.hosts_total, min(HOST_ROWS, len(found.hosts)), text)
 
 

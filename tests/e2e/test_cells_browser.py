@@ -24,6 +24,8 @@ pytestmark = pytest.mark.server
 OF_BOTH = {
     "usage": ["Whole days in UTC"],
     "cost": ["What GPUs did", "1 faults: "],
+    "fragmentation": ["In cell east: Measured by one job of 5 GPUs", "In cell west: Measured by one job of 4 GPUs"],
+    "audit": ["In cell east: The hash chain is valid", "In cell west: The hash chain is valid"],
     "versions": [r"580\.95\.05 on 1: east-1", r"550\.163\.01 on 1: west-1"],
     "scoreboard": ["In cell east: (Nothing|1 fault)", "In cell west: 1 fault began", "In cell east, west: No forecast"],
 }

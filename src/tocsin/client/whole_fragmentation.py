@@ -18,12 +18,13 @@ def whole_fragmentation(answers: Mapping[str, FragmentationOut], most: int) -> F
     """Fragmentation of all cells, the worst `most` of each list; `answers` has at least one.
 
     What a cell cannot use it measures by the jobs that come to it, and the sum is of these. Where cells have different
-    jobs `mix` is empty. Of several cells hosts and pools are named ``cell/host``: each is listed by its own cell.
+    jobs `mix` is empty. Of several cells hosts, and the pools of `pools`, are named
+    ``cell/host``: each is listed by its own cell.
     """
     every = [answers[name] for name in sorted(answers)]
-    pools = _named({name: one.pools for name, one in answers.items()})
-    hosts = _named({name: one.hosts for name, one in answers.items()})
-    migs = _named({name: one.mig for name, one in answers.items()})
+    pools = _named({name: one.pools for name, one in answers.items()}, "pool")
+    hosts = _named({name: one.hosts for name, one in answers.items()}, "host")
+    migs = _named({name: one.mig for name, one in answers.items()}, "host")
     holes = Counter[int]()
     for one in every:
         holes.update(dict(one.holes))
@@ -49,12 +50,10 @@ def _added(every: Sequence[FragmentOut]) -> FragmentOut:
     return FragmentOut(**sums, largest=max(one.largest for one in every))
 
 
-def _named(lists: Mapping[str, Sequence[T]]) -> list[T]:
-    """The entries of a list of all cells, host and pool with the cell before them where there are several cells."""
+def _named(lists: Mapping[str, Sequence[T]], field: str) -> list[T]:
+    """The entries of a list of all cells, with the cell before their `field` where there are several cells."""
     if len(lists) == 1:
         return [row for rows in lists.values() for row in rows]
     return [
-        row.model_copy(update={key: f"{name}/{value}" for key in ("host", "pool") if (value := getattr(row, key, ""))})
-        for name in sorted(lists)
-        for row in lists[name]
+        row.model_copy(update={field: f"{name}/{getattr(row, field)}"}) for name in sorted(lists) for row in lists[name]
     ]
