@@ -16,6 +16,7 @@ from tocsin.domain.decision import Mode
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.reading import Gpu
 from tocsin.rules.conditions.base import Condition, Duration
+from tocsin.rules.past import Wanted
 from tocsin.rules.sxid import SxidCatalogue, shipped_sxids
 from tocsin.rules.xid import XidCatalogue
 
@@ -245,3 +246,10 @@ class RuleSet:
 
     def __len__(self) -> int:
         return len(self.rules)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What conditions with a `recall_ms` need of the past, beside what a start goes through."""
+        asking = [one for rule in self.rules for one in rule.conditions if one.recall_ms]
+        metrics = {ref.key for one in asking for ref in one.metrics()}
+        return Wanted(tuple(sorted(metrics)), max((one.recall_ms for one in asking), default=0))

@@ -13,6 +13,7 @@ from tocsin.domain.finding import ActionKind, Evidence
 from tocsin.domain.metrics import METRICS, MetricSpec, nearest, split_variant
 from tocsin.plugins import Kind, load_all, plugins
 from tocsin.rules.frame import EventLog, Forecasts, Frame
+from tocsin.rules.past import Past
 from tocsin.rules.sheet import GPU_SHEET, MetricColumn, Sheet, VariantSheet
 from tocsin.rules.sxid import SxidCatalogue
 from tocsin.rules.table import Bools, Ints
@@ -101,6 +102,9 @@ class Probe:
     def update_ahead(self) -> None:
         """Take in predictions ahead of the step that they belong to."""
 
+    def recall(self, past: Past) -> None:
+        """Take in what the table's GPUs counted before all that `update` saw of them."""
+
     def true(self) -> Bools:
         raise NotImplementedError
 
@@ -129,6 +133,8 @@ class Condition(BaseModel):
     """Whether it may be worth waking a person for."""
     expects: ClassVar[bool] = False
     """Whether it is about what a model predicts, and about nothing that has happened."""
+    recall_ms: ClassVar[int] = 0
+    """How far back the values of its metrics count, where a start goes through less: its probe is told them later."""
 
     kind: str
     """Which kind of condition."""
@@ -177,6 +183,9 @@ class Broadcast(Probe):
 
     def update_ahead(self) -> None:
         self._inner.update_ahead()
+
+    def recall(self, past: Past) -> None:
+        self._inner.recall(past)
 
     def true(self) -> Bools:
         return self._inner.true()[self._sheet.parent.v]

@@ -14,6 +14,7 @@ from tocsin.domain.metrics import MetricKind
 from tocsin.domain.phrase import say
 from tocsin.rules.conditions.base import Condition, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Number
+from tocsin.rules.past import Past
 from tocsin.rules.sheet import GPU_SHEET, MetricColumn
 from tocsin.rules.table import Bools, Floats, Ints, SubjectTable
 
@@ -47,6 +48,7 @@ class Growth(Condition):
     """
 
     words = frozenset({"times", "usual"})
+    recall_ms = KEPT * SLOT_MS
     kind: Literal["growth"]
     metrics_: list[str] = Field(alias="metrics", min_length=1)
     """Counters of the GPU, each with a usual rate of its own."""
@@ -100,6 +102,16 @@ class SlotCounts:
         there = rows[known], place[known]
         counts[there[1], there[0]] = np.nan_to_num(counts[there[1], there[0]]) + step[known]
         self._last.v[rows], self._slot.v[rows] = x, slot
+
+    def recall(self, rows: Ints, at_ms: Ints, values: Floats) -> None:
+        """Take in `values` [samples, k] of `rows` at `at_ms` [samples], a sample a slot, for slots of which nothing is
+        known yet."""
+        slots, counts, now = at_ms // SLOT_MS, self._counts.v, self._slot.v[rows]
+        for place in np.flatnonzero(np.diff(slots) == 1):
+            slot, x, last = slots[place + 1], values[place + 1], values[place]
+            step = np.where(x >= last, x - last, x + 0.0 * last)
+            fits = np.isfinite(step) & (slot <= now) & (slot > now - KEPT) & np.isnan(counts[slot % KEPT, rows])
+            counts[slot % KEPT, rows[fits]] = step[fits]
 
     def _open(self, rows: Ints, before: Ints, slot: Ints) -> None:
         """Let the slots after `before` up to `slot` be empty."""
@@ -161,6 +173,13 @@ class GrowthProbe(Probe):
         if slot > self._slot:
             self._slot = slot
             self._judge()
+
+    def recall(self, past: Past) -> None:
+        for place, counted in enumerate(self._counted):
+            values = past.values.get(self._condition.metrics_[place])
+            if values is not None:
+                counted.recall(past.rows, past.at_ms, values)
+        self._slot = _NEVER
 
     def _judge(self) -> None:
         self._times.v[:] = np.inf

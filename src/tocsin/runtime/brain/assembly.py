@@ -51,6 +51,7 @@ from tocsin.runtime.brain.managers import LOOK_SECONDS, TIDY_SECONDS, Managers
 from tocsin.runtime.brain.metrics_page import BrainPage
 from tocsin.runtime.brain.node_conditions import CONDITION_SECONDS, open_conditions
 from tocsin.runtime.brain.orders import OrderService, open_queue
+from tocsin.runtime.brain.past_reader import PAST_SECONDS, PastReader
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.brain.plan_watch import PlanWatch
 from tocsin.runtime.brain.pod_role import POD_ROLE_SECONDS, open_pod_role
@@ -82,7 +83,7 @@ log = structlog.get_logger()
 
 RETRAIN_LOOK_SECONDS = 600.0
 """Time between two looks whether a training is due."""
-ON_STANDBY = frozenset({"evaluate", "managers", "usage", "pod_role"})
+ON_STANDBY = frozenset({"evaluate", "managers", "past", "usage", "pod_role"})
 """Threads of a brain that stands by, beside its followers: what it takes to see the fleet, and nothing that changes
 anything but its own sums of usage and the label of its own pod."""
 PRUNE_SECONDS = 300.0
@@ -322,6 +323,7 @@ def _threads(
     threads = [
         Periodic("evaluate", brain.tick, settings.rules.evaluate_seconds, clock, failed, wake, brain.judge_events),
         Periodic("managers", brain.managers.look, LOOK_SECONDS, clock, failed),
+        Periodic("past", _past_reader(brain).look, PAST_SECONDS, clock, failed),
         Periodic("tidy", brain.managers.tidy, TIDY_SECONDS, clock, failed),
         Periodic("plans", PlanWatch(brain).look, min(settings.planning.look_seconds, fresh / 2), clock, failed),
         Periodic("forecast", brain.forecast, min(settings.forecast.every_seconds, 60.0), clock, failed),
@@ -340,6 +342,10 @@ def _threads(
         threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
     kept = [thread for thread in threads if brain.journal.leads or thread.name in ON_STANDBY]
     return [*kept, *(Periodic(one.name, one.look, one.every_seconds, clock, failed) for one in followers)]
+
+
+def _past_reader(brain: Brain) -> PastReader:
+    return PastReader(brain.store, brain.ruleset.wanted, brain.started_ms, brain.hear_past)
 
 
 def _at_nodes(brain: Brain, failed: Callable[[str], None]) -> list[Periodic]:

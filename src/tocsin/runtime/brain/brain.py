@@ -47,6 +47,7 @@ from tocsin.queries.card_life import CardLife
 from tocsin.queries.fleet_state import mix_of, workloads_of
 from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
+from tocsin.rules.past import Past
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.action_state import errors_of
 from tocsin.runtime.brain.counting import Counting
@@ -59,6 +60,7 @@ from tocsin.runtime.brain.managers import Managers
 from tocsin.runtime.brain.orders import OrderService
 from tocsin.runtime.brain.owner_lines import NO_ROOM, OTHER_HOST, TOO_MANY, OwnerRoom, believed, bounded, places_of
 from tocsin.runtime.brain.ownership import Ownership
+from tocsin.runtime.brain.past_reader import SAMPLE_MS, SAMPLE_SPAN_MS
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.seen_fleet import FleetSight, SeenFleet, touched_by
 from tocsin.runtime.brain.taking import Taking
@@ -76,11 +78,8 @@ log = structlog.get_logger()
 CHECKPOINT_ENTRIES = 20_000
 """Entries that a start reads at most, beside those of one evaluation; some 2 s of one core."""
 WARM_UP_MS = 30 * MINUTE
-"""How much past is put whole through the rules at start, so that a `for` of a rule survives a restart."""
-SAMPLE_MS = 2 * HOUR
-"""Of the day before that one reading of each GPU is put through in each of these, for rules that look back so far."""
-SAMPLE_SPAN_MS = 2 * MINUTE
-"""How long such a sample is: at least one interval of any agent."""
+"""How much past is put whole through the rules at start, so that a `for` of a rule survives a restart. Of the day
+before that it is one reading of each GPU, every `SAMPLE_MS`."""
 EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
 LOADED = 500
@@ -149,7 +148,7 @@ class Brain:
         self._foretelling = ForetellingRules(journal, parts.ruleset.foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
         self._begun = clock.monotonic()
-        self.alert_silences = AlertSilences()
+        self.alert_silences, self._past_told = AlertSilences(), list[Past]()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
         self.evaluations, self.evaluated_at = 0, clock.monotonic()
@@ -221,6 +220,10 @@ class Brain:
     def pools(self) -> Sequence[PoolState]:
         """The pools as they are known now."""
         return self._pools()
+
+    def hear_past(self, past: Past) -> None:
+        """What rules wanted of the past: they judge by it from the next evaluation on."""
+        self._past_told.append(past)
 
     def hear_silences(self, found: AlertSilences) -> None:
         """What people have silenced at Alertmanager, as of now."""
@@ -353,6 +356,8 @@ class Brain:
         inputs = self._inputs(now, readings, predictions)
         now = self._load_ahead(now, readings, predictions)
         settling = self._settling(now)
+        while self._past_told:
+            self._engine.recall(self._past_told.pop())
         inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
         evaluation = self._engine.step(inputs)
         self._conclude(evaluation, now, topology, settling=settling)

@@ -1,0 +1,104 @@
+"""Growth over weeks in a running brain: a restart neither forgets what was usual nor tells again what it knew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tocsin.config.settings import Settings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.domain.entry import EntryKind
+from tocsin.domain.reading import Reading
+from tocsin.journal.files import read_entries
+from tocsin.runtime.brain.assembly import open_brain
+from tocsin_testing.builders import T0, gpu
+
+METRIC = "gpu_ecc_corrected_volatile_total"
+RULES = f"""
+[[rules]]
+name = "grows"
+severity = "warning"
+category = "hardware"
+action = "notify"
+alert = "{{where}}: {{value}}"
+all = [{{ kind = "growth", metrics = ["{METRIC}"], times = 6 }}]
+"""
+FLEET = tuple(gpu(index) for index in range(4))
+ONE = FLEET[0]
+STEP_MS = 30 * MINUTE
+
+
+class Site:
+    """A brain over four GPUs, of which the first may count errors faster."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "rules.toml").write_text(RULES)
+        self.settings = Settings.model_validate(
+            {
+                "store": {"path": folder / "store.db"},
+                "journal": {"path": folder / "journal.db"},
+                "rules": {"path": folder / "rules.toml"},
+                "forecast": {"worker": False, "models": folder / "models"},
+            }
+        )
+        self.clock = ManualClock(T0)
+        self.total = dict.fromkeys(FLEET, 0.0)
+        self.running = open_brain(self.settings, self.clock)
+
+    def live(self, hours: float, per_hour: float) -> None:
+        brain = self.running.brain
+        for _ in range(round(hours * HOUR / STEP_MS)):
+            self.clock.advance(STEP_MS)
+            now = self.clock.now_ms()
+            for one in FLEET:
+                self.total[one] += (per_hour if one is ONE else 1.0) * STEP_MS / HOUR
+            brain.accept(Batch(readings=[Reading(one, now, {METRIC: self.total[one]}) for one in FLEET]))
+            brain.tick()
+
+    def restart(self, *, read_past: bool = True) -> None:
+        """As after an upgrade: what is read of the past after the start is read before findings are given up."""
+        self.running.stop()
+        self.running = open_brain(self.settings, self.clock)
+        (past,) = (thread for thread in self.running.threads if thread.name == "past")
+        for _ in range(100 if read_past else 0):
+            past.once()
+
+    def told(self) -> list[str]:
+        """Kinds of the entries about findings, oldest first."""
+        kinds = [EntryKind.FINDING_OPENED, EntryKind.FINDING_CLEARED]
+        return [entry.kind for entry in read_entries(self.settings.journal.path, kinds=kinds)]
+
+
+def test_what_grew_before_a_restart_is_the_same_finding_after_it(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.live(72, per_hour=1.0)
+    site.live(30, per_hour=12.0)
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    (before,) = site.running.brain.active
+    site.restart()
+    site.live(6, per_hour=12.0)
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    (after,) = site.running.brain.active
+    assert (after.id, after.subject) == (before.id, before.subject)
+    site.running.stop()
+
+
+def test_what_grows_over_a_restart_is_told(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.live(72, per_hour=1.0)
+    site.live(16, per_hour=12.0)
+    site.restart()
+    site.live(12, per_hour=12.0)
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    site.running.stop()
+
+
+def test_what_a_brain_without_the_past_says_is_nothing(tmp_path: Path) -> None:
+    """The two above would pass without it where a day of warming up were enough."""
+    site = Site(tmp_path)
+    site.live(72, per_hour=1.0)
+    site.live(16, per_hour=12.0)
+    site.restart(read_past=False)
+    site.live(12, per_hour=12.0)
+    assert site.told() == []
+    site.running.stop()
