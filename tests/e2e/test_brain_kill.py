@@ -114,7 +114,7 @@ def brain_settings(folder: Path, webhook: str, port: int) -> Settings:
                 "key_file": folder / "elsewhere" / "key",
             },
             "api": {"listen": f"127.0.0.1:{port}"},
-            "rules": {"path": folder / "rules.toml", "evaluate_seconds": 0.1},
+            "rules": {"path": folder / "rules.toml", "evaluate_seconds": 0.4},
             "forecast": {"worker": False},
             "webhook": {"url": webhook},
             "actions": {
