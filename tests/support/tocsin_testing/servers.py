@@ -28,13 +28,13 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path, seco
     """Poll `url` until it answers 200; fail with the log where the process ends or the time runs out."""
     deadline = time.monotonic() + seconds
     never = threading.Event()
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(httpx2.HTTPError):
-            if httpx2.get(url, timeout=2.0).status_code == 200:
-                return
-        never.wait(0.05)
+    # One client: each loads all certificates anew, more work than the start that it would wait for.
+    with httpx2.Client(timeout=2.0) as client:
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(httpx2.HTTPError):
+                if client.get(url).status_code == 200:
+                    return
+            never.wait(0.05)
     raise RuntimeError(f"{url} did not become ready:\n{log.read_text()[-4000:]}")
 
 

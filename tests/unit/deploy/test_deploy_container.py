@@ -22,8 +22,7 @@ from tocsin import __version__
 from tocsin.cli.main import cli
 from tocsin.config.address import split_address
 from tocsin.config.load import load_settings
-from tocsin_testing.chaos import until
-from tocsin_testing.servers import free_port
+from tocsin_testing.servers import free_port, wait_until_ready
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "container"
@@ -236,7 +235,9 @@ def test_the_steps_of_an_image_that_serves_run_plainly_until_it_is_well(
     check = [home / "bin" / "python", FOLDER / "healthcheck.py"]
     with log.open("w") as out, subprocess.Popen(command, cwd=tmp_path, env=clean, stdout=out, stderr=out) as served:
         try:
-            until(lambda: subprocess.run(check, env=clean, capture_output=True).returncode == 0, target, seconds=120)
+            # Asked from here until it answers: a new interpreter each time would take the processor that it starts on.
+            wait_until_ready(clean["TOCSIN_HEALTH_URL"], served, log, seconds=120)
+            assert subprocess.run(check, env=clean, capture_output=True, check=False).returncode == 0
         finally:
             served.terminate()
     assert "Traceback" not in log.read_text()
