@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import zipfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -139,8 +140,10 @@ MOST_READ = 100
 QUICK_CHECK = 20_000
 """Longest journal that is checked without being asked for, in entries: about half a second (own choice). Of several
 cells all together."""
+UNASKED_SECONDS = 5.0
+"""A check that nobody asked for is left after so long (own choice): what a cell says of its length is its word."""
 CHECK_SECONDS = 60.0
-"""Of several cells none is begun with after so long: whoever waits may choose one (own choice)."""
+"""That of several cells is left after so long: whoever waits may choose one (own choice)."""
 _UNCHECKED = "chain_problem"
 _MEMORY = 8 * 2**20
 """Bytes of an export that are held in memory; the rest goes to a temporary file."""
@@ -247,18 +250,19 @@ Checked = Mapping[str, tuple[Verification, str]]
 """What was found of the chain by cell, and when; an empty name where one cell is shown."""
 
 
-def _check(names: Sequence[str]) -> None:
+def _check(names: Sequence[str], seconds: float) -> None:
     """Ask whether the chain of each cell holds and keep the answers for this session; that one does not answer is told
     once."""
     # A kept answer, which a look may stand on while the brain is busy, is no check.
     with client_with(current_token(), chosen_cell()) as client:
-        found, problems = verified(client, names, CHECK_SECONDS)
+        found, problems = verified(client, names, seconds)
     st.session_state["chain"] = {**st.session_state.get("chain", {}), **found}
     st.session_state[_UNCHECKED] = problems
 
 
 def verified(client: Client, names: Sequence[str], seconds: float) -> tuple[Checked, Mapping[str, TocsinError]]:
-    """What is found of the chains of the cells `names`, and why it is not; none is begun after `seconds`."""
+    """What is found of the chains of the cells `names`, and why it is not; one that is not at its end after `seconds`
+    stays as it was."""
     found: dict[str, tuple[Verification, str]] = {}
     problems: dict[str, TocsinError] = {}
     wall = SystemClock()
@@ -267,7 +271,11 @@ def verified(client: Client, names: Sequence[str], seconds: float) -> tuple[Chec
         if wall.monotonic() > until_s:
             break
         try:
-            found[name] = (client.at(name) if name else client).verify_journal(), client.summary().now
+            for part in (client.at(name) if name else client).journal_slices():
+                if part.done or not part.ok:
+                    found[name] = part, client.summary().now
+                elif wall.monotonic() > until_s:
+                    break
         except TocsinError as error:
             problems[name] = error
     return found, problems
@@ -278,7 +286,7 @@ def _chain(answers: Mapping[str, JournalPage], told: WholeJournal | None, closed
     names = [one.cell for one in told.cells] if told is not None else [""]
     heads = sum(page.head for page in answers.values())
     if "chain" not in st.session_state and heads <= QUICK_CHECK and not closed:
-        _check(sorted(answers))
+        _check(sorted(answers), UNASKED_SECONDS)
     found: Checked = st.session_state.get("chain", {})
     problems: Mapping[str, TocsinError] = st.session_state.pop(_UNCHECKED, {})
     for name, problem in problems.items():
@@ -295,7 +303,7 @@ def _chain(answers: Mapping[str, JournalPage], told: WholeJournal | None, closed
             key="check",
             icon=icon,
             on_click=_check,
-            args=(names,),
+            args=(names, CHECK_SECONDS if any(names) else math.inf),
             disabled=bool(closed),
             help=wanted,
         )

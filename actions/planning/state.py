@@ -269,8 +269,8 @@ class FleetState:
         """What `fleet_fragmentation` measures of a host; MIG GPUs have a measure of their own and are left out."""
         node = self.nodes[host]
         free = tuple(self.free(slot.uuid) for slot in self.by_host[host] if slot.mode is not GpuMode.MIG)
-        cpus = self.cpus_left(host)
-        return FreeNode(free, None if math.isinf(cpus) else cpus, node.schedulable)
+        cpus, others = self.cpus_left(host), len(self.by_host[host]) - len(free)
+        return FreeNode(free, None if math.isinf(cpus) else cpus, node.schedulable, others)
 
     def layout(self, uuid: str) -> tuple[Placement, ...]:
         """The MIG instances of a GPU in which work runs; empty ones can be destroyed at no cost and do not count."""

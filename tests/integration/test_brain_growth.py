@@ -6,11 +6,13 @@ from pathlib import Path
 
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.domain.clock import HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.reading import Reading
 from tocsin.journal.files import read_entries
+from tocsin.rules.past import SLOT_MS
 from tocsin.runtime.brain.assembly import open_brain
+from tocsin.runtime.brain.brain import PAST_WAIT_MS
 from tocsin_testing.builders import T0, gpu
 
 METRIC = "gpu_ecc_corrected_volatile_total"
@@ -29,7 +31,8 @@ STEP_MS = 30 * MINUTE
 
 
 class Site:
-    """A brain over four GPUs, of which the first may count errors faster."""
+    """A brain over four GPUs, of which the first may count errors faster. Each half hour it is told of the last minutes,
+    some seconds later or earlier than before: readings lie around the whole and the half hour."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "rules.toml").write_text(RULES)
@@ -39,10 +42,11 @@ class Site:
                 "journal": {"path": folder / "journal.db"},
                 "rules": {"path": folder / "rules.toml"},
                 "forecast": {"worker": False, "models": folder / "models"},
+                "actions": {"boot_grace_seconds": 0},
             }
         )
-        self.clock = ManualClock(T0)
-        self.total = dict.fromkeys(FLEET, 0.0)
+        self.clock = ManualClock(T0 - T0 % SLOT_MS + 70 * SECOND)
+        self.total, self.sent = dict.fromkeys(FLEET, 0.0), 0
         self.running = open_brain(self.settings, self.clock)
 
     def live(self, hours: float, per_hour: float) -> None:
@@ -52,16 +56,22 @@ class Site:
             now = self.clock.now_ms()
             for one in FLEET:
                 self.total[one] += (per_hour if one is ONE else 1.0) * STEP_MS / HOUR
-            brain.accept(Batch(readings=[Reading(one, now, {METRIC: self.total[one]}) for one in FLEET]))
+            late_ms = self.sent * 17 * SECOND % (50 * SECOND)
+            self.sent += 1
+            for at_ms in (now - 2 * MINUTE + late_ms, now - MINUTE + late_ms):
+                brain.accept(Batch(readings=[Reading(one, at_ms, {METRIC: self.total[one]}) for one in FLEET]))
             brain.tick()
 
     def restart(self, *, read_past: bool = True) -> None:
-        """As after an upgrade: what is read of the past after the start is read before findings are given up."""
+        """As after an upgrade: the past is read after the start, while rules are evaluated."""
         self.running.stop()
         self.running = open_brain(self.settings, self.clock)
         (past,) = (thread for thread in self.running.threads if thread.name == "past")
-        for _ in range(100 if read_past else 0):
-            past.once()
+        for _ in range(100 if read_past else 1):
+            self.clock.advance(SECOND)
+            self.running.brain.tick()
+            if read_past:
+                past.once()
 
     def told(self) -> list[str]:
         """Kinds of the entries about findings, oldest first."""
@@ -79,6 +89,7 @@ def test_what_grew_before_a_restart_is_the_same_finding_after_it(tmp_path: Path)
     site.live(6, per_hour=12.0)
     assert site.told() == [EntryKind.FINDING_OPENED]
     (after,) = site.running.brain.active
+    assert after.last_ms > site.running.brain.started_ms
     assert (after.id, after.subject) == (before.id, before.subject)
     site.running.stop()
 
@@ -101,4 +112,31 @@ def test_what_a_brain_without_the_past_says_is_nothing(tmp_path: Path) -> None:
     site.restart(read_past=False)
     site.live(12, per_hour=12.0)
     assert site.told() == []
+    site.running.stop()
+
+
+def test_a_start_just_before_a_slot_ends_knows_all_of_the_past(tmp_path: Path) -> None:
+    """Samples one slot apart from then on would lie on either side of its end as readings come early or late."""
+    site = Site(tmp_path)
+    site.live(72, per_hour=1.0)
+    site.live(30, per_hour=12.0)
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    site.clock.advance(SLOT_MS - site.clock.now_ms() % SLOT_MS - 30 * SECOND)
+    site.restart()
+    site.live(0.5, per_hour=12.0)
+    (after,) = site.running.brain.active
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    assert after.last_ms > site.running.brain.started_ms
+    site.running.stop()
+
+
+def test_a_finding_waits_no_longer_for_the_past_than_a_quarter_of_an_hour(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.live(72, per_hour=1.0)
+    site.live(30, per_hour=12.0)
+    site.restart(read_past=False)
+    assert [one.rule for one in site.running.brain.active] == ["grows"]
+    site.clock.advance(PAST_WAIT_MS)
+    site.running.brain.tick()
+    assert site.told() == [EntryKind.FINDING_OPENED, EntryKind.FINDING_CLEARED]
     site.running.stop()

@@ -228,8 +228,7 @@ class Meter:
                 part.gpus = max((held[holder.key] for holder in part.holders), default=1)
 
     def _strand(self, present: Sequence[_Sample], at_ms: int) -> Use:
-        """Free GPUs of a node that is held in part are stranded: too few of them for a job of a whole node. Returns
-        what they are."""
+        """Free GPUs of a node are stranded where they are too few for a job of a whole node. Returns what they are."""
         free = [one for one in present if _is_free(one)]
         use = Use.STRANDED if stranded(len(free), len(present)) else Use.FREE
         for one in free:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -501,15 +502,27 @@ class Client:
         return self._get(list[Entry], "/v1/journal", {"after": after, "limit": limit, "kind": list(kinds)})
 
     def verify_journal(self) -> Verification:
-        """Whether the journal's hash chain holds, asked for slice by slice. For admins; a bar shows how far it is."""
-        found = self._get(Verification, "/v1/journal/verify", {"after": 0})
+        """Whether the journal's hash chain holds, asked for slice by slice. For admins; a bar shows how far it is. Raises
+        ServerFault where an answer gets no further than the one before."""
+        slices = self.journal_slices()
+        found, before = next(slices), 0
         with work("journal", float(found.head)) as bar:
-            bar.advance(found.events)
-            while found.ok and not found.done:
-                before, previous = found.events, found.hash
-                found = self._get(Verification, "/v1/journal/verify", {"after": before, "previous": previous})
+            for found in chain([found], slices):
                 bar.advance(found.events - before)
+                before = found.events
         return found
+
+    def journal_slices(self) -> Iterator[Verification]:
+        """What `verify_journal` finds up to the end of each slice; the last is `done`, or has the problem."""
+        after, previous = 0, ""
+        while True:
+            found = self._get(Verification, "/v1/journal/verify", {"after": after, "previous": previous})
+            yield found
+            if found.done or not found.ok:
+                return
+            if found.events <= after:
+                raise ServerFault(f"the brain at {self.base_url} checks no journal entry after {after}, nor is it done")
+            after, previous = found.events, found.hash
 
     def metrics(self) -> str:
         """The brain's own metrics in Prometheus text format."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Placement = tuple[str, int]
 """Profile name in the template and first memory slice."""
@@ -298,12 +298,14 @@ class TaskClass:
 class FreeNode:
     """A node: what is unallocated of each of its GPUs (0 to 1 each), its free CPUs (None: unknown, taken as enough).
 
-    `usable` is false where no task may start, such as on a cordoned node.
+    `usable` is false where no task may start, such as on a cordoned node. `others` are GPUs of the node beside those of
+    `free`, such as those in MIG mode: a job of a whole node would need them too.
     """
 
     free: tuple[float, ...]
     cpus: float | None = None
     usable: bool = True
+    others: int = 0
 
     def fits(self, task: TaskClass) -> bool:
         if not self.usable or (self.cpus is not None and self.cpus < task.cpus - _EPSILON):
@@ -364,7 +366,7 @@ def fleet_fragmentation(nodes: Iterable[FreeNode], mix: Sequence[TaskClass]) -> 
         free += sum(node.free)
         fragmented += expected_unusable(node, mix)
         lost += unusable_for_all(node, mix)
-        apart += stranded(sum(part >= 1.0 - _EPSILON for part in node.free), len(node.free))
+        apart += stranded(sum(part >= 1.0 - _EPSILON for part in node.free), len(node.free) + node.others)
     return FleetFragmentation(free, fragmented, lost, float(apart))
 
 
@@ -380,7 +382,7 @@ def gain_of_placing(node: FreeNode, task: TaskClass, mix: Sequence[TaskClass]) -
         place = min((i for i, part in enumerate(left) if part >= task.each - _EPSILON), key=lambda i: left[i])
         left[place] = max(0.0, left[place] - task.each)
     cpus = None if node.cpus is None else node.cpus - task.cpus
-    return expected_unusable(node, mix) - expected_unusable(FreeNode(tuple(left), cpus, node.usable), mix)
+    return expected_unusable(node, mix) - expected_unusable(replace(node, free=tuple(left), cpus=cpus), mix)
 
 
 def mix_of_sizes(sizes: Iterable[int]) -> tuple[TaskClass, ...]:

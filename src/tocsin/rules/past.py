@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tocsin.domain.clock import HOUR
 from tocsin.rules.table import Floats, Ints
+
+SLOT_MS = 2 * HOUR
+"""The past is known once in each of these, counted from 1970."""
+
+
+def instants(start_ms: int, end_ms: int) -> range:
+    """The middle of each slot, from `start_ms` up to `end_ms`: readings that come a little late lie in the same."""
+    return range(start_ms + (SLOT_MS // 2 - start_ms) % SLOT_MS, end_ms, SLOT_MS)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,13 @@ class RuleSet:
         return len(self.rules)
 
     @property
+    def recalling(self) -> dict[str, int]:
+        """The rules that judge by more of the past than a start goes through, by name, each with its `for` in
+        milliseconds."""
+        asking = (rule for rule in self.rules if any(one.recall_ms for one in rule.conditions))
+        return {rule.name: rule.table.for_ for rule in asking}
+
+    @property
     def wanted(self) -> Wanted:
         """What conditions with a `recall_ms` need of the past, beside what a start goes through."""
         asking = [one for rule in self.rules for one in rule.conditions if one.recall_ms]

@@ -7,18 +7,17 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.clock import DAY
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import evidence_of
 from tocsin.domain.metrics import MetricKind
 from tocsin.domain.phrase import say
 from tocsin.rules.conditions.base import Condition, MetricRef, Probe, Report, World, metric_ref
 from tocsin.rules.levels import Number
-from tocsin.rules.past import Past
+from tocsin.rules.past import SLOT_MS, Past
 from tocsin.rules.sheet import GPU_SHEET, MetricColumn
 from tocsin.rules.table import Bools, Floats, Ints, SubjectTable
 
-SLOT_MS = 2 * HOUR
 DAY_SLOTS = DAY // SLOT_MS
 PARTS = 3
 """What is said of a day must hold in each of its thirds: bad spells that lead to nothing last some hours."""

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.domain.clock import DAY, HOUR, MINUTE
-from tocsin.rules.past import Past, Wanted
+from tocsin.domain.clock import DAY, MINUTE
+from tocsin.domain.errors import Unavailable
+from tocsin.rules.past import Past, Wanted, instants
+from tocsin.rules.table import Floats, Ints
 from tocsin.store.port import Columns, Store
 
 PAST_SECONDS = 1.0
-"""Between two samples: a week of them is there within two minutes, sooner than findings of before the start are given
-up, and the store has little to do for it beside what comes in."""
-SAMPLE_MS = 2 * HOUR
-"""Between the instants of two samples, as of those that a start reads of the last day."""
+"""Between two samples: a week of them is there within two minutes, and the store has little to do for it beside what
+comes in."""
 SAMPLE_SPAN_MS = 2 * MINUTE
 """How long a sample is: at least one interval of any agent."""
+LONGEST_REST = 64
+"""Looks that are left out at most after one that failed (own choice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The first values of GPUs, [metrics, k], and which GPUs they are, in the order in which they were first seen."""
+
+    gpus: Ints
+    values: Floats
 
 
 class PastReader:
@@ -26,34 +37,49 @@ class PastReader:
         self._store = store
         self._wanted = wanted
         self._tell = tell
-        oldest = wanted.span_ms - wanted.span_ms % SAMPLE_MS
-        self._instants = [started_ms - back for back in range(oldest, DAY - 1, -SAMPLE_MS)] if wanted.metrics else []
-        self._samples: list[Columns] = []
+        # The first sample of what a start reads is read here too: what was counted up to it is known by the one before.
+        slots = instants(started_ms - wanted.span_ms, started_ms)
+        until_ms = instants(started_ms - DAY, started_ms).start
+        self._instants = [at_ms for at_ms in slots if at_ms <= until_ms] if wanted.metrics else []
+        self._samples: list[_Sample] = []
+        self._places: dict[str, int] = {}
+        self._rest, self._failed = 0, 0
 
     def look(self) -> None:
-        """Read one sample more; does nothing once all are read. Raises StoreUnavailable: the next call tries again."""
+        """Read one sample more; does nothing once all are read. Raises StoreUnavailable: later calls try again, the
+        fewer the oftener it failed."""
         read = len(self._samples)
         if read == len(self._instants):
             return
+        if self._rest > 0:
+            self._rest -= 1
+            return
         start = self._instants[read]
-        found = self._store.columns(self._wanted.metrics, start, start + SAMPLE_SPAN_MS)
-        self._samples.append(_first_of_each(found))
+        try:
+            found = self._store.columns(self._wanted.metrics, start, start + SAMPLE_SPAN_MS)
+        except Unavailable:
+            self._failed += 1
+            self._rest = min(2**self._failed, LONGEST_REST)
+            raise
+        self._failed = 0
+        self._samples.append(self._first_of_each(found))
         if read + 1 == len(self._instants):
-            self._tell(_joined(self._instants, self._samples))
-            self._instants, self._samples = [], []
+            self._tell(self._joined())
+            self._instants, self._samples, self._places = [], [], {}
 
+    def _first_of_each(self, found: Columns) -> _Sample:
+        """The first known value of each metric of each GPU."""
+        values = np.full((len(self._wanted.metrics), len(found.gpus)), np.nan)
+        for metric, seen in enumerate(found.values.T):
+            known = np.flatnonzero(np.isfinite(seen))[::-1]
+            # Of several values the last that is put in stays: the oldest.
+            values[metric, found.gpu[known]] = seen[known]
+        gpus = [self._places.setdefault(uuid, len(self._places)) for uuid in found.gpus]
+        return _Sample(np.array(gpus, dtype=np.int64), values)
 
-def _first_of_each(found: Columns) -> Columns:
-    """The first row of each GPU, in the order of `gpus`."""
-    _, first = np.unique(found.gpu, return_index=True)
-    return Columns(found.gpus, found.metrics, found.gpu[first], found.at_ms[first], found.values[first])
-
-
-def _joined(instants: list[int], samples: list[Columns]) -> Past:
-    gpus = sorted({uuid for sample in samples for uuid in sample.gpus})
-    place = {uuid: number for number, uuid in enumerate(gpus)}
-    metrics = samples[0].metrics
-    values = np.full((len(metrics), len(samples), len(gpus)), np.nan)
-    for number, sample in enumerate(samples):
-        values[:, number, [place[uuid] for uuid in sample.gpus]] = sample.values.T
-    return Past(np.array(instants, dtype=np.int64), gpus, dict(zip(metrics, values, strict=True)))
+    def _joined(self) -> Past:
+        metrics, gpus = self._wanted.metrics, list(self._places)
+        values = np.full((len(metrics), len(self._samples), len(gpus)), np.nan)
+        for number, sample in enumerate(self._samples):
+            values[:, number, sample.gpus] = sample.values
+        return Past(np.array(self._instants, dtype=np.int64), gpus, dict(zip(metrics, values, strict=True)))

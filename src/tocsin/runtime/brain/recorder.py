@@ -192,6 +192,11 @@ class Recorder:
         """The incidents that were open when the journal ended."""
         return list(self._record.held())
 
+    def open_of(self, rules: Collection[str]) -> list[Finding]:
+        """The findings of `rules` that are open, as they were recorded."""
+        found = self._record.findings
+        return [found[name] for name in sorted(self._findings & found.keys()) if found[name].rule in rules]
+
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._findings = set(state["findings"])
         self._since = {(rule, subject): at_ms for rule, subject, at_ms in state["since"]}
