@@ -10,7 +10,7 @@ from typing import TypeVar
 import streamlit as st
 
 from tocsin.client.client import Client
-from tocsin.client.errors import Denied, NotFound
+from tocsin.client.errors import Busy, Denied, NotFound
 from tocsin.client.models import FleetMap, FleetSummary, GpuState
 from tocsin.client.models_capacity import CapacityOut, ForecastOut
 from tocsin.client.models_cells import (
@@ -115,6 +115,15 @@ def answered(found: WholeFleet, answers: Mapping[str, T]) -> Mapping[str, T]:
     if not answers:
         raise Unavailable("; ".join(f"cell {one.cell}: {one.detail}" for one in found.cells))
     return answers
+
+
+def not_yet(error: Unavailable, text: Text) -> str:
+    """In words that an answer is being worked out, or that no cell has one. Raises `error` where it says neither."""
+    if spans():
+        return text("cells.none", problem=str(error))
+    if not isinstance(error, Busy):
+        raise error
+    return f"{text('ahead.working')} ({error})"
 
 
 def lacking(found: WholeFleet | None, text: Text) -> str:

@@ -232,13 +232,14 @@ def _typed(name: str, label: str) -> str:
 
 
 def _before() -> dict[str, int]:
-    """Below which number each cell is asked, as the URL has it; that of one cell alone has no name."""
-    found = {}
+    """Below which number each cell is asked, as the URL has it; that of one cell alone has no name. What names no cell
+    of the fleet is left out."""
+    found, known = {}, set(cells.listed().names) if cells.spans() else {""}
     for one in link.read("before").split(","):
         name, _, number = one.rpartition(":")
-        if number.isdecimal() and 0 < len(number) < 19 and int(number) > 0:
+        if name in known and number.isdecimal() and 0 < len(number) < 19 and int(number) > 0:
             found[name] = int(number)
-    return {name: number for name, number in found.items() if bool(name) is cells.spans()}
+    return found
 
 
 def _written(before: Mapping[str, int]) -> str:

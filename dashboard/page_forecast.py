@@ -8,7 +8,6 @@ from html import escape
 import plotly.graph_objects as go
 import streamlit as st
 
-from tocsin.client.errors import Busy
 from tocsin.client.models_capacity import (
     CapacityOut,
     CourseOut,
@@ -153,9 +152,7 @@ def capacity() -> None:
         try:
             found, told = cells.capacity_of(client)
         except Unavailable as error:
-            if not isinstance(error, Busy) and not cells.spans():
-                raise
-            st.html(style.title(text("ahead.capacity")) + style.note(f"{text('ahead.working')} ({error})"))
+            st.html(style.title(text("ahead.capacity")) + style.note(cells.not_yet(error, text)))
             return
     names = [one.pool for one in found.pools]
     with st.container(horizontal=True, vertical_alignment="center"):

@@ -10,7 +10,6 @@ from typing import get_args
 import plotly.graph_objects as go
 import streamlit as st
 
-from tocsin.client.errors import Busy
 from tocsin.client.models_capacity import (
     FragmentationOut,
     HostChange,
@@ -265,9 +264,7 @@ def plan() -> None:
         try:
             found, told = whole_answers.plans_of(client, planner)
         except Unavailable as error:
-            if not isinstance(error, Busy) and not cells.spans():
-                raise
-            st.html(style.note(f"{text('ahead.working')} ({error})"))
+            st.html(style.note(cells.not_yet(error, text)))
             return
     if partly := cells.partly(told, text):
         st.html(style.note(partly))
@@ -351,6 +348,7 @@ def _hosts(found: FragmentationOut, text: Text) -> str:
             f'{escape(one.host)} <span class="tc-sub">{escape(one.pool)}</span>',
             f"{one.free} / {one.gpus}",
             number(round(one.fragmented, 2)),
+            number(one.stranded),
             number(one.unusable),
         ]
 
@@ -360,9 +358,10 @@ def _hosts(found: FragmentationOut, text: Text) -> str:
         text("column.host"),
         text("column.free"),
         text("column.f"),
+        text("frag.stranded"),
         text("column.unusable"),
     ]
-    table = style.table(head, [row(one) for one in found.hosts[:HOST_ROWS]], numbers=[1, 2, 3])
+    table = style.table(head, [row(one) for one in found.hosts[:HOST_ROWS]], numbers=[1, 2, 3, 4])
     return table + more(found.hosts_total, min(HOST_ROWS, len(found.hosts)), text)
 
 

@@ -31,8 +31,10 @@ STEP_MS = 30 * MINUTE
 
 
 class Site:
-    """A brain over four GPUs, of which the first may count errors faster. Each half hour it is told of the last minutes,
-    some seconds later or earlier than before: readings lie around the whole and the half hour."""
+    """A brain over four GPUs, of which the first may count errors faster.
+
+    Each half hour it is told of the last minutes, some seconds later or earlier than before.
+    """
 
     def __init__(self, folder: Path) -> None:
         (folder / "rules.toml").write_text(RULES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import httpx2
 import pytest
@@ -79,6 +80,6 @@ def test_a_round_over_a_large_fleet_takes_less_than_ten_seconds(
         f"{gpus:,} GPUs, 20 metrics each, out of VictoriaMetrics: the first round {wall[0]:.1f} s, the fastest later "
         f"one {min(wall[1:]):.1f} s, of it {min(own[1:]):.1f} s CPU of the brain"
     )
-    # Beside other tests a round waits for processors: there the own work of a smaller one is bounded, of the fastest.
-    assert (min(own) if benchmark.disabled else max(wall)) < LIMIT_SECONDS * gpus / GPUS
+    # Beside other tests a round waits for processors: there the own work of a smaller one is bounded, of most of them.
+    assert (median(own) if benchmark.disabled else max(wall)) < LIMIT_SECONDS * gpus / GPUS
     benchmark.pedantic(lambda: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -502,15 +501,18 @@ class Client:
         return self._get(list[Entry], "/v1/journal", {"after": after, "limit": limit, "kind": list(kinds)})
 
     def verify_journal(self) -> Verification:
-        """Whether the journal's hash chain holds, asked for slice by slice. For admins; a bar shows how far it is. Raises
-        ServerFault where an answer gets no further than the one before."""
+        """Whether the journal's hash chain holds, asked for slice by slice. For admins; a bar shows how far it is.
+
+        Raises ServerFault where an answer gets no further than the one before.
+        """
         slices = self.journal_slices()
-        found, before = next(slices), 0
-        with work("journal", float(found.head)) as bar:
-            for found in chain([found], slices):
-                bar.advance(found.events - before)
-                before = found.events
-        return found
+        last = next(slices)
+        with work("journal", float(last.head)) as bar:
+            bar.advance(last.events)
+            for found in slices:
+                bar.advance(found.events - last.events)
+                last = found
+        return last
 
     def journal_slices(self) -> Iterator[Verification]:
         """What `verify_journal` finds up to the end of each slice; the last is `done`, or has the problem."""

@@ -138,7 +138,7 @@ class PoolFragment(FragmentOut):
 
 
 class HostFragment(Wire):
-    """A host with free GPUs that the next job is expected to be unable to use in part."""
+    """A host with free GPUs that the next job is expected to be unable to use in part, or that are stranded."""
 
     host: str
     pool: str = ""
@@ -204,7 +204,7 @@ class FragmentationOut(Wire):
     pools_total: Count = 0
     hosts: list[HostFragment] = Field(default_factory=list)
     hosts_total: Count = 0
-    """Hosts with fragmented GPUs."""
+    """Hosts with fragmented or stranded GPUs."""
     holes: list[tuple[Count, Count]] = Field(default_factory=list)
     """Hosts by number of free GPUs."""
     mig: list[MigGpuOut] = Field(default_factory=list)

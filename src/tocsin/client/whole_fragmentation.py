@@ -14,6 +14,11 @@ _FIGURES = ("gpus", "free", "fragmented", "unusable", "stranded")
 _MIG = ("mig_gpus", "mig_slices", "mig_free_slices", "mig_stranded_slices", "mig_unknown")
 
 
+def worst_first(one: HostFragment) -> tuple[float, float, float, str]:
+    """By which hosts are sorted: what no job can use first, what the next one cannot, what is stranded."""
+    return -one.unusable, -one.fragmented, -one.stranded, one.host
+
+
 def whole_fragmentation(answers: Mapping[str, FragmentationOut], most: int) -> FragmentationOut:
     """Fragmentation of all cells, the worst `most` of each list; `answers` has at least one.
 
@@ -37,7 +42,7 @@ def whole_fragmentation(answers: Mapping[str, FragmentationOut], most: int) -> F
         mix_from=every[0].mix_from if alike else "node",
         pools=sorted(pools, key=lambda one: (-one.fragmented, -one.free, one.pool))[:most],
         pools_total=sum(one.pools_total for one in every),
-        hosts=sorted(hosts, key=lambda one: (-one.unusable, -one.fragmented, one.host))[:most],
+        hosts=sorted(hosts, key=worst_first)[:most],
         hosts_total=sum(one.hosts_total for one in every),
         holes=sorted(holes.items()),
         mig=sorted(migs, key=lambda one: (-(one.fragmentation or 0.0), one.host, one.index or 0))[:most],

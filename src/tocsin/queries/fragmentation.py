@@ -20,6 +20,7 @@ from tocsin.client.models_capacity import (
     PoolFragment,
     TaskOut,
 )
+from tocsin.client.whole_fragmentation import worst_first
 from tocsin.domain.clock import to_iso
 from tocsin.domain.fragmentation import MigTemplate, Placement, TaskClass, free_slices, mig_capacity, mig_ideal
 from tocsin.domain.grouping import grouped
@@ -59,10 +60,8 @@ def fragmentation_out(
     """
     mix, found = state.mix, layouts_of(readings)
     hosts = _hosts(readings, state)
-    worst = sorted(
-        (_host_out(one, mix) for one in hosts if one.free), key=lambda one: (-one.unusable, -one.fragmented, one.host)
-    )
-    broken = [one for one in worst if one.fragmented > 0]
+    worst = sorted((_host_out(one, mix) for one in hosts if one.free), key=worst_first)
+    broken = [one for one in worst if one.fragmented > 0 or one.stranded > 0]
     migs = [_mig_out(one, found[one.gpu.uuid]) for one in readings if one.gpu.uuid in found]
     migs.sort(key=lambda one: (-(one.fragmentation or 0.0), one.host, one.index or 0))
     known = [one for one in migs if one.free is not None]

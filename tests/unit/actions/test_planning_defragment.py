@@ -167,6 +167,16 @@ def test_tasks_that_need_cpus_are_measured_with_them() -> None:
     assert packing.measure(packing.bins[0].kind, packing.bins[0].state) == 7.0
 
 
+def test_gpus_in_mig_mode_make_a_node_no_smaller() -> None:
+    """A job of the whole node would need them: what is free beside them is stranded."""
+    whole = fleet(1, [])
+    assert fleet_figures(whole)["stranded_gpus"] == 0.0
+    divided = {uuid: replace(slot, mode=GpuMode.MIG) for uuid, slot in list(whole.gpus.items())[:2]}
+    state = replace(whole, gpus=whole.gpus | divided)
+    assert state.free_node("n0").free == (1.0,) * 6
+    assert fleet_figures(state)["stranded_gpus"] == 6.0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_yardstick_ends_where_no_single_move_lowers_f(seed: int) -> None:
     """Checked with the domain's own measure on states that the stage has moved."""

@@ -145,6 +145,17 @@ def test_a_cell_that_still_plans_holds_up_no_other(fleet: Fleet) -> None:
     fleet.east.working = True
     shown = opened("fragmentation")
     assert "cell east: the plan of defragment is being worked out" in shown
+    assert EN("cells.none", problem="").strip() in shown
+    assert EN("ahead.working") not in shown, "a cell that does not answer works nothing out"
+
+
+def test_a_place_in_the_journal_of_a_cell_that_is_none_is_left_out(fleet: Fleet) -> None:
+    logged_in(fleet, west=0)
+    many = ",".join(f"north-{n}:3" for n in range(200))
+    for before in ("Foo:3", f"{many},east:3", "east:0,:7,west:x"):
+        shown = opened("audit", before=before)
+        assert "tc-audit" in shown
+        assert people(shown)
 
 
 def logged_in(fleet: Fleet, west: int) -> None:
