@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 import zipfile
+from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -144,6 +144,8 @@ UNASKED_SECONDS = 5.0
 """A check that nobody asked for is left after so long (own choice): what a cell says of its length is its word."""
 CHECK_SECONDS = 60.0
 """That of several cells is left after so long: whoever waits may choose one (own choice)."""
+ALONE_SECONDS = 600.0
+"""That of one cell is left after so long (own choice); `tocsin journal verify` has no such bound."""
 _UNCHECKED = "chain_problem"
 _MEMORY = 8 * 2**20
 """Bytes of an export that are held in memory; the rest goes to a temporary file."""
@@ -263,20 +265,20 @@ def _check(names: Sequence[str], seconds: float) -> None:
 
 def verified(client: Client, names: Sequence[str], seconds: float) -> tuple[Checked, Mapping[str, TocsinError]]:
     """What is found of the chains of the cells `names`, and why it is not; one that is not at its end after `seconds`
-    stays as it was."""
+    stays as it was. They are asked in turn, so that none holds up another."""
     found: dict[str, tuple[Verification, str]] = {}
     problems: dict[str, TocsinError] = {}
     wall = SystemClock()
     until_s = wall.monotonic() + seconds
-    for name in names:
-        if wall.monotonic() > until_s:
-            break
+    left = deque((name, (client.at(name) if name else client).journal_slices()) for name in names)
+    while left and wall.monotonic() <= until_s:
+        name, slices = left.popleft()
         try:
-            for part in (client.at(name) if name else client).journal_slices():
-                if part.done or not part.ok:
-                    found[name] = part, client.summary().now
-                elif wall.monotonic() > until_s:
-                    break
+            part = next(slices)
+            if part.done or not part.ok:
+                found[name] = part, client.summary().now
+            else:
+                left.append((name, slices))
         except TocsinError as error:
             problems[name] = error
     return found, problems
@@ -304,7 +306,7 @@ def _chain(answers: Mapping[str, JournalPage], told: WholeJournal | None, closed
             key="check",
             icon=icon,
             on_click=_check,
-            args=(names, CHECK_SECONDS if any(names) else math.inf),
+            args=(names, CHECK_SECONDS if any(names) else ALONE_SECONDS),
             disabled=bool(closed),
             help=wanted,
         )

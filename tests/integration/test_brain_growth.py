@@ -12,7 +12,6 @@ from tocsin.domain.reading import Reading
 from tocsin.journal.files import read_entries
 from tocsin.rules.past import SLOT_MS
 from tocsin.runtime.brain.assembly import open_brain
-from tocsin.runtime.brain.brain import PAST_WAIT_MS
 from tocsin_testing.builders import T0, gpu
 
 METRIC = "gpu_ecc_corrected_volatile_total"
@@ -25,6 +24,15 @@ action = "notify"
 alert = "{{where}}: {{value}}"
 all = [{{ kind = "growth", metrics = ["{METRIC}"], times = 6 }}]
 """
+RISES = f"""
+[[rules]]
+name = "rises"
+severity = "warning"
+category = "hardware"
+action = "notify"
+alert = "{{where}}: {{value}}"
+all = [{{ kind = "rate", metric = "{METRIC}", over = "24h", above = 0.5 }}]
+"""
 FLEET = tuple(gpu(index) for index in range(4))
 ONE = FLEET[0]
 STEP_MS = 30 * MINUTE
@@ -36,8 +44,8 @@ class Site:
     Each half hour it is told of the last minutes, some seconds later or earlier than before.
     """
 
-    def __init__(self, folder: Path) -> None:
-        (folder / "rules.toml").write_text(RULES)
+    def __init__(self, folder: Path, rules: str = RULES) -> None:
+        (folder / "rules.toml").write_text(rules)
         self.settings = Settings.model_validate(
             {
                 "store": {"path": folder / "store.db"},
@@ -48,7 +56,7 @@ class Site:
             }
         )
         self.clock = ManualClock(T0 - T0 % SLOT_MS + 70 * SECOND)
-        self.total, self.sent = dict.fromkeys(FLEET, 0.0), 0
+        self.total, self.sent, self.others = dict.fromkeys(FLEET, 0.0), 0, 1.0
         self.running = open_brain(self.settings, self.clock)
 
     def live(self, hours: float, per_hour: float) -> None:
@@ -57,7 +65,7 @@ class Site:
             self.clock.advance(STEP_MS)
             now = self.clock.now_ms()
             for one in FLEET:
-                self.total[one] += (per_hour if one is ONE else 1.0) * STEP_MS / HOUR
+                self.total[one] += (per_hour if one is ONE else self.others) * STEP_MS / HOUR
             late_ms = self.sent * 17 * SECOND % (50 * SECOND)
             self.sent += 1
             for at_ms in (now - 2 * MINUTE + late_ms, now - MINUTE + late_ms):
@@ -132,13 +140,46 @@ def test_a_start_just_before_a_slot_ends_knows_all_of_the_past(tmp_path: Path) -
     site.running.stop()
 
 
-def test_a_finding_waits_no_longer_for_the_past_than_a_quarter_of_an_hour(tmp_path: Path) -> None:
+def test_a_finding_goes_on_until_the_past_is_known_and_ends_when_it_is_over(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.live(72, per_hour=1.0)
     site.live(30, per_hour=12.0)
+    (before,) = site.running.brain.active
     site.restart(read_past=False)
-    assert [one.rule for one in site.running.brain.active] == ["grows"]
-    site.clock.advance(PAST_WAIT_MS)
-    site.running.brain.tick()
+    site.live(4, per_hour=1.0)
+    assert [one.id for one in site.running.brain.active] == [before.id], "nothing is known that speaks against it"
+    site.restart()
+    site.live(30, per_hour=1.0)
+    assert site.told() == [EntryKind.FINDING_OPENED, EntryKind.FINDING_CLEARED]
+    site.running.stop()
+
+
+def test_a_finding_that_is_clearing_keeps_its_time_over_a_restart(tmp_path: Path) -> None:
+    site = Site(tmp_path, RULES.replace('action = "notify"', 'action = "notify"\nclear_for = "24h"'))
+    site.live(72, per_hour=1.0)
+    site.live(30, per_hour=12.0)
+    site.live(26, per_hour=1.0)
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    site.restart()
+    site.live(20, per_hour=1.0)
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    site.live(8, per_hour=1.0)
+    assert site.told() == [EntryKind.FINDING_OPENED, EntryKind.FINDING_CLEARED]
+    site.running.stop()
+
+
+def test_what_rose_within_the_last_day_rose_after_a_restart_too(tmp_path: Path) -> None:
+    site = Site(tmp_path, RISES)
+    site.others = 0.0
+    site.live(1.5, per_hour=0.0)
+    site.live(1, per_hour=2.0)
+    site.live(22.5, per_hour=0.0)
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    # A day ago was a reading then.
+    site.clock.advance(28 * MINUTE)
+    site.restart()
+    assert [one.value for one in site.running.brain.active] == [2.0]
+    assert site.told() == [EntryKind.FINDING_OPENED]
+    site.live(2, per_hour=0.0)
     assert site.told() == [EntryKind.FINDING_OPENED, EntryKind.FINDING_CLEARED]
     site.running.stop()

@@ -393,6 +393,16 @@ class RuleEngine:
         for state in self._states:
             state.recall(there)
 
+    def adopt(self, findings: Iterable[Finding]) -> None:
+        """Take up `findings` about whole GPUs that were open before a restart, after `warm`. They go on as they were
+        until their rules know more of the past; those of other rules, or of GPUs that are not known, are left out."""
+        rows = self._frame.roster.table.rows
+        places = {state.rule.name: place for place, state in enumerate(self._states) if state.rule.sheet == GPU_SHEET}
+        for one in findings:
+            place, row = places.get(one.rule), rows.get(one.subject.name)
+            if place is not None and row is not None and self._states[place].adopt(row, one.started_ms, one.last_ms):
+                self._findings[place][row] = one
+
     def warm(self, steps: Iterable[Inputs]) -> None:
         """Replay past `steps`, oldest first, so that timers and open findings are what they were before a restart."""
         for inputs in steps:

@@ -81,6 +81,15 @@ class RuleState:
         for probe in self._probes:
             probe.recall(past)
 
+    def adopt(self, row: int, started_ms: int, held_ms: int) -> bool:
+        """Let `row` be open since `started_ms` until it is known to hold no more; whether it was not."""
+        if self.open.v[row]:
+            return False
+        self.open.v[row], self.started.v[row], self.held.v[row] = True, started_ms, held_ms
+        self._since.v[row] = self._clear_since.v[row] = 0
+        self._busy = True
+        return True
+
     def _true(self) -> Bools:
         count = len(self._all)
         every, some = self._masks[:count], self._masks[count:]

@@ -248,11 +248,9 @@ class RuleSet:
         return len(self.rules)
 
     @property
-    def recalling(self) -> dict[str, int]:
-        """The rules that judge by more of the past than a start goes through, by name, each with its `for` in
-        milliseconds."""
-        asking = (rule for rule in self.rules if any(one.recall_ms for one in rule.conditions))
-        return {rule.name: rule.table.for_ for rule in asking}
+    def recalling(self) -> frozenset[str]:
+        """The names of rules that judge by more of the past than a start goes through."""
+        return frozenset(rule.name for rule in self.rules if any(one.recall_ms for one in rule.conditions))
 
     @property
     def wanted(self) -> Wanted:

@@ -213,20 +213,24 @@ def test_each_cell_s_chain_is_checked_and_told_by_itself(fleet: Fleet) -> None:
 
 
 def test_a_cell_whose_check_never_ends_is_left(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may say that there is always more, or say so without getting on: neither holds up who looks."""
+    """It may say that there is always more, or say so without getting on: neither holds up who looks, nor a cell after
+    it."""
 
     def more(after: int, _previous: str) -> Verification:
         return Verification(True, after + 1, done=False, hash="0", head=10)
 
-    fleet.west.verify_journal = more  # type: ignore[method-assign]
-    monkeypatch.setattr(page_audit, "UNASKED_SECONDS", 0.2)
+    fleet.east.verify_journal = more  # type: ignore[method-assign]
+    monkeypatch.setattr(page_audit, "UNASKED_SECONDS", 2.0)
     app = run("audit")
-    assert f"? {EN('cells.also', cell='west', headline=EN('audit.chain.unchecked'))}" in words(app)
-    fleet.west.verify_journal = lambda _after, _previous: Verification(True, 0, done=False)  # type: ignore[method-assign]
+    unknown = f"? {EN('cells.also', cell='east', headline=EN('audit.chain.unchecked'))}"
+    fine = EN("cells.also", cell="west", headline=EN("audit.chain.ok", n=1, at="@").split(". ")[0])
+    assert unknown in words(app)
+    assert fine in words(app)
+    fleet.east.verify_journal = lambda _after, _previous: Verification(True, 0, done=False)  # type: ignore[method-assign]
     app.button(key="check").click().run()
-    shown = words(app)
-    assert f"? {EN('cells.also', cell='west', headline=EN('audit.chain.unchecked'))}" in shown
-    assert re.search(r"In cell west: [^<]*checks no journal entry after 0, nor is it done", shown)
+    assert unknown in words(app)
+    assert fine in words(app)
+    assert re.search(r"In cell east: [^<]*checks no journal entry after 0, nor is it done", words(app))
 
 
 def test_long_journals_of_several_cells_are_checked_only_when_asked(fleet: Fleet) -> None:

@@ -103,13 +103,13 @@ class SlotCounts:
         self._last.v[rows], self._slot.v[rows] = x, slot
 
     def recall(self, rows: Ints, at_ms: Ints, values: Floats) -> None:
-        """Take in `values` [samples, k] of `rows` at `at_ms` [samples], a sample a slot, for slots of which nothing is
-        known yet."""
+        """Take in `values` [samples, k] of `rows` at `at_ms` [samples], a sample a slot. They may end in the slot that
+        was the first to be known, and in part alone."""
         slots, counts, now = at_ms // SLOT_MS, self._counts.v, self._slot.v[rows]
         for place in np.flatnonzero(np.diff(slots) == 1):
             slot, x, last = slots[place + 1], values[place + 1], values[place]
             step = np.where(x >= last, x - last, x + 0.0 * last)
-            fits = np.isfinite(step) & (slot <= now) & (slot > now - KEPT) & np.isnan(counts[slot % KEPT, rows])
+            fits = np.isfinite(step) & (slot <= now) & (slot > now - KEPT)
             counts[slot % KEPT, rows[fits]] = step[fits]
 
     def _open(self, rows: Ints, before: Ints, slot: Ints) -> None:

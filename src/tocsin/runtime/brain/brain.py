@@ -82,9 +82,6 @@ WARM_UP_MS = 30 * MINUTE
 before that it is one reading of each GPU in every slot of `instants`."""
 EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
-PAST_WAIT_MS = 15 * MINUTE
-"""For so long after a start rules may wait for more of the past, which takes two minutes where the store answers; what
-they had found is kept meanwhile (own choice)."""
 LOADED = 500
 """Readings, and predictions, that the rules take in at a time; between these, as between the other parts of an
 evaluation, events are judged."""
@@ -152,7 +149,6 @@ class Brain:
         self.started_ms = clock.now_ms()
         self._begun = clock.monotonic()
         self.alert_silences, self._past_told = AlertSilences(), list[Past]()
-        self._waiting = dict.fromkeys(parts.ruleset.recalling, self.started_ms + PAST_WAIT_MS)
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
         self.evaluations, self.evaluated_at = 0, clock.monotonic()
@@ -198,6 +194,7 @@ class Brain:
         self.versions.recall(self.memory.latest(), now, first)
         past = _history(self._past(now), step_ms, self.actions.controls().repaired)
         self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
+        self._engine.adopt(self.recorder.open_of(self.ruleset.recalling))
         self._expected.recall(self.gpus, now)
         self.usage.recover(now)
 
@@ -211,10 +208,11 @@ class Brain:
         return {uuid for start, end in spans for uuid in self.store.columns((), start, end).gpus}
 
     def _past(self, now_ms: int) -> Iterator[Reading]:
-        # One just before each repair too: what was counted by then is past.
+        # One just before each repair too: what was counted by then is past. One a day ago: what rose since counts.
+        first_ms, last_ms = now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS
         repaired = (at_ms - SAMPLE_SPAN_MS + 1 for at_ms in self.actions.controls().repaired.values())
-        starts = {start for start in repaired if now_ms - EVENT_MEMORY_MS < start < now_ms - WARM_UP_MS}
-        for start in sorted({*instants(now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS), *starts}):
+        starts = {first_ms, *(start for start in repaired if first_ms < start < last_ms)}
+        for start in sorted({*instants(first_ms, last_ms), *starts}):
             seen: dict[str, Reading] = {}
             for reading in self.store.readings(start, start + SAMPLE_SPAN_MS):
                 seen.setdefault(reading.gpu.uuid, reading)
@@ -360,11 +358,8 @@ class Brain:
         inputs = self._inputs(now, readings, predictions)
         now = self._load_ahead(now, readings, predictions)
         settling = self._settling(now)
-        if self._past_told:
+        while self._past_told:
             self._engine.recall(self._past_told.pop())
-            # They judge by it from the next reading on.
-            soon_ms = now + SAMPLE_SPAN_MS
-            self._waiting = {rule: soon_ms + for_ms for rule, for_ms in self.ruleset.recalling.items()}
         inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
         evaluation = self._engine.step(inputs)
         self._conclude(evaluation, now, topology, settling=settling)
@@ -422,7 +417,7 @@ class Brain:
         """What holds by `evaluation`, and the incidents that it makes."""
         for reason, dropped in evaluation.dropped.items():
             self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
-        ruled = self._foretelling.levelled(self._with_kept(self.recorder.continued(evaluation.active), now_ms), now_ms)
+        ruled = self._foretelling.levelled(self.recorder.continued(evaluation.active), now_ms)
         planned = self.recorder.continued(self.proposals.findings)
         self.active = [*ruled, *planned]
         events = self.memory.events_since(now_ms - EVENT_MEMORY_MS)
@@ -430,14 +425,6 @@ class Brain:
             *self._open.step(ruled, events, topology, now_ms, keep_gone=settling),
             *alone(planned),
         ]
-
-    def _with_kept(self, active: Sequence[Finding], now_ms: int) -> list[Finding]:
-        """`active` with the open findings of rules that still wait for the past, by which they go on or not."""
-        waiting = {rule for rule, until_ms in self._waiting.items() if now_ms < until_ms}
-        if not waiting:
-            return [*active]
-        held = {finding.id for finding in active}
-        return [*active, *(one for one in self.recorder.open_of(waiting) if one.id not in held)]
 
     def _record(self, cleared: Sequence[Finding], *, keep_gone: bool) -> list[Finding]:
         """Put on record what this evaluation changed; `cleared` are findings that hold no more. Returns what the store
