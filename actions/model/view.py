@@ -105,6 +105,11 @@ class GpuGroups:
         """By the key of the decision; `scope.taken_out` fills it."""
 
     @cached_property
+    def divided(self) -> frozenset[str]:
+        """The GPUs that MIG instances name as their parents, known or not."""
+        return frozenset(view.gpu.parent for view in self.gpus.values() if view.gpu.is_mig)
+
+    @cached_property
     def physical(self) -> Mapping[str, GpuView]:
         parts = [uuid for uuid, view in self.gpus.items() if view.gpu.is_mig and view.gpu.parent in self.gpus]
         if not parts:
@@ -140,7 +145,7 @@ class GpuGroups:
 
     def prepared(self) -> GpuGroups:
         """These groups, the larger of them worked out by now."""
-        _ = self.by_host, self.flagged, self.counted, self.counted_in
+        _ = self.divided, self.by_host, self.flagged, self.counted, self.counted_in
         return self
 
     def changed(self, views: Mapping[str, GpuView]) -> GpuGroups:
@@ -156,6 +161,7 @@ class GpuGroups:
             more = (uuid in counted) - (uuid in self.counted)
             counted_in[view.gpu.pool] = counted_in.get(view.gpu.pool, 0) + more
         made.__dict__.update(
+            divided=self.divided,
             physical=made.gpus,
             by_host=by_host,
             parts_by_host=by_host,
@@ -175,10 +181,11 @@ class GpuGroups:
         return made
 
     def _moves(self, uuid: str, view: GpuView) -> bool:
-        """Whether a GPU is a part of one, or comes from another host or pool: then the groups are made anew."""
+        """Whether a GPU is a part of one, or the whole of known parts, or comes from another host or pool: then the
+        groups are made anew."""
         before = self.gpus.get(uuid)
         moved = before is not None and (before.gpu.host, before.gpu.pool) != (view.gpu.host, view.gpu.pool)
-        return moved or view.gpu.is_mig
+        return moved or view.gpu.is_mig or uuid in self.divided
 
     def managed(self, pools: Iterable[str], label: str) -> frozenset[str]:
         key = tuple(pools), label

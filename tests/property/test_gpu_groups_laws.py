@@ -59,6 +59,13 @@ def test_changed_groups_are_those_made_anew(first: dict[str, GpuView], later: li
         assert _asked(groups) == _asked(GpuGroups(now))
 
 
+def test_an_instance_is_no_gpu_of_its_own_once_its_gpu_is_known() -> None:
+    part, whole = (GpuView(Gpu(uuid, "h", pool="a", parent=parent), 1) for uuid, parent in (("M", "G"), ("G", "")))
+    groups = GpuGroups({"M": part}).prepared()
+    assert set(groups.physical) == {"M"}
+    assert set(groups.changed({"G": whole}).physical) == {"G"}
+
+
 @given(fleets)
 def test_a_pool_counts_as_fresh_what_each_gpu_says_of_itself(fleet: dict[str, GpuView]) -> None:
     groups = GpuGroups(fleet)
