@@ -242,6 +242,8 @@ class ActionLoop:
         self.silences = SilenceCalls(self._decision_log, clock)
         self._handed: dict[str, Decision] = {}
         self._elsewhere: tuple[Sequence[tuple[str, PastRow]], Mapping[str, Finding]] = (), {}
+        self.moved: Mapping[str, str] = {}
+        """GPUs that are silent here and that another cell reads on the same host, with the cell."""
         self._joined: tuple[Controls, object, Controls] | None = None
         self._counts: Counter[str] = Counter()
         if leads:
@@ -267,8 +269,9 @@ class ActionLoop:
         if view.active:
             self._rules.follow()
         if self._budget.shared:
-            view = replace(view, rest=self._budget.publish(share_of(self._own(view))))
+            view = replace(view, rest=self._budget.publish(share_of(self._own(view), places=True)))
             self._elsewhere = view.rest.past, view.findings
+            self.moved = view.rest.moved
         wanted = self._wanted(self._current(view), incidents, predictions)
         created = self._register(wanted, view)
         ended = self._guards.close_ended(self._current(view), now_ms)

@@ -89,8 +89,8 @@ def root_causes_of(settings: ActionSettings, rest: RestOfFleet) -> int:
     return int(min(settings.breaker_root_causes, rest.limits.get("breaker_root_causes", settings.breaker_root_causes)))
 
 
-def share_of(view: FleetView) -> CellShare:
-    """What this cell has now; `view` has its own controls alone."""
+def share_of(view: FleetView, *, places: bool = False) -> CellShare:
+    """What this cell has now, with `places` also where each GPU is; `view` has its own controls alone."""
     settings = view.policy.settings
     out = out_of_service(view)
     own = {base_key(decision.subject) for decision in effects(view)}
@@ -108,7 +108,15 @@ def share_of(view: FleetView) -> CellShare:
         takings=tuple(taking_of(one, view) for one in sorted(effects(view), key=lambda each: each.key)),
         past=past_of(view.controls, view.findings, view.now_ms),
         limits=settings.limits.model_dump() | {name: getattr(settings, name) for name in _BREAKER},
+        heard=_places(view, fresh=True) if places else None,
+        silent=_places(view, fresh=False) if places else {},
     )
+
+
+def _places(view: FleetView, *, fresh: bool) -> dict[str, str]:
+    """Hosts by GPU, of those that are freshly read or of those that are not."""
+    now_ms, fresh_ms = view.now_ms, view.policy.fresh_ms
+    return {uuid: one.gpu.host for uuid, one in view.gpus.items() if one.is_fresh(now_ms, fresh_ms) is fresh}
 
 
 def taking_of(decision: Decision, view: FleetView) -> dict[str, Any]:

@@ -203,3 +203,25 @@ def test_names_are_made_once_for_all_tenants(tmp_path: Path, monkeypatch: pytest
             assert told == f"{one.host} ns-{one.host} host-x {one.uuid} ns-host-200 GPU-101"
             assert names.struck("host-3 host-4").count(STRUCK) == 2 - (one.host in {"host-3", "host-4"})
         assert len(made) == 1
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\x1b[2J", "a\x7f", "a\x9bm"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu,gpu_uuid=GPU-{},host=node-1 temperature_celsius=40",
+        "gpu,gpu_uuid=GPU-1,host={} temperature_celsius=40",
+        "gpu_missing,gpu_uuid=GPU-1,host={} temperature_celsius=1i",
+        'gpu_info,gpu_uuid=GPU-1,host=node-1 pool="{}"',
+        'gpu_info,gpu_uuid=GPU-1,host=node-1 labels="{{\\"zone\\":\\"{}\\"}}"',
+        'gpu_owner,gpu_uuid=GPU-1,host={} owners="[]"',
+        'gpu_event,kind=xid,gpu_uuid=GPU-1,host={} code="79"',
+    ],
+)
+def test_no_name_has_control_characters(line: str, odd: str) -> None:
+    """Before: a zero byte in the name of a pool kept a cell from telling the others of itself, for good."""
+    shown = json.dumps(odd)[1:-1].replace("\\", "\\\\") if "labels" in line else odd
+    found = decode(f"{line.format(shown)} {T0}\n{line.format('plain')} {T0}\n", now_ms=T0)
+    assert [bad.number for bad in found.rejected] == [1]
+    assert "control character" in found.rejected[0].problem
+    assert found.batch.readings or found.batch.events

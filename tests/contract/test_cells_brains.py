@@ -57,6 +57,31 @@ def test_two_cells_are_one_fleet(tmp_path: Path, database: servers.Postgres) -> 
     east.stop()
 
 
+def test_a_host_that_reports_to_another_cell_is_no_more_the_old_one_s(
+    tmp_path: Path, database: servers.Postgres
+) -> None:
+    """It counts once, and what held of it in the old cell ends there."""
+    quick: dict[str, object] = {"actions": {"fresh_seconds": 2.0, "boot_grace_seconds": 0}}
+    east, west = (Cell(tmp_path / name, database.url, name, quick) for name in ("east", "west"))
+    with Client(east.url) as one, Client(west.url) as two:
+        until(lambda: one.ready().ready and two.ready().ready)
+        assert west.write("node-1", "row_remap_failure=1") == 204
+        assert west.write("node-2") == 204
+        until(lambda: [found.subject.host for found in two.findings()] == ["node-1"])
+
+        def is_one() -> bool:
+            assert east.write("node-1") == 204
+            assert west.write("node-2") == 204
+            return [gpu.host for gpu in two.gpus()] == ["node-2"]
+
+        until(is_one, pause=0.5)
+        until(lambda: two.findings() == [])
+        assert [gpu.host for gpu in one.gpus()] == ["node-1"]
+        assert one.cells_summary().answers["west"].gpus == 1
+    east.stop()
+    west.stop()
+
+
 def test_hosts_by_hashing_go_to_the_other_cell_once_theirs_is_gone(tmp_path: Path, database: servers.Postgres) -> None:
     east, west = (Cell(tmp_path / name, database.url, name, hash=True, gone_seconds=600) for name in ("east", "west"))
     hosts = [f"node-{n}" for n in range(20)]

@@ -393,6 +393,10 @@ class RuleEngine:
         for state in self._states:
             state.recall(there)
 
+    def leave(self, gpus: Iterable[str]) -> None:
+        """These GPUs have left the fleet: what holds of them ends with the next step."""
+        self._frame.leave(gpus)
+
     def adopt(self, findings: Iterable[Finding]) -> None:
         """Take up `findings` about whole GPUs that were open before a restart, after `warm`. They go on as they were
         until their rules know more of the past; those of other rules, or of GPUs that are not known, are left out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -659,7 +659,14 @@ class Frame:
             return
         self._swept_ms = self.now_ms
         heard = np.maximum(self.gpus.at.v, self.touched.v)
-        rows = np.flatnonzero((heard > 0) & (self.now_ms - heard > self._ageing.forget_ms))
+        self._leave(np.flatnonzero((heard > 0) & (self.now_ms - heard > self._ageing.forget_ms)))
+
+    def leave(self, gpus: Iterable[str]) -> None:
+        """Give back the rows of `gpus` at the end of the step."""
+        rows = self.roster.table.rows
+        self._leave(np.array([rows[uuid] for uuid in gpus if uuid in rows], dtype=np.int64))
+
+    def _leave(self, rows: Ints) -> None:
         self.gpus.leave(rows)
         for sheet in self.variants.values():
             sheet.leave_with(rows)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ MAX_NAME = 1_024
 """Characters of the name of a GPU or host, and of each attribute of a GPU; Prometheus' labels have the same bound."""
 MAX_LABELS = 128
 """Labels of one GPU (own choice): those of a series are as many at most."""
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+"""What no name has in it: PostgreSQL takes no zero byte, and a terminal would do as it is told."""
 
 _ABSENT = "absent"
 _T = TypeVar("_T")
@@ -486,6 +489,8 @@ def read_info(point: Point) -> Gpu:
 
 
 def _named(name: str, text: str) -> None:
+    if not text.isprintable() and CONTROL.search(text) is not None:
+        raise PointError(f"{name} = {text[:40]!r} has a control character; leave it out")
     if len(text) > MAX_NAME:
         raise PointError(f"{name} = {text[:40]!r}... has {len(text)} characters, more than {MAX_NAME}; shorten it")
 

@@ -86,6 +86,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_budget_refusals_total": OwnMetric(
         "counter", (), "Starts of actions that the other cells of the fleet had left no room for."
     ),
+    "tocsin_gpus_moved_total": OwnMetric(
+        "counter", ("cell",), "GPUs that fell silent here and report to another cell, which has them from then on."
+    ),
     "tocsin_companion_up": OwnMetric(
         "gauge",
         ("companion",),

@@ -63,8 +63,8 @@ class Cell(ThreadedBrain):
         """Tell it what an agent would tell."""
         httpx2.post(f"{self.url}/api/v2/write", content=encode(batch), params={"precision": "ms"}).raise_for_status()
 
-    def write(self, host: str) -> int:
-        line = f"gpu,gpu_uuid=GPU-{host},host={host} temperature_celsius=40"
+    def write(self, host: str, fields: str = "temperature_celsius=40") -> int:
+        line = f"gpu,gpu_uuid=GPU-{host},host={host} {fields}"
         return httpx2.post(f"{self.url}/api/v2/write", content=line).status_code
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -13,7 +12,7 @@ import structlog
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import Conflict
 from tocsin.domain.fleet_share import CellShare, PastRow, PoolShare, RestOfFleet
-from tocsin.journal.postgres.connections import Ask, CellDatabase, DatabaseTrouble
+from tocsin.journal.postgres.connections import Ask, CellDatabase, DatabaseTrouble, jsonb
 from tocsin.journal.postgres.fleet_schema import STALE_SECONDS, scripts_of
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.schema import prepare
@@ -129,7 +128,7 @@ class PostgresBudget:
         self._lease = lease
         self._clock = clock
         self._about = {"url": url}
-        self._hosts: str | None = json.dumps(list(hosts))
+        self._hosts: str | None = jsonb(list(hosts))
         self._spread = spread
         self._line = fleet.database.line(ASK_SECONDS)
         self._lock = threading.Lock()
@@ -137,6 +136,8 @@ class PostgresBudget:
         self._causes: Mapping[str, int] = {}
         self._away = False
         self._past: tuple[PastRow, ...] | None = None
+        self._heard: Mapping[str, str] = {}
+        self._heard_epoch: int | None = None
 
     def publish(self, share: CellShare) -> RestOfFleet:
         content = self._about | {
@@ -147,7 +148,7 @@ class PostgresBudget:
             "takings": list(share.takings),
             "limits": dict(share.limits),
         }
-        values = (self.cell, self._lease.epoch, self._lease.identity, json.dumps(content))
+        values = (self.cell, self._lease.epoch, self._lease.identity, jsonb(content))
         try:
             with self._lock:
                 if self._line.ask("SELECT publish(%s, %s, %s, %s::jsonb)", values)[0][0]:
@@ -157,10 +158,13 @@ class PostgresBudget:
                     self._line.ask("SELECT tell_spread(%s, %s, %s)", (self.cell, self._lease.epoch, self._spread))
                     self._hosts = None
                 self._tell_past(share.past)
+                self._tell_heard(share.heard)
                 with self._line.steady() as ask:
                     self._rest = self._asked(ask, share)
             self._away = False
         except DatabaseTrouble as error:
+            # Where a GPU is now nobody knows meanwhile.
+            self._rest = replace(self._rest, moved={})
             self._tell(error)
         return self._rest
 
@@ -169,7 +173,7 @@ class PostgresBudget:
         ages = {cause: max(0, now_ms - at_ms) / SECOND for cause, at_ms in causes.items()}
         try:
             with self._lock:
-                self._line.ask("SELECT tell_causes(%s, %s::jsonb)", (self.cell, json.dumps(ages)))
+                self._line.ask("SELECT tell_causes(%s, %s::jsonb)", (self.cell, jsonb(ages)))
                 rows = self._line.ask(f"SELECT name, {_SINCE} FROM cause WHERE cell <> %s", (self.cell,))
             self._causes = {str(name): now_ms - round(age * SECOND) for name, age in rows}
         except DatabaseTrouble as error:
@@ -195,8 +199,21 @@ class PostgresBudget:
             [one.kind, one.name, (one.starts_ms - now_ms) / SECOND, (one.until_ms - now_ms) / SECOND, dict(one.content)]
             for one in past
         ]
-        self._line.ask("SELECT tell_past(%s, %s, %s::jsonb)", (self.cell, self._lease.epoch, json.dumps(rows)))
+        self._line.ask("SELECT tell_past(%s, %s, %s::jsonb)", (self.cell, self._lease.epoch, jsonb(rows)))
         self._past = past
+
+    def _tell_heard(self, heard: Mapping[str, str] | None) -> None:
+        """What has changed since it was told last; all of it after another brain may have told something."""
+        anew = self._heard_epoch != self._lease.epoch
+        if heard is None or (not anew and heard == self._heard):
+            return
+        before: Mapping[str, str] = {} if anew else self._heard
+        come = {gpu: host for gpu, host in heard.items() if before.get(gpu) != host}
+        gone = [gpu for gpu in before if gpu not in heard]
+        self._heard_epoch = None
+        values = (self.cell, self._lease.epoch, anew, jsonb(come), jsonb(gone))
+        self._line.ask("SELECT tell_places(%s, %s, %s, %s::jsonb, %s::jsonb)", values)
+        self._heard, self._heard_epoch = dict(heard), values[1]
 
     def _tell(self, error: DatabaseTrouble) -> None:
         if not self._away:
@@ -209,8 +226,9 @@ class PostgresBudget:
         fresh = f"counted_at > clock_timestamp() - interval '{STALE_SECONDS} seconds'"
         cells = ask(f"SELECT name, managed, limits, {fresh} FROM cell WHERE name <> %s ORDER BY name", (me,))
         tried = ask(
-            f"SELECT slot, action, hosts, disruptive, {_SINCE} FROM attempt WHERE cell <> %s AND hosts && %s",
-            (me, list(share.hosts)),
+            f"SELECT slot, action, hosts, disruptive, {_SINCE} FROM attempt "
+            "WHERE cell <> %s AND hosts && texts(%s::jsonb)",
+            (me, jsonb(share.hosts)),
         )
         attempts: dict[tuple[str, str], tuple[int, ...]] = {}
         by_host: dict[str, tuple[int, ...]] = {}
@@ -234,7 +252,14 @@ class PostgresBudget:
                 (str(cell), PastRow(str(kind), str(name), _at(now_ms, starts), _at(now_ms, until), content))
                 for cell, kind, name, starts, until, content in ask(_PAST, (me,))
             ),
+            moved=self._moved(ask, share.silent),
         )
+
+    def _moved(self, ask: Ask, silent: Mapping[str, str]) -> dict[str, str]:
+        if not silent:
+            return {}
+        rows = ask("SELECT gpu, cell FROM places_elsewhere(%s, %s::jsonb)", (self.cell, jsonb(dict(silent))))
+        return {str(gpu): str(cell) for gpu, cell in rows}
 
 
 def _at(now_ms: int, seconds: float) -> int:

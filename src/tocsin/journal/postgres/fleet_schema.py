@@ -291,7 +291,42 @@ CREATE FUNCTION tell_spread(me text, mine bigint, gone_seconds float8) RETURNS v
 $$;
 """
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD)
+_PLACES = """
+CREATE TABLE place (cell text NOT NULL, gpu text NOT NULL, host text NOT NULL, PRIMARY KEY (cell, gpu));
+CREATE INDEX place_gpu ON place (gpu);
+CREATE FUNCTION tell_places(me text, mine bigint, anew boolean, come jsonb, gone jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM cell WHERE name = me AND epoch = mine FOR SHARE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    DELETE FROM place WHERE cell = me AND (anew OR gpu = ANY (texts(gone)));
+    INSERT INTO place SELECT me, key, value FROM jsonb_each_text(come)
+    ON CONFLICT (cell, gpu) DO UPDATE SET host = excluded.host;
+END $$;
+CREATE FUNCTION places_elsewhere(me text, asked jsonb) RETURNS TABLE (gpu text, cell text) LANGUAGE sql AS $$
+    SELECT place.gpu, place.cell FROM jsonb_each_text(asked) AS mine
+    JOIN place ON place.gpu = mine.key AND place.host = mine.value AND place.cell <> me
+    JOIN cell ON cell.name = place.cell AND is_fresh(cell.counted_at)
+$$;
+CREATE OR REPLACE FUNCTION forget_cell(gone text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    known boolean;
+BEGIN
+    PERFORM FROM budget FOR UPDATE;
+    DELETE FROM cell WHERE name = gone;
+    known := FOUND;
+    DELETE FROM pool WHERE cell = gone;
+    DELETE FROM outside WHERE cell = gone;
+    DELETE FROM taking WHERE cell = gone;
+    DELETE FROM cause WHERE cell = gone;
+    DELETE FROM place WHERE cell = gone;
+    RETURN known;
+END $$;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD, _PLACES)
 """Script n brings the fleet's version n to n + 1. `SCHEMA_NAME` is the schema, `SPENT_STATE` the state of the error by
 which `take` refuses."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -17,7 +16,7 @@ from tocsin.journal.checkpoint import Checkpoint
 from tocsin.journal.files import Anchor, JournalBroken, Row, load_key, new_key, write_key
 from tocsin.journal.journal import chained
 from tocsin.journal.port import Draft, NotLeading
-from tocsin.journal.postgres.connections import CellDatabase, DatabaseAway, NoRoom
+from tocsin.journal.postgres.connections import CellDatabase, DatabaseAway, NoRoom, jsonb
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.packed import CHUNK_ENTRIES, pack
 from tocsin.journal.postgres.past import PostgresPast, about_of, head_of
@@ -295,7 +294,7 @@ class PostgresJournal(PostgresPast):
         if self.fleet is None or not takings:
             return _APPEND, values
         schema, cell = self.fleet
-        return _APPEND_TAKING % (_APPEND, schema), (*values, cell, self.epoch, json.dumps(takings))
+        return _APPEND_TAKING % (_APPEND, schema), (*values, cell, self.epoch, jsonb(takings))
 
     def _sent(self, query: str, values: Sequence[object], newest: Anchor) -> str:
         """Why the database refuses them; empty where it has them. Raises BudgetSpent."""

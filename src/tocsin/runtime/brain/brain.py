@@ -377,10 +377,23 @@ class Brain:
         self._checkpoint()
 
     def _forget(self, now_ms: int) -> None:
-        gone = self.memory.forget(now_ms - FORGET_MS)
+        gone = [*self.memory.forget(now_ms - FORGET_MS), *self._moved(now_ms)]
         self.owners.forget(gone)
         self._owner_room.forget(gone)
         self._expected.forget(gone)
+
+    def _moved(self, now_ms: int) -> list[Gpu]:
+        """Let go of GPUs that are silent here and that another cell reads by now: they are that one's to speak of."""
+        if not (moved := self.actions.moved):
+            return []
+        gone = self.memory.let_go(moved, now_ms - self.actions.policy.fresh_ms)
+        uuids = {gpu.uuid for gpu in gone}
+        self._engine.leave(uuids)
+        self.forecasts.forget(uuids)
+        for cell, count in Counter(moved[uuid] for uuid in uuids).items():
+            self.metrics.count("tocsin_gpus_moved_total", count, cell=cell)
+            log.info("GPUs that are silent here report to another cell: it has them from now on", cell=cell, gpus=count)
+        return gone
 
     def _load_ahead(self, now_ms: int, readings: Sequence[Reading], predictions: Sequence[Prediction]) -> int:
         """Give the rules what they are to judge, some at a time; returns the instant to go on at."""

@@ -136,6 +136,15 @@ class FleetMemory:
                 del self._renamed[gpu.uuid]
             return [*gone, *(gpu for gpu in renamed if gpu.uuid not in self._latest)]
 
+    def let_go(self, gpus: Iterable[str], before_ms: int) -> list[Gpu]:
+        """Drop those of `gpus` whose newest reading is older than `before_ms`; returns them."""
+        with self._lock:
+            known = [self._latest[uuid] for uuid in gpus if uuid in self._latest]
+            gone = [reading.gpu for reading in known if reading.at_ms < before_ms]
+            for gpu in gone:
+                self._leave_host(self._latest.pop(gpu.uuid))
+            return gone
+
     def _leave_host(self, reading: Reading | None) -> None:
         if reading is not None:
             left = self._by_host[reading.gpu.host]

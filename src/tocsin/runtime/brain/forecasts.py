@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from zlib import crc32
 
 import structlog
@@ -232,6 +232,11 @@ class FleetForecasts:
             keys = {_key(prediction) for prediction in made}
             self._newest = {key: p for key, p in self._newest.items() if p.model != model or key in keys}
         self._keep(list(made))
+
+    def forget(self, gpus: Collection[str]) -> None:
+        """These GPUs have left the fleet: what is expected of them is not this brain's to say."""
+        with self._lock:
+            self._newest = {key: one for key, one in self._newest.items() if one.subject.name not in gpus}
 
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         start = now_ms - int(self._settings.history_hours * HOUR)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import TypeVar
 
-from tocsin.store.points import FieldValue
+from tocsin.store.points import CONTROL, FieldValue
 
 # The grammar of one line: measurement and tags, fields, timestamp, with InfluxDB's rules for escapes. In names and
 # tags a backslash before a comma, an equals sign or a space takes its meaning away; in quoted text it does so before
@@ -104,6 +104,8 @@ def remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
 @remembered(2_048)
 def parse_head(head: str) -> tuple[str, Mapping[str, str]]:
     """Measurement and tags; not to be changed by the caller. Raises LineError."""
+    if not head.isprintable() and CONTROL.search(head) is not None:
+        raise LineError("a control character stands in the measurement or in a tag")
     measurement, *rest = _COMMA.split(head) if "\\" in head else head.split(",")
     tags: dict[str, str] = {}
     for item in rest:

@@ -1,0 +1,109 @@
+"""GPUs that move to another cell of the fleet, and odd names, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tocsin.domain.reading import Gpu
+from tocsin_testing import servers
+from tocsin_testing.cells_world import CellWorld, cell_gpus
+
+pytestmark = pytest.mark.server
+NUMBERS = itertools.count()
+GPU, HOST = "GPU-moved", "node-1"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[servers.Postgres]:
+    with servers.postgres() as made:
+        yield made
+
+
+@pytest.fixture
+def cells(server: servers.Postgres) -> Iterator[tuple[CellWorld, CellWorld]]:
+    """Two cells that both know a GPU; neither reads it yet."""
+    fleet = f"m{next(NUMBERS)}"
+    made = tuple(CellWorld(server.url, fleet, f"{fleet}_{name}", cell_gpus(f"{fleet}-{name}")) for name in ("a", "b"))
+    for one in made:
+        one.gpus[GPU] = Gpu(GPU, HOST)
+        one.stale.add(GPU)
+        one.step()
+    yield made[0], made[1]
+    for one in made:
+        one.end()
+
+
+def test_a_gpu_that_is_silent_here_and_read_there_has_moved(cells: tuple[CellWorld, CellWorld]) -> None:
+    old, new = cells
+    old.step()
+    assert old.loop.moved == {}, "nobody reads it"
+    new.stale.clear()
+    new.step()
+    old.step()
+    assert old.loop.moved == {GPU: new.cell}
+    assert new.loop.moved == {}
+    old.stale.clear()
+    old.step()
+    assert old.loop.moved == {}, "it is read here: which of the two is right shows the next reading"
+    old.stale.add(GPU)
+    new.stale.add(GPU)
+    new.step()
+    old.step()
+    assert old.loop.moved == {}, "nobody reads it any more"
+
+
+def test_another_machine_of_its_name_takes_no_gpu(cells: tuple[CellWorld, CellWorld]) -> None:
+    old, new = cells
+    new.stale.clear()
+    new.gpus[GPU] = Gpu(GPU, "node-2")
+    new.gpus["GPU-other"] = Gpu("GPU-other", HOST)
+    new.step()
+    old.step()
+    assert old.loop.moved == {}
+    new.gpus[GPU] = Gpu(GPU, HOST)
+    new.step()
+    old.step()
+    assert old.loop.moved == {GPU: new.cell}
+
+
+def test_a_cell_that_is_silent_itself_takes_no_gpu(cells: tuple[CellWorld, CellWorld]) -> None:
+    old, new = cells
+    new.stale.clear()
+    new.step()
+    new.age(121)
+    old.step()
+    assert old.loop.moved == {}
+    new.restart()
+    new.stale.add(GPU)
+    new.step()
+    old.step()
+    assert old.loop.moved == {}, "a new brain tells all anew"
+    new.stale.clear()
+    new.step()
+    old.step()
+    assert old.loop.moved == {GPU: new.cell}
+    new.lease.release()
+    assert old.fleet.forget(new.cell)
+    old.step()
+    assert old.loop.moved == {}
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\\u0000b", "a\\\0b", "\U0001f525"])
+@pytest.mark.parametrize("what", ["pool", "host", "uuid", "rack"])
+def test_no_name_keeps_a_cell_from_telling_of_itself(
+    cells: tuple[CellWorld, CellWorld], what: str, odd: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = cells
+    gpu = replace(Gpu("GPU-odd", HOST), **{what: odd})
+    new.gpus[gpu.uuid] = gpu
+    new.break_gpu(gpu.uuid)
+    new.stale.clear()
+    for _ in range(3):
+        new.step()
+    assert "cannot be asked" not in capsys.readouterr().out
+    old.step()
+    assert old.loop.moved == {GPU: new.cell}
