@@ -43,6 +43,11 @@ def test_every_package_imports() -> None:
         importlib.import_module(name)
 
 
+def test_the_package_runs_as_the_command_does() -> None:
+    said = subprocess.run([sys.executable, "-m", "tocsin", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"tocsin, version {tocsin.__version__}\n"
+
+
 def test_the_wheel_under_test_is_the_one_that_is_imported() -> None:
     expected = os.environ.get("TOCSIN_TEST_WHEEL")
     place = Path(tocsin.__file__).resolve()
