@@ -75,3 +75,22 @@ def test_gpus_that_nobody_could_name_go_once_their_host_names_its_own() -> None:
     assert len(memory.latest()) == 3
     memory.put(Batch(readings=[Reading(Gpu("GPU-real", "h"), T0, {}), Reading(unknown[1], T0 + 1, {})]))
     assert {one.gpu.uuid for one in memory.latest()} == {"GPU-other", "GPU-real", unknown[1].uuid}
+
+
+ASKED = [*(f"GPU-{n}" for n in range(4)), f"{UNKNOWN_GPU}a", f"{UNKNOWN_GPU}b"]
+_told = st.tuples(st.sampled_from(ASKED), st.sampled_from("ab"), st.integers(0, 6))
+
+
+@given(st.lists(st.lists(_told, max_size=3) | st.integers(0, 6), max_size=12))
+def test_all_readings_are_each_gpus_own_whatever_came_went_or_moved(
+    steps: list[list[tuple[str, str, int]] | int],
+) -> None:
+    memory = FleetMemory()
+    for step in steps:
+        if isinstance(step, int):
+            memory.forget(step)
+            memory.let_go(ASKED[:2], step + 2)
+        else:
+            memory.put(Batch(readings=[Reading(Gpu(uuid, host), at_ms, {}) for uuid, host, at_ms in step]))
+        each = [memory.reading(uuid) for uuid in sorted(ASKED)]
+        assert memory.latest() == memory.take().readings == tuple(one for one in each if one is not None)

@@ -27,6 +27,9 @@ class FleetMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latest: dict[str, Reading] = {}
+        # Their UUIDs in order until a GPU comes or goes, and what `latest` answers until anything is put.
+        self._order: list[str] | None = None
+        self._readings: tuple[Reading, ...] | None = None
         self._by_host: defaultdict[str, set[str]] = defaultdict(set)
         self._unknown: set[str] = set()
         self._renamed: dict[str, Reading] = {}
@@ -39,9 +42,12 @@ class FleetMemory:
         """Take in what the store has kept."""
         with self._lock:
             self._count += len(batch.readings)
+            self._readings = self._readings if not batch.readings else None
             self._drop_unknown(batch.readings)
             for reading in batch.readings:
                 uuid, known = reading.gpu.uuid, self._latest.get(reading.gpu.uuid)
+                if known is None:
+                    self._order = None
                 if known is None or reading.at_ms > known.at_ms:
                     self._recalled.discard(uuid)
                 self._latest[uuid] = newest = _newer(known, reading)
@@ -76,10 +82,9 @@ class FleetMemory:
         hosts = {one.gpu.host for one in readings if not one.gpu.uuid.startswith(UNKNOWN_GPU)}
         for uuid in self._unknown - named:
             if uuid not in self._latest or self._latest[uuid].gpu.host in hosts:
-                if (left := self._latest.pop(uuid, None)) is not None:
+                if uuid in self._latest:
                     # What others know it by goes when that of any GPU would: names of a host are bounded for a time.
-                    self._renamed[uuid] = left
-                self._leave_host(left)
+                    self._renamed[uuid] = self._drop(uuid)
                 self._unknown.discard(uuid)
         self._unknown |= {uuid for uuid in named if uuid.startswith(UNKNOWN_GPU)}
 
@@ -130,7 +135,7 @@ class FleetMemory:
         with self._lock:
             gone = [reading.gpu for reading in self._latest.values() if reading.at_ms < before_ms]
             for gpu in gone:
-                self._leave_host(self._latest.pop(gpu.uuid))
+                self._drop(gpu.uuid)
             renamed = [one.gpu for uuid, one in self._renamed.items() if one.at_ms < before_ms or uuid in self._latest]
             for gpu in renamed:
                 del self._renamed[gpu.uuid]
@@ -142,8 +147,14 @@ class FleetMemory:
             known = [self._latest[uuid] for uuid in gpus if uuid in self._latest]
             gone = [reading.gpu for reading in known if reading.at_ms < before_ms]
             for gpu in gone:
-                self._leave_host(self._latest.pop(gpu.uuid))
+                self._drop(gpu.uuid)
             return gone
+
+    def _drop(self, uuid: str) -> Reading:
+        self._order = self._readings = None
+        left = self._latest.pop(uuid)
+        self._leave_host(left)
+        return left
 
     def _leave_host(self, reading: Reading | None) -> None:
         if reading is not None:
@@ -159,7 +170,11 @@ class FleetMemory:
             return self._count
 
     def _sorted(self) -> tuple[Reading, ...]:
-        return tuple(self._latest[uuid] for uuid in sorted(self._latest))
+        if self._order is None:
+            self._order = sorted(self._latest)
+        if self._readings is None:
+            self._readings = tuple(map(self._latest.__getitem__, self._order))
+        return self._readings
 
 
 def _newer(old: Reading | None, new: Reading) -> Reading:
