@@ -177,13 +177,13 @@ class Topology:
         return {place.name: held for place, held in self._contents.items() if place.kind is kind}
 
     def with_jobs(self, jobs: Mapping[str, str]) -> Topology:
-        """The same places with other jobs."""
+        """The same places with other jobs; what their jobs hold is worked out where it is something else."""
         other = Topology.__new__(Topology)
         other._host, other._parent, other._links = self._host, self._parent, self._links
         other._claimed, other._by_host, other._by_gpu = self._claimed, self._by_host, self._by_gpu
         other.disagreements, other._confirmed = self.disagreements, self._confirmed
         other._contents = self._contents
-        other._jobs, other._jobs_held = dict(jobs), _held_by(jobs)
+        other._jobs, other._jobs_held = dict(jobs), _held_after(self._jobs_held, self._jobs, jobs)
         return other
 
 
@@ -192,6 +192,21 @@ def _held_by(jobs: Mapping[str, str]) -> dict[str, Contents]:
     for gpu, job in jobs.items():
         held[job].add(gpu)
     return {job: Contents(frozenset(gpus)) for job, gpus in held.items()}
+
+
+def _held_after(
+    held: Mapping[str, Contents], before: Mapping[str, str], jobs: Mapping[str, str]
+) -> dict[str, Contents]:
+    """`_held_by` of `jobs`, where `held` is that of `before`: few of a fleet's jobs change at a time."""
+    came = [(gpu, job) for gpu, job in jobs.items() if before.get(gpu) != job]
+    left = [(gpu, before[gpu]) for gpu in {gpu for gpu, _ in came} | (before.keys() - jobs.keys()) if gpu in before]
+    changed = {job: set(held[job].gpus) if job in held else set() for _, job in (*left, *came)}
+    for gpu, job in left:
+        changed[job].discard(gpu)
+    for gpu, job in came:
+        changed[job].add(gpu)
+    kept = {job: one for job, one in held.items() if job not in changed}
+    return kept | {job: Contents(frozenset(gpus)) for job, gpus in changed.items() if gpus}
 
 
 def topology_of(gpus: Iterable[Gpu], claims: Iterable[Claim] = ()) -> Topology:

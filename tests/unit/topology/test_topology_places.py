@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.domain.reading import NVLINK_DOMAIN
@@ -152,3 +154,13 @@ def test_labels_with_unusable_names_say_nothing() -> None:
     labels = {"topology.kubernetes.io/rack": "x" * (MOST_LETTERS + 1), "nvidia.com/gpu.clique": "a\nb", "other": "r"}
     assert list(claims_of_node("n1", labels)) == []
     assert node_places(labels) == {}
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["slurm 1", "slurm 2", "slurm 3"])), max_size=6)
+)
+def test_jobs_that_change_leave_what_all_jobs_made_anew_hold(later: list[dict[str, str]]) -> None:
+    places = Topology(HOSTS, jobs={"a": "slurm 1", "b": "slurm 1"})
+    for jobs in later:
+        places = places.with_jobs(jobs)
+        assert places.places(PlaceKind.JOB) == Topology(HOSTS, jobs=jobs).places(PlaceKind.JOB)
