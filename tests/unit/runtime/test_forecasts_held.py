@@ -1,13 +1,21 @@
-"""Which probabilities of an onset go into the store: enough to be scored later."""
+"""Which statements are current, and which probabilities of an onset go into the store."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tocsin.config.settings import ForecastSettings
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import MINUTE
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.evaluation.reliability import EDGES, bin_of
 from tocsin.forecaster.live.news import moved as _moved
+from tocsin.forecaster.live.worker import ForecastWorker
+from tocsin.runtime.brain.forecasts import QUIET_TURNS, FleetForecasts
+from tocsin.store.memory import MemoryStore
 from tocsin_testing.builders import T0
 
 
@@ -28,3 +36,55 @@ def test_a_probability_is_news_in_another_bin(before: float | None, after: float
 
 def test_bins_hold_their_lower_edge_and_the_last_its_upper_too() -> None:
     assert [bin_of(edge) for edge in EDGES] == [*range(len(EDGES) - 1), len(EDGES) - 2]
+
+
+SETTINGS = ForecastSettings(worker=False, every_seconds=60)
+_said = st.tuples(
+    st.sampled_from(["GPU-1", "GPU-2", "GPU-3"]),
+    st.integers(0, 12),
+    st.sampled_from([PredictionStatus.CROSSING, PredictionStatus.NO_CROSSING]),
+    st.booleans(),
+)
+
+
+def guess(name: str, minute: int, status: PredictionStatus, muted: bool, model: str) -> Prediction:
+    subject = Subject(SubjectKind.GPU, name, "node-1")
+    return Prediction(subject, "own", T0 + minute * MINUTE, 1, status, model, "1", "", muted=muted)
+
+
+_looks = st.lists(st.builds(lambda minute, more: T0 + minute * MINUTE + more, st.integers(0, 16), st.integers(0, 1)))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("mn"), st.lists(_said, max_size=3), _looks), min_size=1, max_size=6),
+    st.lists(_said, max_size=3),
+)
+def test_what_is_current_is_what_would_be_looked_up_anew(
+    steps: list[tuple[str, list[tuple[str, int, PredictionStatus, bool]], list[int]]],
+    before: list[tuple[str, int, PredictionStatus, bool]],
+) -> None:
+    store = MemoryStore()
+    store.write(Batch(predictions=[guess(*one, "m") for one in before]))
+    forecasts = FleetForecasts(store, ForecastWorker(SETTINGS, only=[]), SETTINGS)
+    held: dict[str, Prediction] = {}
+
+    def rest_ms(one: Prediction) -> int:
+        return (2 if one.status is PredictionStatus.CROSSING and not one.muted else QUIET_TURNS + 1) * MINUTE + MINUTE
+
+    for model, said, looks in steps:
+        made = [guess(*one, model) for one in said]
+        forecasts.put(made, model)
+        names = {one.subject.name for one in made}
+        held = {name: one for name, one in held.items() if one.model != model or name in names}
+        held |= {one.subject.name: one for one in made}
+        for now_ms in sorted(looks):
+            held = {name: one for name, one in held.items() if one.at_ms + rest_ms(one) >= now_ms}
+            assert forecasts.current(now_ms) == list(held.values())
+    held.pop("GPU-2", None)
+    forecasts.forget({"GPU-2"})
+    assert forecasts.current(T0) == [one for one in held.values() if one.at_ms + rest_ms(one) >= T0]
+    forecasts.recall(T0)
+    kept = store.predictions(T0 - 8 * MINUTE, T0 + 1)
+    held |= {one.subject.name: one for one in sorted(kept, key=lambda one: (one.at_ms, one.id))}
+    held = {name: one for name, one in held.items() if one.at_ms + rest_ms(one) >= T0}
+    assert {one.subject.name: one for one in forecasts.current(T0)} == held

@@ -57,6 +57,9 @@ class FleetForecasts:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._newest: dict[Key, Prediction] = {}
+        # What is current until `_until_ms`, the last instant at which all of it is; None once something else was said.
+        self._current: list[Prediction] | None = None
+        self._until_ms = 0
         self._stored_ms: dict[Key, int] = {}
         self._last_ms: int | None = None
         self._turn = self._risk_turn = self._pools_turn = 0
@@ -75,7 +78,7 @@ class FleetForecasts:
         self._kinds.restore(muted)
         for prediction in sorted(self._store.predictions(self._oldest(now_ms), now_ms + 1), key=_in_time):
             self._newest[_key(prediction)] = prediction
-        self._unread = True
+        self._current, self._unread = None, True
 
     def catch_up(self, now_ms: int) -> None:
         """After a restart: judge what was said before it, a day after the other, the oldest first."""
@@ -231,12 +234,14 @@ class FleetForecasts:
         with self._lock:
             keys = {_key(prediction) for prediction in made}
             self._newest = {key: p for key, p in self._newest.items() if p.model != model or key in keys}
+            self._current = None
         self._keep(list(made))
 
     def forget(self, gpus: Collection[str]) -> None:
         """These GPUs have left the fleet: what is expected of them is not this brain's to say."""
         with self._lock:
             self._newest = {key: one for key, one in self._newest.items() if one.subject.name not in gpus}
+            self._current = None
 
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
         start = now_ms - int(self._settings.history_hours * HOUR)
@@ -268,6 +273,7 @@ class FleetForecasts:
             else:
                 self._kinds.follow(news)
             self._newest.update((_key(prediction), prediction) for prediction in made)
+            self._current = None if made else self._current
         return made
 
     def _is_news(self, said: Prediction) -> bool:
@@ -276,12 +282,14 @@ class FleetForecasts:
     def current(self, now_ms: int) -> list[Prediction]:
         """The newest prediction of each subject and target, less those that have not been made again though they had
         their turn."""
-        oldest, soon = self._oldest(now_ms), self._oldest(now_ms, 1)
         with self._lock:
-            self._newest = {
-                key: p for key, p in self._newest.items() if p.at_ms >= (soon if _is_renewed(p) else oldest)
-            }
-            return list(self._newest.values())
+            if self._current is None or now_ms > self._until_ms:
+                oldest, soon = self._oldest(0), self._oldest(0, 1)
+                ends = {key: p.at_ms - (soon if _is_renewed(p) else oldest) for key, p in self._newest.items()}
+                self._newest = {key: p for key, p in self._newest.items() if ends[key] >= now_ms}
+                self._current = [*self._newest.values()]
+                self._until_ms = min((ends[key] for key in self._newest), default=now_ms)
+            return [*self._current]
 
 
 def _is_quiet(said: Prediction, before: Prediction | None) -> bool:
