@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.evaluation.reliability import EDGES, bin_of
@@ -88,3 +88,15 @@ def test_what_is_current_is_what_would_be_looked_up_anew(
     held |= {one.subject.name: one for one in sorted(kept, key=lambda one: (one.at_ms, one.id))}
     held = {name: one for name, one in held.items() if one.at_ms + rest_ms(one) >= T0}
     assert {one.subject.name: one for one in forecasts.current(T0)} == held
+
+
+def test_when_a_statement_was_stored_is_forgotten_after_two_days_and_counts_until_then() -> None:
+    store = MemoryStore()
+    forecasts = FleetForecasts(store, ForecastWorker(SETTINGS, only=[]), SETTINGS)
+    hours = [0, 23, 24, 47, 48, 72, 73]
+    for hour in hours:
+        forecasts.put([guess("GPU-1", 60 * hour, PredictionStatus.NO_CROSSING, False, "m")], "m")
+        forecasts.put([guess(f"GPU-at-{hour}", 60 * hour, PredictionStatus.NO_CROSSING, False, "n")], "n")
+    kept = [one.at_ms - T0 for one in store.predictions(T0, T0 + 4 * DAY) if one.subject.name == "GPU-1"]
+    assert kept == [hour * HOUR for hour in (0, 24, 48, 72)]
+    assert {name for name, _ in forecasts._stored_ms} == {"gpu:GPU-1", *(f"gpu:GPU-at-{hour}" for hour in hours[3:])}

@@ -61,6 +61,7 @@ class FleetForecasts:
         self._current: list[Prediction] | None = None
         self._until_ms = 0
         self._stored_ms: dict[Key, int] = {}
+        self._pruned_ms = 0
         self._last_ms: int | None = None
         self._turn = self._risk_turn = self._pools_turn = 0
         self._risk_ms: int | None = None
@@ -263,8 +264,9 @@ class FleetForecasts:
             news = [prediction for prediction in made if self._is_news(prediction)]
         self._store.write(Batch(predictions=news))
         with self._lock:
-            if news:
-                kept_ms = news[0].at_ms - 2 * DAY
+            if news and abs(news[0].at_ms - self._pruned_ms) >= HOUR:
+                self._pruned_ms = news[0].at_ms
+                kept_ms = self._pruned_ms - 2 * DAY
                 self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= kept_ms}
             self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
             self.made += len(made)
