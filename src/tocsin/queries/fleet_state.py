@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -97,25 +97,47 @@ def _job(owner: Owner) -> str:
     return owner.pod_uid or (f"{owner.namespace}/{owner.pod}" if owner.pod else owner.container) or f"pid {owner.pid}"
 
 
-def workloads_of(readings: Iterable[Reading], nodes: Mapping[str, NodeState], *, blind: bool) -> dict[str, JobOnGpu]:
+class KnownWork(NamedTuple):
+    """The `work` on a GPU, and what it was worked out from."""
+
+    owners: tuple[Owner, ...]
+    host: str
+    node: NodeState | None
+    blind: bool
+    work: JobOnGpu
+
+
+def workloads_of(
+    readings: Iterable[Reading],
+    nodes: Mapping[str, NodeState],
+    *,
+    blind: bool,
+    known: dict[str, KnownWork] | None = None,
+) -> dict[str, JobOnGpu]:
     """The work on each GPU by UUID; `nodes` as their managers show them, `blind` where one has not answered lately.
 
     A job is one job on several hosts where the manager of each shows it there. Where only agents say so it is another
     on each: a host that could claim a share in the job of another would have that one slowed for its own heat.
+
+    `known` is what the last call came to, brought up to date here: what is the same object is not worked out again.
     """
-    readings = list(readings)
-    found = {
-        reading.gpu.uuid: work_on(reading.gpu.host, reading.owners, nodes.get(reading.gpu.host), blind=blind)
-        for reading in readings
-    }
-    hosts: defaultdict[str, set[str]] = defaultdict(set)
+    readings, known = list(readings), {} if known is None else known
+    found, first, several = dict[str, JobOnGpu](), dict[str, str](), set[str]()
     for reading in readings:
-        hosts[found[reading.gpu.uuid].job].add(reading.gpu.host)
-    several = {job for job, on in hosts.items() if job and len(on) > 1}
-    for gpu in (reading.gpu for reading in readings if found[reading.gpu.uuid].job in several):
-        one = found[gpu.uuid]
-        if not gpu.simulated and not _is_shown(one.job, nodes.get(gpu.host)):
-            found[gpu.uuid] = one._replace(job=f"{gpu.host} {one.job}")
+        gpu, owners = reading.gpu, reading.owners
+        uuid, host = gpu.uuid, gpu.host
+        node, one = nodes.get(host), known.get(uuid)
+        if one is None or one.owners is not owners or one.node is not node or (one.host, one.blind) != (host, blind):
+            known[uuid] = one = KnownWork(owners, host, node, blind, work_on(host, owners, node, blind=blind))
+        found[uuid] = work = one.work
+        if work.job and first.setdefault(work.job, host) != host:
+            several.add(work.job)
+    for uuid in known.keys() - found.keys() if len(known) > len(found) else ():
+        del known[uuid]
+    for gpu in (reading.gpu for reading in readings if several and found[reading.gpu.uuid].job in several):
+        alone = found[gpu.uuid]
+        if not gpu.simulated and not _is_shown(alone.job, nodes.get(gpu.host)):
+            found[gpu.uuid] = alone._replace(job=f"{gpu.host} {alone.job}")
     return found
 
 

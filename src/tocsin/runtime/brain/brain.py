@@ -44,7 +44,7 @@ from tocsin.forecaster.live.risk_inputs import SeenGpus, repairs_of
 from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.card_life import CardLife
-from tocsin.queries.fleet_state import mix_of, workloads_of
+from tocsin.queries.fleet_state import KnownWork, mix_of, workloads_of
 from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.past import Past, instants
@@ -155,6 +155,7 @@ class Brain:
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
         self.topology = TopologyWatch(parts.site, metrics)
+        self._known_work: dict[str, KnownWork] = {}
         self.usage, self._expected = self._usage_of(parts), self._expected_of(parts)
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
         self._unsaved: list[Finding] = []
@@ -350,7 +351,7 @@ class Brain:
         self._look_ahead(now)
         readings, predictions = self.memory.latest(), self.forecasts.current(now)
         nodes = self.managers.nodes()
-        workloads = workloads_of(readings, nodes, blind=self.managers.blind())
+        workloads = workloads_of(readings, nodes, blind=self.managers.blind(), known=self._known_work)
         now = self._after_events(now)
         topology = self._topology_now(readings, nodes, workloads)
         now = self._after_events(now)
