@@ -17,7 +17,7 @@ from tocsin_testing.builders import T0
 
 NEWCOMER_MS, LABEL = 10 * MINUTE, "managed"
 steps = st.tuples(
-    st.sampled_from(("come", "move pool", "move rack", "opt in", "leave", "show", "wait", "again")),
+    st.sampled_from(("come", "move pool", "move rack", "opt in", "leave", "show", "wait", "again", "pass by")),
     st.sampled_from("abc"),
     st.integers(0, 5),
     st.sampled_from((0, MINUTE, 11 * MINUTE)),
@@ -39,6 +39,9 @@ def test_weights_are_those_of_a_look_at_every_host(found: list[tuple[str, str, i
             gpus.pop(uuid, None)
         elif what == "show":
             nodes[host] = NodeState(host, True, gpus=number)
+        elif what == "pass by":
+            # One that is known by its event alone, and has gone before all are looked at.
+            remembering.look_at_new([Gpu(f"alone{uuid}", f"alone-{host}", rack="r")], nodes, now_ms)
         elif what != "wait":
             change = {"move pool": {"pool": "other"}, "move rack": {"rack": "s"}, "opt in": {"labels": {LABEL: "true"}}}
             gpus[uuid] = replace(gpu, **change.get(what, {}))  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from statistics import median_low
 from typing import Protocol, TypeVar
 
@@ -48,6 +49,9 @@ class LimitWeight:
 
     counted: bool
     surplus: bool
+
+
+_UNKNOWN = LimitWeight(counted=False, surplus=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class Counting:
         self._owners, self._usual, self._label = owners, usual, managed_label
         self._listed = frozenset(listed)
         self._came: dict[str, _Came] = {}
+        self._gpus: tuple[Gpu, ...] | None = None
+        self._hosts: dict[str, tuple[Gpu, ...]] = {}
         self._looked_at: dict[str, _Looked] = {}
         self._last: tuple[dict[str, LimitWeight], dict[str, Gpu]] = {}, {}
         self._now_usual = usual
@@ -97,7 +103,12 @@ class Counting:
         self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int
     ) -> tuple[dict[str, LimitWeight], dict[str, Gpu]]:
         """The weight of each of `gpus` by UUID, and those whose rack is the one that they came with."""
-        hosts = grouped((gpu.host, gpu) for gpu in gpus)
+        # What an agent says of a GPU is the same object for as long as it says the same.
+        last = self._gpus
+        same = last is not None and len(gpus) == len(last) and all(map(is_, gpus, last))
+        if not same:
+            self._gpus, self._hosts = tuple(gpus), grouped((gpu.host, gpu) for gpu in gpus)
+        hosts = self._hosts
         came = {host: self._owners.came_with(host) for host in hosts}
         # Of a host that is alone nobody else's limits can be widened.
         usual = max(self._usual, median_low(came.values())) if len(came) > 1 else max(came.values(), default=0)
@@ -108,24 +119,34 @@ class Counting:
             known = self._looked_at.get(host)
             holds = known is not None and known.holds(asked, now_ms)
             looked[host] = known if known is not None and holds else self._looked(asked, mine, now_ms)
+            same &= holds
         self._looked_at = looked
-        weights = _together(one.weights for one in looked.values())
-        racks = _together(one.racks for one in looked.values())
-        self._came = _together(one.came for one in looked.values())
-        self._last = weights, racks
-        return weights, racks
+        if not same:
+            self._came = _together(one.came for one in looked.values())
+            self._last = (
+                _together(one.weights for one in looked.values()),
+                _together(one.racks for one in looked.values()),
+            )
+        return self._last
 
     def look_at_new(self, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], now_ms: int) -> None:
         """Look at hosts of which all of `gpus` are new since the last look: a fault of a node that has just come need
         not wait for the next. Of `gpus`, each host's are all that it has."""
-        for host, mine in grouped((gpu.host, gpu) for gpu in gpus).items():
-            if any(gpu.uuid in self._last[0] for gpu in mine):
+        known, racks = self._last
+        new = {gpu.host for gpu in gpus if gpu.uuid not in known}
+        if not new:
+            return
+        # What a look has answered, and other threads may go through, is left as it is.
+        weights, racks = dict(known), dict(racks)
+        for host, mine in grouped((gpu.host, gpu) for gpu in gpus if gpu.host in new).items():
+            if any(gpu.uuid in known for gpu in mine):
                 continue
             came = min(self._owners.came_with(host), self._now_usual)
             found = self._looked(self._asked(host, mine, nodes, came), mine, now_ms)
-            self._last[0].update(found.weights)
-            self._last[1].update(found.racks)
+            weights.update(found.weights)
+            racks.update(found.racks)
             self._came.update(found.came)
+        self._gpus, self._last = None, (weights, racks)
 
     def _asked(self, host: str, gpus: Sequence[Gpu], nodes: Mapping[str, NodeState], came: int) -> _Asked:
         shown = (nodes[host].gpus,) if host in nodes else ()
@@ -151,6 +172,11 @@ class Counting:
         return self._owners.age_ms(gpu.uuid, now_ms) < self._owners.newcomer_ms
 
     @property
+    def looked_at(self) -> Mapping[str, object]:
+        """Of each host what the last look at all came to: the same object for as long as nothing of it changes."""
+        return self._looked_at
+
+    @property
     def surplus(self) -> frozenset[str]:
         """UUIDs of the GPUs that are more than their hosts have, by the last look."""
         return frozenset(uuid for uuid, weight in self._last[0].items() if weight.surplus)
@@ -159,7 +185,7 @@ class Counting:
         """The weight of a GPU by the last look, and it with the rack that it came with. Nothing is done to one that
         came to a known host since, until the next look."""
         weights, racks = self._last
-        return weights.get(gpu.uuid, LimitWeight(counted=False, surplus=True)), racks.get(gpu.uuid, gpu)
+        return weights.get(gpu.uuid, _UNKNOWN), racks.get(gpu.uuid, gpu)
 
     def _remember(self, gpus: Iterable[Gpu], now_ms: int) -> tuple[dict[str, _Came], dict[str, Gpu]]:
         """What GPUs came with, and those that have another rack now: it may change while they are new, and is forgotten
