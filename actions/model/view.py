@@ -89,6 +89,10 @@ class Taken:
     gpus: frozenset[str]
 
 
+MOST_FOLLOWED = 200
+"""GPUs up to which members of pools are brought up to date one by one; with more they are looked up when asked for (own
+choice: each costs some microseconds in a pool of 10,000)."""
+
 OptedIn = tuple[tuple[str, ...], str]
 """The pools and the label by which GPUs are managed."""
 
@@ -153,8 +157,8 @@ class GpuGroups:
         made = GpuGroups({**self.gpus, **views})
         if self.physical is not self.gpus or any(self._moves(uuid, view) for uuid, view in views.items()):
             return made
-        hosts = {view.gpu.host: self.by_host.get(view.gpu.host, ()) for view in views.values()}
-        by_host = {**self.by_host, **{host: _with(members, views, host) for host, members in hosts.items()}}
+        hosts = grouped((view.gpu.host, view) for view in views.values())
+        by_host = {**self.by_host, **{host: _with(self.by_host.get(host, ()), new) for host, new in hosts.items()}}
         counted = _set_with(self.counted, views, lambda view: view.counted)
         counted_in = dict(self.counted_in)
         for uuid, view in views.items():
@@ -174,9 +178,9 @@ class GpuGroups:
         made.taken = {
             key: one
             for key, one in self.taken.items()
-            if one.hosts.isdisjoint(hosts) and one.decision.subject.name not in views
+            if one.hosts.isdisjoint(hosts.keys()) and one.decision.subject.name not in views
         }
-        for name, members in self._pools.items():
+        for name, members in self._pools.items() if len(views) <= MOST_FOLLOWED else ():
             made._pools[name] = members.changed([view for view in views.values() if view.gpu.pool == name])
         return made
 
@@ -212,9 +216,9 @@ def _is_managed(pools: Collection[str], label: str, view: GpuView) -> bool:
     return view.gpu.pool in pools or view.has_label(label)
 
 
-def _with(members: tuple[GpuView, ...], views: Mapping[str, GpuView], host: str) -> tuple[GpuView, ...]:
-    """`members` of `host` as `views` has them, and what is new there behind them."""
-    mine = {uuid: view for uuid, view in views.items() if view.gpu.host == host}
+def _with(members: tuple[GpuView, ...], views: Iterable[GpuView]) -> tuple[GpuView, ...]:
+    """`members` of a host as `views`, of the same host, have them, and what is new there behind them."""
+    mine = {view.gpu.uuid: view for view in views}
     kept = tuple(mine.pop(one.gpu.uuid, one) for one in members)
     return (*kept, *mine.values())
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tocsin.actions.model import view
 from tocsin.actions.model.view import GpuGroups, GpuView
 from tocsin.domain.reading import Gpu
 
@@ -49,14 +52,17 @@ def _name(view: GpuView) -> str:
     return view.gpu.uuid
 
 
-@given(fleets, st.lists(fleets, max_size=4))
-def test_changed_groups_are_those_made_anew(first: dict[str, GpuView], later: list[dict[str, GpuView]]) -> None:
+@given(fleets, st.lists(fleets, max_size=4), st.sampled_from([0, view.MOST_FOLLOWED]))
+def test_changed_groups_are_those_made_anew(
+    first: dict[str, GpuView], later: list[dict[str, GpuView]], followed: int
+) -> None:
     groups, now = GpuGroups(first), dict(first)
-    for views in later:
-        # What was asked for is kept, and has to follow.
-        _asked(groups)
-        groups, now = groups.changed(views), now | views
-        assert _asked(groups) == _asked(GpuGroups(now))
+    with mock.patch.object(view, "MOST_FOLLOWED", followed):
+        for views in later:
+            # What was asked for is kept, and has to follow.
+            _asked(groups)
+            groups, now = groups.changed(views), now | views
+            assert _asked(groups) == _asked(GpuGroups(now))
 
 
 def test_an_instance_is_no_gpu_of_its_own_once_its_gpu_is_known() -> None:

@@ -68,6 +68,8 @@ class FleetSight:
         self._memory = memory
         self._counting = counting
         self._judged: list[Event] = []
+        self._readings: tuple[Reading, ...] = ()
+        self._looked_at: Mapping[str, object] = {}
         self.seen: SeenFleet | None = None
 
     def look(
@@ -83,16 +85,42 @@ class FleetSight:
         of the findings `active`, of the `nodes` and of the GPUs.
         """
         before, readings, self._judged = active(), self._memory.latest(), []
-        work = {**work_on_unseen(readings, fleet.workloads), **fleet.workloads}
-        self._counting.look_at_new([reading.gpu for reading in readings], fleet.nodes, fleet.at_ms)
+        fleet, looked_at = replace(fleet, faulty=faulty_in(before)), self._counting.looked_at
+        known, new = self._known(fleet, readings, looked_at)
+        if known is None:
+            fleet = replace(fleet, workloads={**work_on_unseen(readings, fleet.workloads), **fleet.workloads})
+            self._counting.look_at_new([reading.gpu for reading in readings], fleet.nodes, fleet.at_ms)
         recalled, views = self._memory.recalled().__contains__, dict[str, GpuView]()
-        for part in in_parts(readings, VIEWED):
-            views |= gpu_views(part, before, fleet.nodes, work, recalled=recalled, counts=self._counting.of)
+        for part in in_parts(new, VIEWED):
+            views |= gpu_views(part, before, fleet.nodes, fleet.workloads, recalled=recalled, counts=self._counting.of)
             pause()
-        groups = GpuGroups(views).prepared()
+        groups = (GpuGroups(views) if known is None else known.changed(views)).prepared()
+        groups.taken.clear()
         pause()
-        self.seen = replace(fleet, workloads=work, faulty=faulty_in(before), groups=groups)
+        self._readings, self._looked_at, self.seen = readings, looked_at, replace(fleet, groups=groups)
         return self.after(self._judged, active(), nodes())
+
+    def _known(
+        self, fleet: SeenFleet, readings: Sequence[Reading], looked_at: Mapping[str, object]
+    ) -> tuple[GpuGroups | None, Sequence[Reading]]:
+        """The groups of the last look, and the readings of what is to be viewed anew; None and all `readings` where
+        most of them are others, or a GPU has come or gone."""
+        seen, last = self.seen, self._readings
+        if seen is None or not len(readings) == len(last) == len(seen.groups.gpus):
+            return None, readings
+        pairs = [(one, other) for one, other in zip(readings, last, strict=True) if one is not other]
+        same = all(one.gpu.uuid == other.gpu.uuid for one, other in pairs)
+        if not same or 2 * len(pairs) > len(readings) or [*fleet.workloads] != [*seen.workloads]:
+            return None, readings
+        changed = [one for one, _ in pairs]
+        works = zip(fleet.workloads.items(), seen.workloads.values(), strict=True)
+        gpus = seen.faulty ^ fleet.faulty | {uuid for (uuid, one), other in works if one is not other and one != other}
+        hosts = _turned(seen.nodes, fleet.nodes)
+        hosts |= {host for host, one in looked_at.items() if self._looked_at.get(host) is not one}
+        if gpus or hosts:
+            also = (one for one in readings if one.gpu.uuid in gpus or one.gpu.host in hosts)
+            changed = [*{one.gpu.uuid: one for one in (*changed, *also)}.values()]
+        return seen.groups, changed
 
     def after(self, events: Sequence[Event], active: Sequence[Finding], nodes: Mapping[str, NodeState]) -> SeenFleet:
         """See what `events`, which were judged, the findings that hold now and the managers have changed."""
