@@ -1,4 +1,4 @@
-"""The work on GPUs that is kept from one look to the next is that which would be worked out anew."""
+"""The work on GPUs, and its mix, that is kept from one look to the next is that which would be worked out anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tocsin.actions.planning.facts import NodeState
 from tocsin.domain.reading import Gpu, Owner, Reading
-from tocsin.queries.fleet_state import KnownWork, workloads_of
+from tocsin.queries.fleet_state import KnownWork, RunningMix, running_mix, workloads_of
 
 OWNERS: list[tuple[Owner, ...]] = [
     (),
@@ -60,3 +60,22 @@ def test_work_that_is_kept_is_what_would_be_worked_out_anew(
         found = workloads_of(readings, nodes, blind=blind, known=known)
         assert list(found.items()) == list(workloads_of(readings, nodes, blind=blind).items())
         assert known.keys() == hosts.keys(), "a GPU that leaves is forgotten"
+
+
+_told = st.tuples(_uuids, _hosts, st.integers(0, len(OWNERS) - 1), st.sampled_from(["", "whole"]), st.booleans())
+
+
+@given(st.lists(st.lists(_told | _uuids, max_size=3), min_size=1, max_size=12))
+def test_the_mix_that_is_kept_is_that_of_all_readings(looks: list[list[tuple[str, str, int, str, bool] | str]]) -> None:
+    mix, readings = RunningMix(), dict[str, Reading]()
+    for look in looks:
+        for told in look:
+            if isinstance(told, str):
+                readings.pop(told, None)
+                continue
+            uuid, host, who, parent, divided = told
+            values = {"gpu_mig_mode": 1.0} if divided else {}
+            readings[uuid] = Reading(Gpu(uuid, host, parent=parent), 0, values, {}, OWNERS[who])
+        newest = tuple(readings[uuid] for uuid in sorted(readings))
+        assert mix.now(newest) == running_mix(newest)
+        assert mix._jobs.keys() == readings.keys(), "a GPU that leaves is forgotten"

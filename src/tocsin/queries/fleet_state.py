@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import is_not
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -59,15 +61,19 @@ def at_work(readings: Sequence[Reading]) -> frozenset[str]:
 MixFrom = Literal["settings", "running", "node"]
 
 
-def mix_of(configured: Sequence[TaskShare], readings: Sequence[Reading]) -> tuple[tuple[TaskClass, ...], MixFrom]:
-    """The jobs that free GPUs are measured by, and where they are from.
+def mix_of(
+    configured: Sequence[TaskShare],
+    readings: Sequence[Reading],
+    running: Callable[[Sequence[Reading]], tuple[TaskClass, ...]] | None = None,
+) -> tuple[tuple[TaskClass, ...], MixFrom]:
+    """The jobs that free GPUs are measured by, and where they are from; `running` stands for `running_mix`.
 
     Where none are `configured` and no job is known on `readings`, one of a whole node stands for them.
     """
     if configured:
         return tuple(TaskClass(task.gpus, task.share) for task in configured), "settings"
-    running = running_mix(readings)
-    return (running, "running") if running else (whole_node(readings), "node")
+    mix = (running or running_mix)(readings)
+    return (mix, "running") if mix else (whole_node(readings), "node")
 
 
 def running_mix(readings: Iterable[Reading]) -> tuple[TaskClass, ...]:
@@ -78,10 +84,46 @@ def running_mix(readings: Iterable[Reading]) -> tuple[TaskClass, ...]:
     """
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
     for reading in readings:
-        if not reading.gpu.is_mig and reading.values.get("gpu_mig_mode") != 1.0:
-            for owner in reading.owners:
-                held[reading.gpu.host, _job(owner)].add(reading.gpu.uuid)
+        for job in _whole_jobs(reading):
+            held[reading.gpu.host, job].add(reading.gpu.uuid)
     return mix_of_sizes(len(gpus) for gpus in held.values())
+
+
+def _whole_jobs(reading: Reading) -> Collection[str]:
+    """The jobs on a whole GPU."""
+    if not reading.owners or reading.gpu.is_mig or reading.values.get("gpu_mig_mode") == 1.0:
+        return ()
+    return set(map(_job, reading.owners))
+
+
+class RunningMix:
+    """`running_mix` of all GPUs, of which those are looked at that have another reading; for one thread."""
+
+    def __init__(self) -> None:
+        self._last: Sequence[Reading] = ()
+        self._jobs: dict[str, tuple[str, Collection[str]]] = {}
+        self._held = Counter[tuple[str, str]]()
+
+    def now(self, readings: Sequence[Reading]) -> tuple[TaskClass, ...]:
+        """The mix on `readings`, one of each GPU."""
+        last, self._last = self._last, readings
+        for reading in compress(readings, map(is_not, readings, last)) if len(readings) == len(last) else readings:
+            self._put(reading.gpu.uuid, reading.gpu.host, _whole_jobs(reading))
+        if len(self._jobs) > len(readings):
+            for uuid in self._jobs.keys() - {reading.gpu.uuid for reading in readings}:
+                self._put(uuid, "", ())
+                del self._jobs[uuid]
+        return mix_of_sizes(self._held.values())
+
+    def _put(self, uuid: str, host: str, jobs: Collection[str]) -> None:
+        before = self._jobs.get(uuid, ("", ()))
+        if before != (host, jobs):
+            self._held.subtract((before[0], job) for job in before[1])
+            self._held.update((host, job) for job in jobs)
+            for job in before[1]:
+                if not self._held[before[0], job]:
+                    del self._held[before[0], job]
+            self._jobs[uuid] = host, jobs
 
 
 def whole_node(readings: Sequence[Reading]) -> tuple[TaskClass, ...]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import compress, groupby
+from operator import is_not
 
 import structlog
 
@@ -44,7 +45,7 @@ from tocsin.forecaster.live.risk_inputs import SeenGpus, repairs_of
 from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.card_life import CardLife
-from tocsin.queries.fleet_state import KnownWork, mix_of, workloads_of
+from tocsin.queries.fleet_state import KnownWork, RunningMix, mix_of, workloads_of
 from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
 from tocsin.rules.past import Past, instants
@@ -154,12 +155,11 @@ class Brain:
         self.evaluations, self.evaluated_at = 0, clock.monotonic()
         self.ruleset = parts.ruleset
         self._engine = RuleEngine(parts.ruleset)
-        self.topology = TopologyWatch(parts.site, metrics)
-        self._known_work: dict[str, KnownWork] = {}
+        self.topology, self._running = TopologyWatch(parts.site, metrics), RunningMix()
+        self._known_work, self._loaded = dict[str, KnownWork](), tuple[Reading, ...]()
         self.usage, self._expected = self._usage_of(parts), self._expected_of(parts)
         self._confirmations = Confirmations(round(settings.rules.evaluate_seconds * SECOND / 2))
-        self._unsaved: list[Finding] = []
-        self._counted: Counter[str] = Counter()
+        self._unsaved, self._counted = list[Finding](), Counter[str]()
         self._guard, self._acting = threading.Lock(), False
         self._sight = FleetSight(self.memory, self._counting)
         self._start()
@@ -396,9 +396,11 @@ class Brain:
             log.info("GPUs that are silent here report to another cell: it has them from now on", cell=cell, gpus=count)
         return gone
 
-    def _load_ahead(self, now_ms: int, readings: Sequence[Reading], predictions: Sequence[Prediction]) -> int:
+    def _load_ahead(self, now_ms: int, readings: tuple[Reading, ...], predictions: Sequence[Prediction]) -> int:
         """Give the rules what they are to judge, some at a time; returns the instant to go on at."""
-        for part in in_parts(readings, LOADED):
+        last, self._loaded = self._loaded, readings
+        same = len(readings) == len(last)
+        for part in in_parts([*compress(readings, map(is_not, readings, last))] if same else readings, LOADED):
             self._engine.load_ahead(now_ms, part)
             now_ms = self._after_events(now_ms)
         for said in in_parts(self._engine.unseen(predictions), LOADED):
@@ -510,7 +512,7 @@ class Brain:
 
     def _mix(self, readings: Sequence[Reading]) -> Sequence[TaskClass]:
         """The kinds of tasks that may come: as planners take it."""
-        return mix_of(self.settings.fragmentation.task_mix, readings)[0]
+        return mix_of(self.settings.fragmentation.task_mix, readings, self._running.now)[0]
 
     def _save(self, findings: list[Finding]) -> None:
         """Store findings; a store that does not answer holds up no action, and they are written later."""
