@@ -86,9 +86,9 @@ def fleet_state_from(
     parents = {one.gpu.parent for one in newest.values() if one.gpu.is_mig}
     divided = {uuid for uuid, one in whole.items() if uuid in parents or is_divided(one, ())}
     kept = {uuid: one for uuid, one in whole.items() if uuid not in divided or _is_placed(known, uuid)}
-    sharers = {uuid: len({_work_name(owner, newest[uuid].gpu) for owner in one.owners}) for uuid, one in kept.items()}
-    slots = {uuid: _slot(one, sharers.get(uuid, 0), known) for uuid, one in kept.items()}
-    works = {work.id: work for work in _works(newest, slots, known)}
+    names = {uuid: {_work_name(owner, one.gpu) for owner in one.owners} for uuid, one in newest.items() if one.owners}
+    slots = {uuid: _slot(one, len(names.get(uuid, ())), known) for uuid, one in kept.items()}
+    works = {work.id: work for work in _works(newest, names, slots, known)}
     works |= {work.id: work for work in _unseen(slots, works.values(), known)}
     nodes = _nodes(kept, predictions, known, now_ms)
     return FleetState(
@@ -123,13 +123,15 @@ def _work_name(owner: Owner, gpu: Gpu) -> str:
 
 def _slot(reading: Reading, sharers: int, known: Knowledge) -> Slot:
     gpu, values = reading.gpu, reading.values
-    mode = GpuMode.MIG if _is_placed(known, gpu.uuid) else GpuMode.TIME_SLICE if sharers > 1 else GpuMode.EXCLUSIVE
+    layout = known.layouts.get(gpu.uuid)
+    placed = None if layout is None else layout.placed
+    mode = GpuMode.MIG if placed is not None else GpuMode.TIME_SLICE if sharers > 1 else GpuMode.EXCLUSIVE
     return Slot(
         gpu.uuid,
         gpu.host,
         gpu.model,
         mode,
-        tuple(sorted(_placed(known, gpu.uuid).values())),
+        tuple(sorted(placed.values())) if placed else (),
         template_of(gpu.model),
         known.healthy.get(gpu.uuid, True),
         values.get("gpu_power_limit_watts"),
@@ -138,12 +140,14 @@ def _slot(reading: Reading, sharers: int, known: Knowledge) -> Slot:
     )
 
 
-def _works(newest: Mapping[str, Reading], slots: Mapping[str, Slot], known: Knowledge) -> list[Workload]:
+def _works(
+    newest: Mapping[str, Reading], named: Mapping[str, set[str]], slots: Mapping[str, Slot], known: Knowledge
+) -> list[Workload]:
+    """The works that are `named` by GPU and MIG instance."""
     held: dict[tuple[str, str], list[tuple[GpuHold, str]]] = defaultdict(list)
-    for uuid, one in newest.items():
-        gpu = one.gpu
-        names = sorted({_work_name(owner, gpu) for owner in one.owners})
-        for name in names:
+    for uuid, names in named.items():
+        gpu = newest[uuid].gpu
+        for name in sorted(names):
             if gpu.is_mig:
                 placement = _placed(known, gpu.parent).get(uuid)
                 if placement is not None and gpu.parent in slots:
@@ -204,8 +208,8 @@ def _unseen(slots: Mapping[str, Slot], works: Iterable[Workload], known: Knowled
 
 
 def _nobodys(name: str, hold: GpuHold, slot: Slot, profile: str = "") -> Workload:
-    work = Workload(f"unseen/{name}", holds=(hold,), profile=profile, model=slot.model)
-    return replace(work, movable=False, stays=UNSEEN)
+    work = f"unseen/{name}"
+    return Workload(work, holds=(hold,), profile=profile, model=slot.model, movable=False, stays=UNSEEN)
 
 
 def _with_facts(work: Workload, facts: WorkloadFacts | None, known: Knowledge) -> Workload:
