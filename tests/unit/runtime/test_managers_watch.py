@@ -98,3 +98,18 @@ def test_places_that_two_managers_name_are_both_kept() -> None:
     managers = Managers([one, two], ManualClock(T0), OwnMetrics())
     managers.look()
     assert managers.nodes()["b"].places == (rack, leaf)
+
+
+def test_a_node_that_is_shown_as_before_is_the_same_object_and_one_that_changed_is_not() -> None:
+    def shown(**jobs: str) -> tuple[NodeState, ...]:
+        return tuple(NodeState(host, schedulable=True, jobs={"p": job}) for host, job in jobs.items())
+
+    one = Seeing("one", *shown(a="j", b="j", c="j"))
+    managers = Managers([one], ManualClock(T0), OwnMetrics())
+    managers.look()
+    before = managers.nodes()
+    one.shown = shown(a="j", b="k", d="j")
+    managers.look()
+    after = managers.nodes()
+    assert after == {node.host: node for node in one.shown}
+    assert [host for host, node in after.items() if node is before.get(host)] == ["a"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -62,8 +63,17 @@ class Managers:
     def look(self) -> None:
         """Ask each of them once."""
         for name, each in self._seers.items():
-            up = self._ask(name, each.nodes, self._seen, "cannot list the nodes of the manager")
+            up = self._ask(
+                name, partial(self._nodes_of, name, each), self._seen, "cannot list the nodes of the manager"
+            )
             self._metrics.set("tocsin_manager_up", up, manager=name)
+
+    def _nodes_of(self, name: str, each: SeesNodes) -> Mapping[str, NodeState]:
+        """What a manager shows now; a node that it shows as before is the same object, so that what was worked out of
+        it is kept."""
+        with self._lock:
+            before = self._seen[name][1] if name in self._seen else {}
+        return {host: before[host] if before.get(host) == node else node for host, node in each.nodes().items()}
 
     def look_at_work(self) -> None:
         """Ask each of them once what it runs."""
