@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -107,3 +108,25 @@ def test_no_name_keeps_a_cell_from_telling_of_itself(
     assert "cannot be asked" not in capsys.readouterr().out
     old.step()
     assert old.loop.moved == {GPU: new.cell}
+
+
+def test_the_gpus_of_a_large_cell_are_told_some_at_a_time(
+    cells: tuple[CellWorld, CellWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once they take longer than a question may: the cell would never be told what the others have."""
+    old, new = cells
+    monkeypatch.setattr("tocsin.journal.postgres.fleet.MOST_PLACES", 3)
+    new.stale.clear()
+    new.restart()
+    for count in (3, 6, 9, 9):
+        new.step()
+        with closing(new.fleet.database.line()) as line:
+            rows = line.ask("SELECT gpu FROM place WHERE cell = %s", (new.cell,))
+        assert len(rows) == count
+    old.step()
+    assert old.loop.moved == {GPU: new.cell}
+    new.stale.update(new.gpus)
+    for count in (6, 3, 0, 0):
+        new.step()
+        with closing(new.fleet.database.line()) as line:
+            assert line.ask("SELECT count(*) FROM place WHERE cell = %s", (new.cell,)) == [(count,)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -21,6 +22,9 @@ log = structlog.get_logger()
 
 ASK_SECONDS = 5.0
 """Longest that one question may take: a step of the loop waits for it."""
+MOST_PLACES = 10_000
+"""GPUs whose places are told, or asked for, at a time: half a second of a database on a busy core. All of a cell of
+100,000 at once take longer than a question may."""
 MOST_PAST = 5_000
 """Rows of what people said in other cells that are read, the last to end first (own choice)."""
 _SUM = "SELECT name, sum(counted), sum(usable) FROM pool_now WHERE cell <> %s GROUP BY name"
@@ -136,7 +140,7 @@ class PostgresBudget:
         self._causes: Mapping[str, int] = {}
         self._away = False
         self._past: tuple[PastRow, ...] | None = None
-        self._heard: Mapping[str, str] = {}
+        self._heard: dict[str, str] = {}
         self._heard_epoch: int | None = None
 
     def publish(self, share: CellShare) -> RestOfFleet:
@@ -203,17 +207,22 @@ class PostgresBudget:
         self._past = past
 
     def _tell_heard(self, heard: Mapping[str, str] | None) -> None:
-        """What has changed since it was told last; all of it after another brain may have told something."""
+        """What has changed since it was told last, as much as fits; the rest next time. All of it after another brain
+        may have told something."""
         anew = self._heard_epoch != self._lease.epoch
         if heard is None or (not anew and heard == self._heard):
             return
-        before: Mapping[str, str] = {} if anew else self._heard
-        come = {gpu: host for gpu, host in heard.items() if before.get(gpu) != host}
-        gone = [gpu for gpu in before if gpu not in heard]
+        told = {} if anew else self._heard
+        changed = ((gpu, host) for gpu, host in heard.items() if told.get(gpu) != host)
+        come = dict(islice(changed, MOST_PLACES))
+        gone = [*islice((gpu for gpu in told if gpu not in heard), MOST_PLACES)]
         self._heard_epoch = None
         values = (self.cell, self._lease.epoch, anew, jsonb(come), jsonb(gone))
         self._line.ask("SELECT tell_places(%s, %s, %s, %s::jsonb, %s::jsonb)", values)
-        self._heard, self._heard_epoch = dict(heard), values[1]
+        told |= come
+        for gpu in gone:
+            del told[gpu]
+        self._heard, self._heard_epoch = told, values[1]
 
     def _tell(self, error: DatabaseTrouble) -> None:
         if not self._away:
