@@ -242,8 +242,6 @@ class ActionLoop:
         self.silences = SilenceCalls(self._decision_log, clock)
         self._handed: dict[str, Decision] = {}
         self._elsewhere: tuple[Sequence[tuple[str, PastRow]], Mapping[str, Finding]] = (), {}
-        self.moved: Mapping[str, str] = {}
-        """GPUs that are silent here and that another cell reads on the same host, with the cell."""
         self._joined: tuple[Controls, object, Controls] | None = None
         self._counts: Counter[str] = Counter()
         if leads:
@@ -271,7 +269,6 @@ class ActionLoop:
         if self._budget.shared:
             view = replace(view, rest=self._budget.publish(share_of(self._own(view), places=True)))
             self._elsewhere = view.rest.past, view.findings
-            self.moved = view.rest.moved
         wanted = self._wanted(self._current(view), incidents, predictions)
         created = self._register(wanted, view)
         ended = self._guards.close_ended(self._current(view), now_ms)
@@ -312,6 +309,10 @@ class ActionLoop:
         counts = dict(self._counts + self._notifications.counts + self._guards.counts)
         about = self._statuses_of({*created, *executed})
         return StepReport(now_ms, about, created, executed, (), notified, (), counts)
+
+    def moved(self, silent: Mapping[str, str]) -> Mapping[str, str]:
+        """Of GPUs that are silent here, with their hosts, those that another cell reads by now, with the cell."""
+        return self._budget.elsewhere(silent) if silent else {}
 
     def tell(self, notice: Decision) -> None:
         """Hand in a notification; a brain that acts enters it at its next step, once for its key."""

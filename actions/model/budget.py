@@ -44,6 +44,10 @@ class FleetBudget(Protocol):
     def publish(self, share: CellShare) -> RestOfFleet:
         """Tell what this cell has; what the others have. Where nobody can be asked, what was last known."""
 
+    def elsewhere(self, silent: Mapping[str, str]) -> Mapping[str, str]:
+        """Of GPUs that are silent here, with their hosts, those that another cell reads on the same host, with the
+        cell; none where nobody can be asked. Of very many some are looked up at a time, in turn."""
+
     def tell_causes(self, causes: Mapping[str, int]) -> Mapping[str, int]:
         """Tell the root causes that count for the breaker here, with their instants; those of the others."""
 
@@ -58,6 +62,9 @@ class WholeFleet:
 
     def publish(self, share: CellShare) -> RestOfFleet:
         return RestOfFleet()
+
+    def elsewhere(self, silent: Mapping[str, str]) -> Mapping[str, str]:
+        return {}
 
     def tell_causes(self, causes: Mapping[str, int]) -> Mapping[str, int]:
         return {}
@@ -108,15 +115,14 @@ def share_of(view: FleetView, *, places: bool = False) -> CellShare:
         takings=tuple(taking_of(one, view) for one in sorted(effects(view), key=lambda each: each.key)),
         past=past_of(view.controls, view.findings, view.now_ms),
         limits=settings.limits.model_dump() | {name: getattr(settings, name) for name in _BREAKER},
-        heard=_places(view, fresh=True) if places else None,
-        silent=_places(view, fresh=False) if places else {},
+        heard=_heard(view) if places else None,
     )
 
 
-def _places(view: FleetView, *, fresh: bool) -> dict[str, str]:
-    """Hosts by GPU, of those that are freshly read or of those that are not."""
+def _heard(view: FleetView) -> dict[str, str]:
+    """Hosts by GPU, of those that are freshly read."""
     now_ms, fresh_ms = view.now_ms, view.policy.fresh_ms
-    return {uuid: one.gpu.host for uuid, one in view.gpus.items() if one.is_fresh(now_ms, fresh_ms) is fresh}
+    return {uuid: one.gpu.host for uuid, one in view.gpus.items() if one.is_fresh(now_ms, fresh_ms)}
 
 
 def taking_of(decision: Decision, view: FleetView) -> dict[str, Any]:

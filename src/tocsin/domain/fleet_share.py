@@ -40,7 +40,7 @@ class CellShare:
     disruptive decisions in effect, in the form of `tocsin.actions.model.budget.taking_of`. `limits` are its settings by
     their names in `actions` and `actions.limits`, `past` what people said here of GPUs and hosts.
     `heard` are the GPUs that are freshly read, MIG instances among them, with their hosts, None where only the limits
-    are looked at; `silent` are those that are not freshly read.
+    are looked at.
     """
 
     managed: int
@@ -52,7 +52,6 @@ class CellShare:
     limits: Mapping[str, float] = field(default_factory=dict)
     past: tuple[PastRow, ...] = ()
     heard: Mapping[str, str] | None = None
-    silent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ class RestOfFleet:
     disruptive action; `hosts` and `racks` have their number by place. `attempts` has the instants of starts by subject
     and action, `host_attempts` those of disruptive ones by host, both of the last 24 hours. `causes` are the root
     causes that count for the breaker. `limits` are the strictest of the other cells. `past` is what people said of GPUs
-    and hosts there, with the cell. `moved` are GPUs that are silent here and freshly read there, on the same host, with
-    the cell.
+    and hosts there, with the cell.
     """
 
     cells: tuple[str, ...] = ()
@@ -80,7 +78,6 @@ class RestOfFleet:
     causes: Mapping[str, int] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     past: tuple[tuple[str, PastRow], ...] = ()
-    moved: Mapping[str, str] = field(default_factory=dict)
 
     def pool(self, name: str) -> PoolShare:
         return self.pools.get(name, PoolShare())

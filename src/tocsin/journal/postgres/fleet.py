@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -142,6 +143,7 @@ class PostgresBudget:
         self._past: tuple[PastRow, ...] | None = None
         self._heard: dict[str, str] = {}
         self._heard_epoch: int | None = None
+        self._looked_up = ""
 
     def publish(self, share: CellShare) -> RestOfFleet:
         content = self._about | {
@@ -167,10 +169,25 @@ class PostgresBudget:
                     self._rest = self._asked(ask, share)
             self._away = False
         except DatabaseTrouble as error:
-            # Where a GPU is now nobody knows meanwhile.
-            self._rest = replace(self._rest, moved={})
             self._tell(error)
         return self._rest
+
+    def elsewhere(self, silent: Mapping[str, str]) -> Mapping[str, str]:
+        if self._away:
+            # The next `publish` finds out whether it is back: one wait for each step is enough.
+            return {}
+        names = sorted(silent)
+        start = bisect_right(names, self._looked_up)
+        part = names[start : start + MOST_PLACES] or names[:MOST_PLACES]
+        asked = jsonb({gpu: silent[gpu] for gpu in part})
+        try:
+            with self._lock:
+                rows = self._line.ask("SELECT gpu, cell FROM places_elsewhere(%s, %s::jsonb)", (self.cell, asked))
+        except DatabaseTrouble as error:
+            self._tell(error)
+            return {}
+        self._looked_up = part[-1] if len(names) > MOST_PLACES else ""
+        return {str(gpu): str(cell) for gpu, cell in rows}
 
     def tell_causes(self, causes: Mapping[str, int]) -> Mapping[str, int]:
         now_ms = self._clock.now_ms()
@@ -261,14 +278,7 @@ class PostgresBudget:
                 (str(cell), PastRow(str(kind), str(name), _at(now_ms, starts), _at(now_ms, until), content))
                 for cell, kind, name, starts, until, content in ask(_PAST, (me,))
             ),
-            moved=self._moved(ask, share.silent),
         )
-
-    def _moved(self, ask: Ask, silent: Mapping[str, str]) -> dict[str, str]:
-        if not silent:
-            return {}
-        rows = ask("SELECT gpu, cell FROM places_elsewhere(%s, %s::jsonb)", (self.cell, jsonb(dict(silent))))
-        return {str(gpu): str(cell) for gpu, cell in rows}
 
 
 def _at(now_ms: int, seconds: float) -> int:

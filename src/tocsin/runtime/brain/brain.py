@@ -384,10 +384,14 @@ class Brain:
         self._expected.forget(gone)
 
     def _moved(self, now_ms: int) -> list[Gpu]:
-        """Let go of GPUs that are silent here and that another cell reads by now: they are that one's to speak of."""
-        if not (moved := self.actions.moved):
+        """Let go of GPUs that are silent here and that another cell reads by now: they are that one's to speak of.
+
+        Asked for before anything is judged: a brain that starts knows them from the store, and must not warn of them.
+        """
+        before_ms = now_ms - self.actions.policy.fresh_ms
+        if not (moved := self.actions.moved(self.memory.silent(before_ms))):
             return []
-        gone = self.memory.let_go(moved, now_ms - self.actions.policy.fresh_ms)
+        gone = self.memory.let_go(moved, before_ms)
         uuids = {gpu.uuid for gpu in gone}
         self._engine.leave(uuids)
         self.forecasts.forget(uuids)

@@ -141,6 +141,11 @@ class FleetMemory:
                 del self._renamed[gpu.uuid]
             return [*gone, *(gpu for gpu in renamed if gpu.uuid not in self._latest)]
 
+    def silent(self, before_ms: int) -> dict[str, str]:
+        """GPUs whose newest reading is older than `before_ms`, with their hosts."""
+        with self._lock:
+            return {uuid: one.gpu.host for uuid, one in self._latest.items() if one.at_ms < before_ms}
+
     def let_go(self, gpus: Iterable[str], before_ms: int) -> list[Gpu]:
         """Drop those of `gpus` whose newest reading is older than `before_ms`; returns them."""
         with self._lock:
