@@ -44,6 +44,9 @@ class LiveMemory(Protocol):
     def reading(self, uuid: str) -> Reading | None:
         """The newest reading of one GPU."""
 
+    def left(self) -> list[Reading]:
+        """The newest readings of GPUs that were let go of or are known by another name, until they are forgotten."""
+
     def is_recalled(self, uuid: str) -> bool:
         """Whether it is of before this start."""
 

@@ -548,7 +548,7 @@ class BrainService:
         self._brain.actions.operator.release(subject, actor, reason, right=right)
         # What still reports has not moved: only who is silent gives up what it owns.
         silent_ms = self.now_ms() - int(self._brain.settings.actions.fresh_seconds * SECOND)
-        own = [one for one in self._brain.memory.latest() if name in (one.gpu.uuid, one.gpu.host)]
+        own = [one for one in self._known() if name in (one.gpu.uuid, one.gpu.host)]
         silent = [one.gpu for one in own if one.at_ms < silent_ms]
         self._brain.owners.forget(silent)
         until_ms = self._brain.actions.controls().hold_offs[base_key(subject)].until_ms
@@ -557,11 +557,15 @@ class BrainService:
             subject=subject, held_off_until=to_iso(until_ms), given_up=len(silent), still_reported=left
         )
 
+    def _known(self) -> list[Reading]:
+        """Also what was let go of: nobody else here may report it until it is forgotten, or a person releases it."""
+        return [*self._brain.memory.latest(), *self._brain.memory.left()]
+
     def _subject(self, kind: Literal["host", "gpu"], name: str) -> Subject:
         if kind == "gpu":
-            found = self._reading(name).gpu
+            found = next((one.gpu for one in self._known() if one.gpu.uuid == name), None) or self._reading(name).gpu
             return Subject(SubjectKind.GPU, name, found.host, found.pool)
-        pools = {gpu.pool for gpu in self._brain.gpus if gpu.host == name}
+        pools = {one.gpu.pool for one in self._known() if one.gpu.host == name}
         if not pools:
             raise NotFound(f"no host {name}; GET /v1/gpus lists them")
         return Subject(SubjectKind.HOST, name, name, pools.pop() if len(pools) == 1 else "")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 from tocsin.actions.model.budget import WholeFleet
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import MINUTE, SECOND
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.reading import Reading
+from tocsin.queries.service import BrainService
 from tocsin_testing.builders import T0, gpu
 from tocsin_testing.lone_brain import lone_brain
 
@@ -56,3 +61,41 @@ def test_what_others_read_stays_while_it_is_read_here(tmp_path: Path) -> None:
         brain.tick()
         assert brain.gpus == []
         assert brain.active == []
+
+
+def test_a_gpu_that_comes_back_is_no_newcomer(tmp_path: Path) -> None:
+    """A cell that was away for a while has its hosts back soon, and they count as before."""
+    with lone_brain(tmp_path) as running:
+        brain, other = running.brain, OtherCell({MOVED.uuid: MOVED.host})
+        brain.actions._budget = other
+        brain.accept(Batch(readings=[Reading(MOVED, T0, {})]))
+        brain.clock.advance(HOUR)
+        brain.tick()
+        assert brain.gpus == []
+        brain.accept(Batch(readings=[Reading(replace(MOVED, host="node-9"), brain.clock.now_ms(), {})]))
+        assert brain.gpus == [], "the other host may not have it"
+        brain.accept(Batch(readings=[Reading(MOVED, brain.clock.now_ms(), {})]))
+        brain.tick()
+        assert brain.gpus == [MOVED]
+        assert brain.owners.counts(MOVED.uuid, brain.clock.now_ms())
+        assert brain.owners.age_ms(MOVED.uuid, brain.clock.now_ms()) == HOUR
+        brain.clock.advance(HOUR)
+        brain.tick()
+        assert brain.gpus == []
+        brain.clock.advance(DAY)
+        brain.tick()
+        assert brain.owners.host_of(MOVED.uuid) == "", "as any that was silent for a day"
+
+
+@pytest.mark.parametrize(("kind", "name"), [("gpu", MOVED.uuid), ("host", MOVED.host)])
+def test_a_person_gives_what_moved_to_another_host(tmp_path: Path, kind: Literal["host", "gpu"], name: str) -> None:
+    with lone_brain(tmp_path) as running:
+        brain = running.brain
+        brain.actions._budget = OtherCell({MOVED.uuid: MOVED.host})
+        brain.accept(Batch(readings=[Reading(MOVED, T0, {})]))
+        brain.clock.advance(HOUR)
+        brain.tick()
+        done = BrainService(brain).release(kind, name, "ann", "put into node-9")
+        assert (done.given_up, done.still_reported, done.subject.pool) == (1, 0, MOVED.pool)
+        brain.accept(Batch(readings=[Reading(replace(MOVED, host="node-9"), brain.clock.now_ms(), {})]))
+        assert [one.host for one in brain.gpus] == ["node-9"]

@@ -169,7 +169,7 @@ class Brain:
     def _usage_of(self, parts: BrainParts) -> UsageKeeper:
         settings, clock, metrics = parts.settings.usage, parts.clock, parts.metrics
         facts = parts.managers.work
-        return UsageKeeper(parts.store, parts.usage, settings, clock, metrics, self._gpu, lambda: facts().facts)
+        return UsageKeeper(parts.store, parts.usage, settings, clock, metrics, self.memory.gpu, lambda: facts().facts)
 
     def _counting_of(self, parts: BrainParts) -> Counting:
         listed = {claim.subject.name for claim in parts.site if claim.subject.kind is PlaceKind.GPU}
@@ -198,10 +198,6 @@ class Brain:
         self._engine.adopt(self.recorder.open_of(self.ruleset.recalling))
         self._expected.recall(self.gpus, now)
         self.usage.recover(now)
-
-    def _gpu(self, uuid: str) -> Gpu | None:
-        reading = self.memory.reading(uuid)
-        return None if reading is None else reading.gpu
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
@@ -378,10 +374,10 @@ class Brain:
         self._checkpoint()
 
     def _forget(self, now_ms: int) -> None:
-        gone = [*self.memory.forget(now_ms - FORGET_MS), *self._moved(now_ms)]
+        gone = self.memory.forget(now_ms - FORGET_MS)
         self.owners.forget(gone)
         self._owner_room.forget(gone)
-        self._expected.forget(gone)
+        self._expected.forget([*gone, *self._moved(now_ms)])
 
     def _moved(self, now_ms: int) -> list[Gpu]:
         """Let go of GPUs that are silent here and that another cell reads by now: they are that one's to speak of.

@@ -32,7 +32,8 @@ class FleetMemory:
         self._readings: tuple[Reading, ...] | None = None
         self._by_host: defaultdict[str, set[str]] = defaultdict(set)
         self._unknown: set[str] = set()
-        self._renamed: dict[str, Reading] = {}
+        # What went before its time: what others know it by goes when that of any GPU would.
+        self._left: dict[str, Reading] = {}
         self._recalled: set[str] = set()
         self._events: dict[str, Event] = {}
         self._recent: dict[str, Event] = {}
@@ -83,8 +84,8 @@ class FleetMemory:
         for uuid in self._unknown - named:
             if uuid not in self._latest or self._latest[uuid].gpu.host in hosts:
                 if uuid in self._latest:
-                    # What others know it by goes when that of any GPU would: names of a host are bounded for a time.
-                    self._renamed[uuid] = self._drop(uuid)
+                    # Names of a host are bounded for a time.
+                    self._left[uuid] = self._drop(uuid)
                 self._unknown.discard(uuid)
         self._unknown |= {uuid for uuid in named if uuid.startswith(UNKNOWN_GPU)}
 
@@ -130,16 +131,27 @@ class FleetMemory:
         with self._lock:
             return self._latest.get(uuid)
 
+    def left(self) -> list[Reading]:
+        """The newest readings of GPUs that were let go of or are known by another name, until they are forgotten."""
+        with self._lock:
+            return [one for uuid, one in self._left.items() if uuid not in self._latest]
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """A GPU that is there or has left and is not forgotten yet."""
+        with self._lock:
+            found = self._latest.get(uuid) or self._left.get(uuid)
+            return None if found is None else found.gpu
+
     def forget(self, before_ms: int) -> list[Gpu]:
-        """Drop GPUs whose newest reading is older than `before_ms`; returns them and the renamed."""
+        """Drop GPUs whose newest reading is older than `before_ms`; returns them and those that had left before."""
         with self._lock:
             gone = [reading.gpu for reading in self._latest.values() if reading.at_ms < before_ms]
             for gpu in gone:
                 self._drop(gpu.uuid)
-            renamed = [one.gpu for uuid, one in self._renamed.items() if one.at_ms < before_ms or uuid in self._latest]
-            for gpu in renamed:
-                del self._renamed[gpu.uuid]
-            return [*gone, *(gpu for gpu in renamed if gpu.uuid not in self._latest)]
+            left = [one.gpu for uuid, one in self._left.items() if one.at_ms < before_ms or uuid in self._latest]
+            for gpu in left:
+                del self._left[gpu.uuid]
+            return [*gone, *(gpu for gpu in left if gpu.uuid not in self._latest)]
 
     def silent(self, before_ms: int) -> dict[str, str]:
         """GPUs whose newest reading is older than `before_ms`, with their hosts."""
@@ -147,12 +159,13 @@ class FleetMemory:
             return {uuid: one.gpu.host for uuid, one in self._latest.items() if one.at_ms < before_ms}
 
     def let_go(self, gpus: Iterable[str], before_ms: int) -> list[Gpu]:
-        """Drop those of `gpus` whose newest reading is older than `before_ms`; returns them."""
+        """Drop those of `gpus` whose newest reading is older than `before_ms`; returns them. They may come back: they
+        are forgotten when they would have been here."""
         with self._lock:
             known = [self._latest[uuid] for uuid in gpus if uuid in self._latest]
             gone = [reading.gpu for reading in known if reading.at_ms < before_ms]
             for gpu in gone:
-                self._drop(gpu.uuid)
+                self._left[gpu.uuid] = self._drop(gpu.uuid)
             return gone
 
     def _drop(self, uuid: str) -> Reading:
