@@ -99,3 +99,29 @@ def test_a_person_gives_what_moved_to_another_host(tmp_path: Path, kind: Literal
         assert (done.given_up, done.still_reported, done.subject.pool) == (1, 0, MOVED.pool)
         brain.accept(Batch(readings=[Reading(replace(MOVED, host="node-9"), brain.clock.now_ms(), {})]))
         assert [one.host for one in brain.gpus] == ["node-9"]
+
+
+def test_time_of_a_gpu_that_moves_stays_its_pools(tmp_path: Path) -> None:
+    """It is written some minutes after it was counted, and counted anew where a reading was late."""
+    with lone_brain(tmp_path) as running:
+        brain = running.brain
+        brain.actions._budget = OtherCell({MOVED.uuid: MOVED.host})
+        for second in (0, 60):
+            brain.accept(Batch(readings=[Reading(MOVED, T0 + second * SECOND, {"gpu_power_watts": 100.0})]))
+        brain.clock.advance(4 * MINUTE)
+        brain.tick()
+        assert brain.gpus == []
+
+        def places() -> list[tuple[str, str]]:
+            return brain.usage.table._db.execute("SELECT DISTINCT pool, model FROM gpu_day").fetchall()
+
+        brain.usage.write()
+        assert places() == [(MOVED.pool, MOVED.model)]
+        brain.clock.advance(DAY)
+        brain.tick()
+        assert brain.memory.gpu(MOVED.uuid) is None
+        brain.accept(Batch(readings=[Reading(MOVED, T0 + 30 * SECOND, {"gpu_power_watts": 100.0})]))
+        brain.tick()
+        assert brain.gpus == []
+        brain.usage.look()
+        assert places() == [(MOVED.pool, MOVED.model)]

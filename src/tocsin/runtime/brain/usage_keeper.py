@@ -14,6 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import structlog
@@ -220,8 +221,8 @@ class UsageKeeper:
         # What it came to is counted: rows of where the work is shown are among them now.
         self._learned = {key: (one, hosts, self.table.words_of(key)) for key, (one, hosts, _) in known.items()}
 
-    def _place(self, key: RowKey) -> Place:
-        gpu = self._gpu_of(key.gpu)
+    def _place(self, key: RowKey, stored: Mapping[str, Gpu] | None = None) -> Place:
+        gpu = self._gpu_of(key.gpu) or (stored or {}).get(key.gpu)
         if gpu is None:
             return Place()
         return Place(gpu.pool, gpu.model, self._settings.kind_of(gpu.pool, gpu.host, dict(gpu.labels)))
@@ -239,7 +240,9 @@ class UsageKeeper:
             if counted is not None:
                 gpus = [gpu for gpu in self._store.gpus() if gpu.host == host]
                 rows, holders = count_day(self._store, gpus, day, self._gap_ms, counted)
-                self.table.replace(host, {day}, rows, holders, self._place)
+                # Many a one has left the fleet since: what the store knows of it goes on.
+                stored = {gpu.uuid: gpu for gpu in gpus}
+                self.table.replace(host, {day}, rows, holders, partial(self._place, stored=stored))
 
 
 def count_day(
