@@ -100,3 +100,15 @@ def test_when_a_statement_was_stored_is_forgotten_after_two_days_and_counts_unti
     kept = [one.at_ms - T0 for one in store.predictions(T0, T0 + 4 * DAY) if one.subject.name == "GPU-1"]
     assert kept == [hour * HOUR for hour in (0, 24, 48, 72)]
     assert {name for name, _ in forecasts._stored_ms} == {"gpu:GPU-1", *(f"gpu:GPU-at-{hour}" for hour in hours[3:])}
+
+
+def test_what_left_during_a_run_is_not_spoken_of_by_it() -> None:
+    forecasts = FleetForecasts(MemoryStore(), ForecastWorker(SETTINGS, only=[]), SETTINGS)
+    forecasts.run([], T0)
+    forecasts.forget({"GPU-1"})
+    said = [guess(name, 0, PredictionStatus.NO_CROSSING, False, "m") for name in ("GPU-1", "GPU-2")]
+    forecasts.put(said, "m")
+    assert [one.subject.name for one in forecasts.current(T0)] == ["GPU-2"]
+    forecasts.run([], T0 + HOUR)
+    forecasts.put(said, "m")
+    assert {one.subject.name for one in forecasts.current(T0)} == {"GPU-1", "GPU-2"}, "it has come back"

@@ -67,6 +67,8 @@ class FleetForecasts:
         self._risk_ms: int | None = None
         self._pools: frozenset[str] = frozenset()
         self._quiet: set[str] = set()
+        # Forgotten since the run under way began: models may be at work on them.
+        self._gone: set[str] = set()
         self._unread = False
         self._waiting: list[Prediction] = []
         self._kinds = Recalibration(settings.least_precision)
@@ -168,6 +170,8 @@ class FleetForecasts:
         self._last_ms = now_ms
         self._turn += 1
         self._quiet &= {gpu.uuid for gpu in gpus}
+        with self._lock:
+            self._gone = set()
         made: list[Prediction] = []
         # By host, as they were written: those of a hundred hosts are spread over all that the store has of the day.
         ordered = sorted(filter(self._has_turn, gpus), key=lambda one: (one.host, one.uuid))
@@ -242,6 +246,7 @@ class FleetForecasts:
         """These GPUs have left the fleet: what is expected of them is not this brain's to say."""
         with self._lock:
             self._newest = {key: one for key, one in self._newest.items() if one.subject.name not in gpus}
+            self._gone.update(gpus)
             self._current = None
 
     def _part(self, gpus: Sequence[Gpu], now_ms: int) -> list[Prediction]:
@@ -260,7 +265,7 @@ class FleetForecasts:
 
     def _keep(self, made: list[Prediction]) -> list[Prediction]:
         with self._lock:
-            made = self._kinds.restated(made)
+            made = self._kinds.restated([one for one in made if one.subject.name not in self._gone])
             news = [prediction for prediction in made if self._is_news(prediction)]
         self._store.write(Batch(predictions=news))
         with self._lock:
