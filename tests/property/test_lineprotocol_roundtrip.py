@@ -19,11 +19,13 @@ from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.line_protocol.encode import encode
+from tocsin.store.points import CONTROL
 from tocsin_testing.builders import T0, gpu, reading, xid
 
 text = st.text(max_size=12)
-# A tag can hold neither a newline nor a backslash at its end: the encoder says so and replaces them.
-tag = text.filter(lambda value: "\n" not in value and "\r" not in value and not value.endswith("\\"))
+# No name has control characters: the encoder replaces them. Nor can a tag hold a backslash at its end.
+attribute = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
+tag = attribute.filter(lambda value: not value.endswith("\\"))
 named = tag.filter(bool)
 instants = st.integers(min_value=0, max_value=T0)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -49,14 +51,14 @@ def readings(draw: st.DrawFn) -> Reading:
         uuid=draw(named),
         host=draw(tag),
         index=draw(st.none() | st.integers(0, 15)),
-        model=draw(text),
-        serial=draw(text),
-        pci_bus_id=draw(text),
+        model=draw(attribute),
+        serial=draw(attribute),
+        pci_bus_id=draw(attribute),
         parent=draw(named) if slice_ else "",
-        mig_profile=draw(text),
-        pool=draw(text),
-        rack=draw(text),
-        labels=draw(st.dictionaries(text, text, max_size=3)),
+        mig_profile=draw(attribute),
+        pool=draw(attribute),
+        rack=draw(attribute),
+        labels=draw(st.dictionaries(attribute, attribute, max_size=3)),
         simulated=draw(st.booleans()),
     )
     values, missing = {}, {}
@@ -292,3 +294,15 @@ def test_what_is_remembered_of_a_gpu_never_leaks_into_another_reading() -> None:
         assert dict(found.missing) == missing
     moved = gpu(0, host="another")
     assert ",host=another " in encode(Batch([Reading(moved, T0, {}, one)]), info=False)
+
+
+@given(st.text(alphabet="a\0\n\x1b\x7f\x9b", min_size=1, max_size=4))
+def test_what_our_own_senders_find_in_names_costs_no_line(odd: str) -> None:
+    """A driver or a site's file may have anything in a name: it is said with spaces, and taken."""
+    which = Gpu(f"GPU{odd}1", host=f"h{odd}1", pool=odd, serial=odd, labels={odd: odd})
+    found = decode(encode(Batch([Reading(which, T0, {"gpu_temperature_celsius": 40.0})])), now_ms=T0)
+    assert found.rejected == []
+    (read,) = found.batch.readings
+    plain = CONTROL.sub(" ", odd)
+    assert (read.gpu.uuid, read.gpu.host) == (f"GPU{plain}1", f"h{plain}1")
+    assert (read.gpu.pool, read.gpu.serial, read.gpu.labels) == (plain, plain, {plain: plain})

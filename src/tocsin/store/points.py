@@ -474,6 +474,14 @@ def info_point(gpu: Gpu, at_ms: int) -> Point:
     return Point(INFO, gpu_tags(gpu), _INFOS.fields(gpu), at_ms)
 
 
+def with_plain_names(gpu: Gpu) -> Gpu:
+    """`gpu` with spaces for control characters in its attributes: what a driver says of itself costs no attribute."""
+    texts = {name: CONTROL.sub(" ", getattr(gpu, name)) for name in _INFO_TEXTS}
+    labels = {CONTROL.sub(" ", name): CONTROL.sub(" ", text) for name, text in gpu.labels.items()}
+    same = labels == gpu.labels and all(getattr(gpu, name) == text for name, text in texts.items())
+    return gpu if same else dataclasses.replace(gpu, labels=labels, **texts)
+
+
 def read_info(point: Point) -> Gpu:
     """Inverse of `info_point`; raises PointError."""
     bare = gpu_of_tags(point.tags)

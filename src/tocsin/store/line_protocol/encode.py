@@ -17,6 +17,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store.points import (
+    CONTROL,
     GPU,
     MISSING,
     FieldValue,
@@ -28,6 +29,7 @@ from tocsin.store.points import (
     owner_label_points,
     owner_point,
     prediction_point,
+    with_plain_names,
 )
 
 _TAG_SPECIAL = re.compile(r"[,= \n\\]")
@@ -40,11 +42,12 @@ _CUT = "\n\n"
 def tag_text(value: str) -> str:
     """`value` as it stands in a tag.
 
-    The format cannot say a newline in a tag, nor a backslash at its end: they become a space and a slash.
+    The format cannot say a newline in a tag, nor a backslash at its end: they become a space and a slash. Other control
+    characters stand in no name and become spaces too.
     """
-    if _TAG_SPECIAL.search(value) is None:
+    if _TAG_SPECIAL.search(value) is None and value.isprintable():
         return value
-    value = value.replace("\n", " ")
+    value = CONTROL.sub(" ", value)
     if value.endswith("\\"):
         value = value[:-1] + "/"
     return value.replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")
@@ -124,7 +127,7 @@ class _Memo:
 
     def info_line(self, at: str) -> str:
         if not self.info:
-            self.info = point_line(info_point(self.gpu, 0)).removesuffix("0")
+            self.info = point_line(info_point(with_plain_names(self.gpu), 0)).removesuffix("0")
         return f"{self.info}{at}\n"
 
     def owner_line(self, at: str, owners: tuple[Owner, ...]) -> str:
