@@ -476,7 +476,7 @@ def info_point(gpu: Gpu, at_ms: int) -> Point:
 
 def with_plain_names(gpu: Gpu) -> Gpu:
     """`gpu` with spaces for control characters in its attributes: what a driver says of itself costs no attribute."""
-    texts = {name: CONTROL.sub(" ", getattr(gpu, name)) for name in _INFO_TEXTS}
+    texts: dict[str, Any] = {name: CONTROL.sub(" ", getattr(gpu, name)) for name in _INFO_TEXTS}
     labels = {CONTROL.sub(" ", name): CONTROL.sub(" ", text) for name, text in gpu.labels.items()}
     same = labels == gpu.labels and all(getattr(gpu, name) == text for name, text in texts.items())
     return gpu if same else dataclasses.replace(gpu, labels=labels, **texts)
