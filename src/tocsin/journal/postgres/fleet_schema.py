@@ -292,7 +292,9 @@ $$;
 """
 
 _PLACES = """
-CREATE TABLE place (cell text NOT NULL, gpu text NOT NULL, host text NOT NULL, PRIMARY KEY (cell, gpu));
+CREATE TABLE place (
+    cell text NOT NULL REFERENCES cell ON DELETE CASCADE, gpu text NOT NULL, host text NOT NULL, PRIMARY KEY (cell, gpu)
+);
 CREATE INDEX place_gpu ON place (gpu);
 CREATE FUNCTION tell_places(me text, mine bigint, anew boolean, come jsonb, gone jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -310,20 +312,6 @@ CREATE FUNCTION places_elsewhere(me text, asked jsonb) RETURNS TABLE (gpu text, 
     JOIN place ON place.gpu = mine.key AND place.host = mine.value AND place.cell <> me
     JOIN cell ON cell.name = place.cell AND is_fresh(cell.counted_at)
 $$;
-CREATE OR REPLACE FUNCTION forget_cell(gone text) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    known boolean;
-BEGIN
-    PERFORM FROM budget FOR UPDATE;
-    DELETE FROM cell WHERE name = gone;
-    known := FOUND;
-    DELETE FROM pool WHERE cell = gone;
-    DELETE FROM outside WHERE cell = gone;
-    DELETE FROM taking WHERE cell = gone;
-    DELETE FROM cause WHERE cell = gone;
-    DELETE FROM place WHERE cell = gone;
-    RETURN known;
-END $$;
 """
 
 MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD, _PLACES)
