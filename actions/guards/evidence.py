@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tocsin.actions.guards.base import Applies, Deny, Hold, guard
 from tocsin.actions.model.catalogue import is_recovery
+from tocsin.actions.model.cooling import too_hot_without
+from tocsin.actions.model.goals import in_words
 from tocsin.actions.model.recovery import is_asked
 from tocsin.actions.model.scope import affected, base_key, gpus_of
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import to_iso, to_minute
-from tocsin.domain.decision import Decision
+from tocsin.domain.decision import Decision, undone_by
 from tocsin.domain.metrics import MetricKind, spec_of
 from tocsin.domain.phrase import say
 from tocsin.domain.reading import MAX_FUTURE_MS
@@ -30,14 +32,14 @@ def fresh_data(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
 
 @guard("still_live", 40, Applies.ACTIONS, counts_for_breaker=True)
 def still_live(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
-    """Is the root cause seen now; for restore and uncordon, is it gone."""
+    """Is the root cause seen now; for restore and uncordon, is it gone, and would it stay away."""
     finding = view.findings.get(decision.findings[0] if decision.findings else "")
     if is_asked(decision):
         # A person who gives it back has seen the cause, or wants it back in spite of it.
         return None
     if is_recovery(decision.action):
         live = [identity for identity in decision.findings if identity in view.findings]
-        return Hold(say("{n} causes are still seen", n=len(live))) if live else None
+        return Hold(say("{n} causes are still seen", n=len(live))) if live else _would_return(decision, view)
     if finding is None:
         return Hold(say("the cause is not seen any more"))
     age_ms = now_ms - finding.last_ms
@@ -46,6 +48,14 @@ def still_live(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
     if age_ms < -MAX_FUTURE_MS:
         return Hold(say("the cause is dated in the future: a clock is wrong"))
     return None
+
+
+def _would_return(recovery: Decision, view: FleetView) -> Hold | None:
+    effect = view.controls.effects.get(undone_by(recovery.parameters))
+    without = None if effect is None else too_hot_without(effect, view)
+    if effect is None or effect.goal is None or without is None:
+        return None
+    return Hold(say("without it, by what it bought: {figures}", figures=in_words(effect.goal, without)))
 
 
 @guard("proof", 55, Applies.RECOVERY)

@@ -12,6 +12,7 @@ import structlog
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.model.budget import taking_of
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
+from tocsin.actions.model.cooling import HEAT, LOAD, TEMPERATURE
 from tocsin.actions.model.decision_json import in_chinese_too
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, hold
@@ -40,8 +41,8 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-TEMPERATURE, POWER = "gpu_temperature_celsius", "gpu_power_watts"
-LOOKED_AT = (TEMPERATURE, POWER, "gpu_utilization_ratio", "gpu_memory_used_ratio", "gpu_sm_clock_hertz")
+POWER = "gpu_power_watts"
+LOOKED_AT = (TEMPERATURE, POWER, LOAD, "gpu_memory_used_ratio", "gpu_sm_clock_hertz")
 PER_WATT = "celsius_bought_per_watt"
 LEAST_WATTS = 1.0
 """A smaller change of power is noise (own choice)."""
@@ -436,6 +437,8 @@ def next_step(decision: Decision, status: OutcomeStatus, *, lasting: bool, again
             return say("nothing more is to be done")
         if decision.category is Category.HARDWARE:
             return say("it stays until a person gives it back: tocsin undo {id}", id=decision.id)
+        if decision.goal is not None and decision.goal.measure in HEAT:
+            return say("it is undone once the GPU would not get too hot without it")
         return say("it is undone once its cause is gone")
     if status is OutcomeStatus.GOAL_NOT_REACHED and again:
         return say("after the rest it is tried again; what has no effect time and again gives way to the next rung")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -67,6 +67,34 @@ class HoldOff:
 
 
 @dataclass(frozen=True, slots=True)
+class Cooled:
+    """Degrees Celsius, above 0, that a throttle took off at `load`, a ratio; None where the load was not told."""
+
+    celsius: float
+    load: float | None
+
+
+class Known(AbstractSet[str]):
+    """A view of a set of keys that only grows: copies of all keys ever known would cost more with every day.
+
+    What it has is what is known now, also where it was handed out earlier.
+    """
+
+    def __init__(self, keys: set[str]) -> None:
+        self._keys = keys
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        # A copy: another thread may add to it meanwhile.
+        return iter(self._keys.copy())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+@dataclass(frozen=True, slots=True)
 class Controls:
     """A snapshot.
 
@@ -84,7 +112,7 @@ class Controls:
     only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
     that the wall clock has stepped away from, by key. `repaired` has the instants of the newest proven repairs, by
     the key of the GPU or host. `asked` are the keys of all decisions that were made, a view. `silences` are those that
-    stand, are planned, or ended lately.
+    stand, are planned, or ended lately. `cooled` is what throttles in effect bought, by their key.
     """
 
     paused: Note | None = None
@@ -108,6 +136,7 @@ class Controls:
     repaired: Mapping[str, int] = field(default_factory=dict)
     silences: tuple[Silence, ...] = ()
     asked: AbstractSet[str] = frozenset()
+    cooled: Mapping[str, Cooled] = field(default_factory=dict)
 
     def expiry_ms(self, decision: Decision) -> int:
         """When the time box of `decision` ends."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -12,7 +11,8 @@ from typing import Any, ClassVar, Protocol
 from pydantic import TypeAdapter
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.controls import Breaker, Controls, HoldOff, Note, Tally
+from tocsin.actions.model.controls import Breaker, Controls, Cooled, HoldOff, Known, Note, Tally
+from tocsin.actions.model.cooling import cooled_by
 from tocsin.actions.model.decision_json import (
     OUTCOME,
     VERDICTS,
@@ -54,26 +54,6 @@ _STATE_OF = {
 _WITHOUT_EFFECT = frozenset({OutcomeStatus.GOAL_NOT_REACHED, OutcomeStatus.UNVERIFIED})
 
 
-class Known(AbstractSet[str]):
-    """A view of a set of keys that only grows: copies of all keys ever known would cost more with every day.
-
-    What it has is what is known now, also where it was handed out earlier.
-    """
-
-    def __init__(self, keys: set[str]) -> None:
-        self._keys = keys
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    def __iter__(self) -> Iterator[str]:
-        # A copy: another thread may add to it meanwhile.
-        return iter(self._keys.copy())
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-
 RIGHT = "right"
 """What a person says of the statement who rejects or gives back all the same."""
 KEEP_FINAL = 2_000
@@ -112,6 +92,7 @@ class _PlainState:
     called: dict[str, dict[str, str]] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     silences: list[Any] = field(default_factory=list)
+    cooled: dict[str, Cooled] = field(default_factory=dict)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -150,6 +131,7 @@ class Ledger:
         self._cancelled: set[str] = set()
         self._finished: set[str] = set()
         self._repaired: dict[str, int] = {}
+        self._cooled: dict[str, Cooled] = {}
         self._shown_renewals: Mapping[str, int] | None = None
         self._controls: Controls | None = None
 
@@ -188,6 +170,7 @@ class Ledger:
                 repaired=dict(self._repaired),
                 asked=Known(self.known),
                 silences=tuple(self.silences.known.values()),
+                cooled={key: one for key, one in self._cooled.items() if key in self._effects},
             )
         return self._controls
 
@@ -324,6 +307,10 @@ class Ledger:
             self._doubtful.discard(key)
         if record is None:
             return
+        cooled = cooled_by(record.decision, record.before, outcome.effect) if payload["in_effect"] else None
+        if cooled is not None:
+            kept = {key: one for key, one in self._cooled.items() if key in self._effects}
+            self._cooled = {**kept, record.decision.key: cooled}
         action = record.decision.action
         self._experience[action] = self._experience.get(action, Tally()).joined(outcome)
         slot = slot_of(record.decision)
@@ -466,6 +453,7 @@ class Ledger:
             **self.deliveries.plain(),
             repaired=self._repaired,
             silences=self.silences.state(),
+            cooled=self._cooled,
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -494,6 +482,7 @@ class Ledger:
         found._confirmed, found._renewals = plain.confirmed, plain.renewals
         found._cancelled, found._finished = plain.cancelled, plain.finished
         found._repaired, found.silences = plain.repaired, Silences.restored(plain.silences)
+        found._cooled = plain.cooled
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found.deliveries.told = plain.done

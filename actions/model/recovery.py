@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tocsin.actions.model.catalogue import ACTIONS
+from tocsin.actions.model.cooling import too_hot_without
 from tocsin.actions.model.scope import affected, base_key
 from tocsin.actions.model.sentences import deed, joined
 from tocsin.actions.model.view import FleetView
@@ -65,6 +66,7 @@ def _inverse_parameters(done: ActionParameters, action: ActionKind, cause: str, 
 def due_recoveries(view: FleetView, inverse: Inverse) -> list[Decision]:
     """Inverses of lasting effects whose causes are all gone, where nothing else keeps the GPUs as they are.
 
+    A throttle takes its own cause away: it stays while its GPUs would be too hot again without it.
     Nothing falls due while this brain only watches, for its rules may not have seen the causes yet. What was done
     about failing hardware stays until a person gives it back: the end of an error burst does not repair a GPU.
     """
@@ -94,7 +96,7 @@ def _held(lasting: Iterable[Decision], view: FleetView) -> dict[tuple[ActionKind
 
 
 def _stays(effect: Decision, view: FleetView) -> bool:
-    live = any(identity in view.findings for identity in effect.findings)
+    live = any(identity in view.findings for identity in effect.findings) or too_hot_without(effect, view) is not None
     return live or effect.category is Category.HARDWARE or base_key(effect.subject) in view.controls.busy
 
 

@@ -316,3 +316,61 @@ def test_old_decisions_leave_the_list_and_are_still_not_repeated() -> None:
     assert key not in ledger.records
     assert key in ledger.known
     assert len(ledger.records) == KEEP_FINAL
+
+
+def _throttled() -> World:
+    """A GPU at 87 °C under full load is throttled to 73 °C: its finding ends at once."""
+    world = World(settings(settle_seconds=0.0))
+    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 87.0, "gpu_utilization_ratio": 1.0}
+    hot = {"metric": "gpu_temperature_celsius", "value": 87.0, "threshold": 82.0}
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE, **hot)
+    world.step()
+    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 73.0, "gpu_utilization_ratio": 1.0}
+    world.faults.clear()
+    for _ in range(6):
+        world.step()
+    return world
+
+
+def _restores(world: World) -> list[str]:
+    return [key for key in world.executor.done if key.endswith("|restore")]
+
+
+@pytest.mark.parametrize(
+    ("then", "restored"),
+    [
+        ({"gpu_temperature_celsius": 67.0, "gpu_utilization_ratio": 1.0}, True),  # the air flows again
+        ({"gpu_temperature_celsius": 69.0, "gpu_utilization_ratio": 1.0}, False),
+        ({"gpu_temperature_celsius": 69.0, "gpu_utilization_ratio": 0.0}, True),  # its work has ended
+        ({"gpu_temperature_celsius": 69.0}, False),  # nothing says so
+        ({"gpu_utilization_ratio": 1.0}, False),  # it has no temperature: nothing proves anything
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_throttle_that_cools_stays_until_the_gpu_keeps_cool_without_it(
+    then: dict[str, float], restored: bool, restarted: bool
+) -> None:
+    world = _throttled()
+    assert _restores(world) == []
+    assert world.only(ActionKind.THROTTLE).outcome.next_step == (  # type: ignore[union-attr]
+        "it is undone once the GPU would not get too hot without it"
+    )
+    if restarted:
+        world.restart()
+    world.values["GPU-0-0"] = then
+    for _ in range(6):
+        world.step()
+    assert bool(_restores(world)) is restored
+    assert bool(world.loop.controls().effects) is not restored
+
+
+def test_a_restore_that_waits_is_held_where_the_gpu_would_be_too_hot_again() -> None:
+    world = _throttled()
+    world.loop.operator.pause("ann")
+    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 60.0, "gpu_utilization_ratio": 0.0}
+    world.step()
+    assert world.only(ActionKind.RESTORE).state is DecisionState.HELD
+    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 73.0, "gpu_utilization_ratio": 1.0}
+    world.step()
+    said = "without it, by what it bought: gpu temperature 87.00 °C, goal at most 82.00 °C"
+    assert world.verdict("still_live", ActionKind.RESTORE).reason == said
