@@ -41,6 +41,8 @@ GPUs."""
 
 def holders_of(owners: tuple[Owner, ...]) -> tuple[Holder, ...]:
     """The holders behind `owners`, by key, each once; processes of one job are one holder."""
+    if len(owners) == 1:  # As a rule.
+        return (_holder(owners[0]),)
     found: dict[str, Holder] = {}
     for owner in owners:
         one = _holder(owner)

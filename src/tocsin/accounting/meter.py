@@ -303,6 +303,9 @@ def _watts(last: _Sample, now: _Sample, span_ms: int, *, seen: bool) -> float | 
 
 def _sample(uuid: str, at_ms: int, readings: Sequence[Reading], same: _Sample | None) -> _Sample:
     """The whole GPU `uuid` at an instant; `same` is what came of that instant before."""
+    if same is None and len(readings) == 1 and readings[0].gpu.uuid == uuid:  # As a rule.
+        values = readings[0].values
+        return _Sample(at_ms, [_part(readings[0], 1.0)], values.get(ENERGY), values.get(POWER))
     known = {} if same is None else {part.uuid: part for part in same.parts}
     whole = next((one for one in readings if one.gpu.uuid == uuid), None)
     instances = {one.gpu.uuid: _part(one, slice_share(one)) for one in readings if one.gpu.uuid != uuid}

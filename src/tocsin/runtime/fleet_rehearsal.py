@@ -31,6 +31,7 @@ from tocsin.domain.clock import DAY, MINUTE, Clock, ManualClock, from_iso
 from tocsin.domain.decision import Mode
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Subject
+from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Reading
 from tocsin.queries.early_warnings import SignalTable, Warned, score_early
 from tocsin.queries.pager_journal import LEDGER, trips_by_forecast
@@ -360,7 +361,10 @@ class FleetRehearsal:
 
 
 class _SeriesCache:
-    """Series of single metrics over the whole run: many statements ask for the same. Many GPUs are read at once."""
+    """Series of single metrics over the whole run: many statements ask for the same. Many GPUs are read at once.
+
+    What has a label of its own, such as a process, is of one GPU and for some hours of the run: only these are read.
+    """
 
     def __init__(self, brain: Brain, end_ms: int) -> None:
         self._brain, self._end_ms = brain, end_ms
@@ -368,6 +372,9 @@ class _SeriesCache:
         self._uuids = [gpu.uuid for gpu in brain.gpus]
 
     def between(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
+        if metric not in METRICS:
+            end_ms = min(end_ms, self._end_ms + 1)
+            return by_gpu(self._brain.store.columns([metric], start_ms, end_ms, {gpu}), {gpu})[gpu]
         if (gpu, metric) not in self._known:
             first = self._uuids.index(gpu) // READ_TOGETHER * READ_TOGETHER if gpu in self._uuids else 0
             uuids = {gpu, *self._uuids[first : first + READ_TOGETHER]}
