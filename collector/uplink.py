@@ -29,6 +29,7 @@ from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
 from tocsin.http_client import ClientTls, http_client
+from tocsin.store.line_protocol.packed import ACCEPTS_PACKED, BEGIN, in_plain_lines
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -129,7 +130,8 @@ class Uplink:
     An acknowledged batch leaves the spool; one that fails stays and is tried again after a growing pause with jitter.
     Lines that the receiver refuses are parked in the spool with the reason, the others go on: a body refused without
     naming its bad lines is halved until they are found, which is safe because writes are idempotent. A receiver that
-    does not answer in time gets smaller bodies until it does.
+    does not answer in time gets smaller bodies until it does. Packed lines go as they are to a receiver that says that
+    it reads them, and as text to every other.
     """
 
     def __init__(
@@ -153,6 +155,8 @@ class Uplink:
         headers = {"Content-Type": "text/plain; charset=utf-8"}
         self._token = BearerToken(target.token, target.token_file)
         self._target, self._moves = target, 0
+        self.packs = False
+        """Whether the receiver reads packed lines, by its last answer."""
         self._others = cycle([one for one in target.cell_urls if one.rstrip("/") != target.url.rstrip("/")] or [""])
         self._write = self._home = _write_url(target)
         self._tls = target.tls
@@ -198,6 +202,7 @@ class Uplink:
 
     def _deliver(self, text: str) -> list[tuple[str, str]] | _Again:
         """Send `text`; the refused lines with their problems, or why it has to be tried again."""
+        text = text if self.packs else in_plain_lines(text)
         answer = self._post(text) if text else None
         if isinstance(answer, _Again):
             return answer
@@ -244,6 +249,11 @@ class Uplink:
             answer = _Again(f"{type(error).__name__}: {error}", slow=slow)
         else:
             answer = self._judge(response, text.count("\n"))
+            if not isinstance(answer, _Again):
+                self.packs = ACCEPTS_PACKED in response.headers
+                if BEGIN in text and not self.packs:
+                    # Whatever it made of them: another program answers there than the one that asked for them.
+                    answer = _Again("the receiver reads no packed lines: the same goes to it as text", after=0.0)
         self._own.observe("tocsin_push_seconds", self._clock.monotonic() - begun)
         outcome = "acknowledged" if answer is None else "again" if isinstance(answer, _Again) else "refused"
         self._own.count("tocsin_push_requests_total", outcome=outcome)

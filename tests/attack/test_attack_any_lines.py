@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import random
+import struct
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +22,7 @@ from tocsin_testing.token_site import HOSTILE, HOSTS, MODEL, SETTLING_STEPS, STE
 LINES = int(os.environ.get("TOCSIN_LINES", "320"))
 STEPS = 16
 PER_STEP = -(-LINES // STEPS)
-MEASUREMENTS = ("gpu", "gpu", "gpu", "gpu_info", "gpu_missing", "gpu_event", "gpu_owner", "gpu_finding")
+MEASUREMENTS = ("gpu", "gpu", "gpu_packed", "gpu_info", "gpu_missing", "gpu_event", "gpu_owner", "gpu_finding")
 CODES = ("79", "48", "13", "94", "x")
 OWN = [f"GPU-{HOSTILE}-{n}" for n in range(4)]
 THEIRS = [f"GPU-{VICTIM}-{n}" for n in range(4)]
@@ -52,6 +54,11 @@ def line(rng: random.Random, now_ms: int) -> str:
         fields = f'pool="{pool}",rack="{rack}",{labels},model="{MODEL}"'
     elif kind == "gpu_missing":
         fields = "power_watts=3i"
+    elif kind == "gpu_packed":
+        gpus = [uuids[0], rng.choice(uuids), f"{uuids[0]}|{uuids[2]}"]
+        packed = b64encode(struct.pack("<3d", *rng.choices((1, 300, 4999, -5), k=3))).decode()
+        tags, said = {"host": host}, rng.choice((f'values="{packed}"', 'reasons="3"'))
+        fields = f'gpus="{",".join(gpus)}",names="power_watts",{said}'
     elif kind == "gpu_owner":
         tags["pid"] = "7"
         fields = f'process="p",slurm_job="{rng.randrange(3)}"'

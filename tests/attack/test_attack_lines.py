@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import struct
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -170,6 +173,11 @@ def event(code: str, field: str = "") -> str:
     return f'gpu_event,kind=xid,{TAGS},code={code} message="x"{field} {T0}'
 
 
+def packed(gpus: str, names: str, *values: float) -> str:
+    text = b64encode(struct.pack(f"<{len(values)}d", *values)).decode()
+    return f'gpu_packed,host=odd gpus="{gpus}",names="{names}",values="{text}" {T0}'
+
+
 SURROGATE = r'["\ud800","t",1,1]'
 LINES = {
     "horizon of nineteen digits": prediction(horizon_ms=f"{NINES}i"),
@@ -205,6 +213,15 @@ LINES = {
     "a reading behind year 9999": f"gpu,gpu_uuid=GPU-late,host=odd power_watts=1 {'9' * 18}",
     "an instant of a thousand digits": f"gpu,{TAGS} power_watts=1 {'9' * 1000}",
     "a name of 100 KB": f"gpu,gpu_uuid={'G' * 100_000},host=odd power_watts=1 {T0}",
+    "packed NUL in a GPU": packed("GPU-\0odd", "power_watts", 1.0),
+    "packed NUL in a label": packed("GPU-odd", "nvlink_up{link=\0}", 1.0),
+    "packed values that are no numbers": packed(
+        "GPU-odd,GPU-odd", "power_watts,energy_joules_total", nan, inf, -inf, 1.7e308
+    ),
+    "packed of a GPU without a name": packed("|GPU-odd,GPU-odd|", "power_watts", 1.0, 1.0),
+    "packed names of a label that is none": packed(
+        "GPU-odd", "power_watts{link=1},{=},nvlink_up{link=}", 1.0, 1.0, 1.0
+    ),
     "NUL in names": f"gpu,gpu_uuid=GPU-\0odd,host=o\0dd power_watts=1 {T0}",
 }
 
@@ -260,7 +277,10 @@ def lines(draw: st.DrawFn) -> str:
     if made is not None:
         line = made(**fields)
         return line.removesuffix(str(T0)) + draw(STAMPS)
-    kind = draw(st.sampled_from(["gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_event"]))
+    kind = draw(st.sampled_from(["gpu", "gpu_missing", "gpu_info", "gpu_owner", "gpu_event", "gpu_packed"]))
+    if kind == "gpu_packed":
+        numbers = draw(st.lists(st.floats(), min_size=1, max_size=4))
+        return packed(draw(st.sampled_from(["GPU-odd", "GPU-odd|MIG", "GPU-odd{1}"])), ",".join(fields), *numbers)
     tags = {"gpu_uuid": "GPU-odd", "host": "odd"} | draw(
         st.dictionaries(
             st.sampled_from(["mig_uuid", "host", "kind", "code", "link", "gpu_uuid", "pid"]),

@@ -152,10 +152,30 @@ def test_decode_a_fleet(
         say(f"decode 60 metrics of 8,000 GPUs, {request.node.callspec.id}: {rate(benchmark, VALUES)}")
 
 
+def by_packing(batch: Batch) -> str:
+    """What goes from an agent to a brain."""
+    return encode(batch, packed=True)
+
+
+FORMS = [pytest.param(by_packing, id="packed"), pytest.param(encode, id="baseline_text")]
+
+
+@pytest.mark.parametrize("make", FORMS)
+@pytest.mark.benchmark(group="write one reading of a node, packed or as text", timer=time.process_time)
+def test_pack_a_node(benchmark: BenchmarkFixture, make: Callable[[Batch], str]) -> None:
+    batches = iter([node(step) for step in range(42)])
+    text = benchmark.pedantic(make, setup=lambda: ((next(batches),), {}), rounds=40, iterations=1, warmup_rounds=1)
+    assert from_lines(text) == 8
+
+
+@pytest.mark.parametrize("make", FORMS)
 @pytest.mark.benchmark(group="decode one reading of a node: 8 GPUs, 90 metrics, 18 links", timer=time.process_time)
-def test_decode_a_node(benchmark: BenchmarkFixture, say: Say) -> None:
-    texts = iter([encode(node(step)) for step in range(22)])
+def test_decode_a_node(
+    benchmark: BenchmarkFixture, say: Say, make: Callable[[Batch], str], request: pytest.FixtureRequest
+) -> None:
+    texts = iter([make(node(step)) for step in range(22)])
     found = benchmark.pedantic(from_lines, setup=lambda: ((next(texts),), {}), rounds=20, iterations=1, warmup_rounds=1)
     assert found == 8
     if not benchmark.disabled:
-        say(f"decode one reading of a node: {benchmark.stats.stats.median * 1e3:.2f} ms of CPU")
+        form = request.node.callspec.id
+        say(f"decode one reading of a node, {form}: {benchmark.stats.stats.median * 1e3:.2f} ms of CPU")

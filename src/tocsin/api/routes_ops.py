@@ -24,6 +24,7 @@ from tocsin.client.moved import ASSIGNED_ONLY
 from tocsin.client.wire import Wire, Wired
 from tocsin.domain.order import Order, OrderReport
 from tocsin.store.line_protocol.grammar import NANOSECONDS
+from tocsin.store.line_protocol.packed import ACCEPTS_PACKED
 
 MAX_REJECTED = 1_000
 """Bad lines that one answer lists; it counts all of them."""
@@ -81,6 +82,9 @@ async def ping() -> Response:
     return Response(status_code=204, headers={"X-Tocsin-Version": __version__})
 
 
+_READS_PACKED = {ACCEPTS_PACKED: "1"}
+
+
 def _partial(result: IngestResult) -> ApiError:
     first = result.rejected[0]
     total = len(result.rejected) + result.rejected_more
@@ -94,7 +98,7 @@ def _partial(result: IngestResult) -> ApiError:
         "kept": result.records,
         "warnings": result.warnings[:MAX_REJECTED],
     }
-    return ApiError(400, "lines_rejected", message, details)
+    return ApiError(400, "lines_rejected", message, details, _READS_PACKED)
 
 
 _WRITE_BODY = {
@@ -136,7 +140,7 @@ async def _kept(request: Request, who: Principal, precision: str) -> Response:
     result = await ingest.take(Upload(who, client, precision, is_sure(request)), body, encoding)
     if result.rejected:
         raise _partial(result)
-    return Response(status_code=204)
+    return Response(status_code=204, headers=_READS_PACKED)
 
 
 _PARAMETERS = frozenset({"precision", "org", "orgID", "bucket"})

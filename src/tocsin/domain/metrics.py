@@ -98,8 +98,18 @@ def split_variant(key: str) -> tuple[str, str, str]:
 
 def variant(name: str, label: str, value: str) -> str:
     """The key of a variant: ``name{label="value"}``."""
+    return f"{variant_opening(name, label)}{variant_ending(value)}"
+
+
+def variant_opening(name: str, label: str) -> str:
+    """What a variant's key has before the label's value."""
+    return f'{name}{{{label}="'
+
+
+def variant_ending(value: str) -> str:
+    """The label's value as it stands in a variant's key, and what follows it."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}{{{label}="{escaped}"}}'
+    return f'{escaped}"}}'
 
 
 def spec_of(key: str) -> MetricSpec | None:

@@ -30,6 +30,7 @@ from tocsin.domain.reading import Gpu, Owner, owners_text, read_owners
 FieldValue = float | int | bool | str
 
 GPU = "gpu"
+PACKED = "gpu_packed"
 MISSING = "gpu_missing"
 INFO = "gpu_info"
 OWNER = "gpu_owner"

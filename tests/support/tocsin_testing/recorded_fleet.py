@@ -53,7 +53,7 @@ def record(gpus: int, instants: int, interval: float) -> Recording:
         made.append([])
         for _, found in groupby(readings, key=lambda one: one.gpu.host):
             batch = Batch(list(found))
-            text = encode(batch).encode().replace(str(batch.readings[0].at_ms).encode(), _STAMP)
+            text = encode(batch, packed=True).encode().replace(str(batch.readings[0].at_ms).encode(), _STAMP)
             made[-1].append(zlib.compress(text, 1))
     return made
 

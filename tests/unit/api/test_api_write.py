@@ -22,6 +22,7 @@ from tocsin.api.principal import Grant, Principal
 from tocsin.api.service import LineBody
 from tocsin.client.control import IngestResult
 from tocsin.config.access import ApiSettings, Role, Token
+from tocsin.store.line_protocol.packed import ACCEPTS_PACKED
 from tocsin_testing.fake_service import FakeService, serving
 
 LIMIT = 64 * 1024
@@ -49,6 +50,12 @@ def write(http: TestClient, body: bytes, query: str = "", **headers: str) -> tup
 def test_good_lines_are_kept(http: TestClient, service: FakeService) -> None:
     assert write(http, f"{GOOD}\n{GOOD}\n".encode(), "?org=o&bucket=b&precision=ms") == (204, {})
     assert (service.lines, service.precisions) == ([GOOD, GOOD], ["ms"])
+
+
+@pytest.mark.parametrize(("body", "status"), [(GOOD, 204), ("nonsense", 400)])
+def test_every_answer_about_lines_says_that_packed_ones_are_read(http: TestClient, body: str, status: int) -> None:
+    answer = http.post("/api/v2/write?precision=ms", content=body.encode())
+    assert (answer.status_code, answer.headers[ACCEPTS_PACKED]) == (status, "1")
 
 
 def test_precision_is_nanoseconds_unless_told(http: TestClient, service: FakeService) -> None:

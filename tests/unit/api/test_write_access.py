@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from base64 import b64encode
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +26,8 @@ HEADS = (
     "gpu,gpu_uuid=G,host=ab",
     "gpu,gpu_uuid=F,host=a",
     "gpu_missing,gpu_uuid=G,host=a",
+    "gpu_packed,host=a",
+    "gpu_packed,host=b",
     "#gpu",
     "",
 )
@@ -39,7 +44,20 @@ TAGS = (
     ",=1",
     "x",
 )
-FIELDS = (" power_watts=1 1", " power_watts=1", "", "  ", ' name="a b,host=b" 1', "\tpower_watts=1 1", " ,host=b")
+ONE = b64encode(struct.pack("<d", 1.0)).decode()
+THREE = b64encode(struct.pack("<3d", 1.0, 2.0, 3.0)).decode()
+FIELDS = (
+    " power_watts=1 1",
+    " power_watts=1",
+    "",
+    "  ",
+    ' name="a b,host=b" 1',
+    "\tpower_watts=1 1",
+    " ,host=b",
+    f' gpus="G",names="power_watts",values="{ONE}" 1',
+    ' gpus="F",names="power_watts",reasons="1" 1',
+    f' gpus="G,G|F,H",names="power_watts",values="{THREE}" 1',
+)
 line = st.builds(
     "".join,
     st.tuples(st.sampled_from(("", " ")), st.sampled_from(HEADS), st.sampled_from(TAGS), st.sampled_from(FIELDS)),
@@ -88,6 +106,20 @@ def test_each_reason_is_told() -> None:
         (6, "host:a may not write for a GPU that host 'b' reports"),
     ]
     assert len(found.batch.readings) == 1
+
+
+def test_a_gpu_of_another_node_in_a_packed_line_costs_itself_alone() -> None:
+    found = judged(
+        f'gpu_packed,host=a gpus="G,F,G|F",names="power_watts",values="{THREE}" 1',
+        'gpu_packed,host=a gpus="H,F",names="power_watts",reasons="1" 1',
+        f'gpu_packed,host=b gpus="G,H,I",names="power_watts",values="{THREE}" 1',
+    )
+    assert [one.gpu.uuid for one in found.batch.readings] == ["G", "H"]
+    assert [(one.number, one.problem) for one in found.rejected] == [
+        (1, "host:a may not write for a GPU that host 'b' reports"),
+        (2, "host:a may not write for a GPU that host 'b' reports"),
+        (3, "host:a may not write for host 'b'"),
+    ]
 
 
 def test_owners_of_a_gpu_are_asked_for_once_for_all_of_its_lines() -> None:

@@ -16,10 +16,13 @@ import pytest
 
 from tocsin.collector.spool import Spool
 from tocsin.collector.uplink import MAX_PAUSE_SECONDS, MAX_REQUESTS_PER_BATCH, PushTarget, Uplink
+from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
+from tocsin.store.line_protocol.decode import decode
+from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.metrics import OwnMetrics
-from tocsin_testing.builders import T0
+from tocsin_testing.builders import T0, reading
 
 Handler = Callable[[list[str]], httpx2.Response]
 
@@ -348,3 +351,54 @@ def test_an_address_that_cannot_be_pushed_to_is_one_clear_error(tmp_path: Path, 
     with pytest.raises(InputError, match=r"agent\.push_url = "):
         Uplink(spool, PushTarget(url, "o", "b"), ManualClock(), OwnMetrics())
     spool.close()
+
+
+READS_PACKED = {"tocsin-packed": "1"}
+
+
+def _packed(n: int = 0) -> str:
+    return encode(Batch([reading(at_ms=T0 + n, power_watts=300.0 + n)]), packed=True).rstrip("\n")
+
+
+def test_packed_lines_go_to_a_receiver_that_says_it_reads_them(bench: Bench) -> None:
+    bench.receiver.handler = lambda lines: httpx2.Response(204, headers=READS_PACKED)
+    assert not bench.uplink.packs, "nobody has said so yet"
+    bench.put("a v=1 1")
+    bench.uplink.push()
+    assert bench.uplink.packs
+    bench.put(*_packed().split("\n"))
+    bench.uplink.push()
+    assert "gpu_packed" in {line.partition(",")[0] for line in bench.receiver.bodies[-1]}
+
+
+def test_packed_lines_are_text_to_every_other_receiver(bench: Bench) -> None:
+    """What an agent spooled for a brain, and an InfluxDB is asked to take after a restart."""
+    bench.put(*_packed().split("\n"))
+    assert bench.uplink.push() == 1
+    assert decode("\n".join(bench.receiver.accepted), now_ms=T0) == decode(_packed(), now_ms=T0)
+    assert not [line for line in bench.receiver.accepted if line.startswith("gpu_packed")]
+
+
+@pytest.mark.parametrize("status", [204, 400])
+def test_a_receiver_that_reads_them_no_more_is_sent_the_same_as_text(bench: Bench, status: int) -> None:
+    """A brain that was put back to an older version takes the lines as another's, or refuses them: neither counts."""
+    bench.receiver.handler = lambda lines: httpx2.Response(204, headers=READS_PACKED)
+    bench.put("a v=1 1")
+    bench.uplink.push()
+    bench.receiver.handler = lambda lines: httpx2.Response(status)
+    bench.put(*_packed().split("\n"))
+    assert bench.uplink.push() == 0
+    assert (bench.spool.batches, bench.spool.parked_lines()) == (1, 0)
+    bench.receiver.handler = bench.receiver.accept
+    assert bench.uplink.push() == 1
+    assert decode("\n".join(bench.receiver.accepted), now_ms=T0) == decode(_packed(), now_ms=T0)
+
+
+def test_what_does_not_answer_says_nothing_of_packed_lines(bench: Bench) -> None:
+    bench.receiver.handler = lambda lines: httpx2.Response(204, headers=READS_PACKED)
+    bench.put("a v=1 1")
+    bench.uplink.push()
+    bench.receiver.handler = lambda lines: httpx2.Response(503)
+    bench.put("b v=1 1")
+    bench.uplink.push()
+    assert bench.uplink.packs

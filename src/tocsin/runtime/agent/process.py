@@ -246,7 +246,8 @@ class Agent:
         if self.spool is None:
             return
         for part in _parts(batch):
-            text = encode(part, owner_labels=self._owner_labels)
+            packed = self.uplink is not None and self.uplink.packs
+            text = encode(part, owner_labels=self._owner_labels, packed=packed)
             durable = self.spool.put(text, len(part.readings), len(part.events))
             at_ms = [part.readings[0].at_ms] if part.readings else []
             _log.debug("spooled", durable=durable, readings=len(part.readings), events=len(part.events), at_ms=at_ms)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from operator import le
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import to_iso
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
-from tocsin.domain.metrics import BY_FIELD, METRICS, nearest, variant
+from tocsin.domain.metrics import BY_FIELD, METRICS, nearest
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, MOST_OWNERS, Gpu, Missing, Owner, Reading, sanitise
 from tocsin.store import points
@@ -28,141 +25,25 @@ from tocsin.store.line_protocol.grammar import (
     instant,
     parse_fields,
     parse_head,
-    remembered,
     scan_fields,
 )
+from tocsin.store.line_protocol.heads import (
+    BOUNDS,
+    LONGEST_FIELDS,
+    GpuHead,
+    fields_of,
+    gpu_head,
+    info_of,
+    key_of,
+    owners_in,
+    owners_of_point,
+    reasons_of,
+)
+from tocsin.store.line_protocol.packed import BEGIN as PACKED_BEGIN
+from tocsin.store.line_protocol.packed import MOST_ALIKE, PackedLine, cut_packed
+from tocsin.store.line_protocol.packed_names import Member, known_member, known_names, known_reasons
 from tocsin.store.line_protocol.repeats import Block, Blocks, Items, Tails
 from tocsin.store.points import FieldValue, Point, PointError
-
-# ---------------------------------------------------------------------- heads and fields
-#
-# What lines about GPUs have in common from tick to tick: read once, then looked up by their text.
-
-LABELS = frozenset(spec.label for spec in METRICS.values() if spec.label)
-BOUNDS = {name: (spec.name, spec.label, spec.minimum, spec.maximum) for name, spec in BY_FIELD.items()}
-"""Field to canonical name, label and bounds."""
-
-_CODES = {f"{reason.value}i": reason for reason in Missing}
-_HEADS = 65_536
-"""Two a GPU, for fleets of 10,000 and more."""
-_LONGEST_FIELDS = 16_384
-"""Fields of one line that are remembered: a line of all metrics has a quarter of this."""
-
-
-@dataclass(slots=True)
-class GpuHead:
-    """Head of a line of measurement ``gpu`` or ``gpu_missing``.
-
-    `label` and `value` are of the variants on the line, empty for plain metrics; `strange` are tags that nobody knows.
-    """
-
-    gpu: Gpu
-    label: str
-    value: str
-    strange: tuple[str, ...]
-
-
-@remembered(_HEADS)
-def _whole_head(head: str) -> GpuHead:
-    _, tags = parse_head(head)
-    others = [name for name in tags if name not in ("gpu_uuid", "host", "mig_uuid")]
-    labels = [name for name in others if name in LABELS]
-    if len(labels) > 1:
-        raise LineError(f"tags {' and '.join(labels)} are labels of different metrics")
-    label = labels[0] if labels else ""
-    strange = tuple(name for name in others if name != label)
-    return GpuHead(points.gpu_of_tags(tags), label, tags.get(label, ""), strange)
-
-
-def gpu_head(head: str) -> GpuHead:
-    """The head of a line about a GPU. Raises LineError or PointError.
-
-    A label that stands last, where our encoder puts it, is read by itself: a GPU may have hundreds of them.
-    """
-    rest, _, last = head.rpartition(",")
-    name, _, raw = last.partition("=")
-    if name in LABELS and raw and "=" not in raw and "\\" not in head:
-        base = _whole_head(rest)
-        if not base.label:
-            return GpuHead(base.gpu, name, raw, base.strange)
-    return _whole_head(head)
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """A known sequence of fields: their metrics, their bounds, and the text around their numbers."""
-
-    metrics: tuple[str, ...]
-    lows: tuple[float, ...]
-    highs: tuple[float, ...]
-    form: str
-    underscores: int
-
-    def holds(self, values: Sequence[float]) -> bool:
-        """Whether all `values` are in their bounds; NaN is in none."""
-        return all(map(le, self.lows, values)) and all(map(le, values, self.highs))
-
-
-@lru_cache(maxsize=4_096)
-def fields_of(names: tuple[str, ...], label: str) -> Fields | None:
-    """The fields `names`, in that order; None where one is not in the metric table, or not with this label."""
-    rows = [BOUNDS.get(name) for name in names]
-    metrics, lows, highs = [], [], []
-    for row in rows:
-        if row is None or row[1] != label:
-            return None
-        metrics.append(row[0])
-        lows.append(row[2])
-        highs.append(row[3])
-    form = ",".join(f"{name}=%s" for name in names)
-    return Fields(tuple(metrics), tuple(lows), tuple(highs), form, form.count("_"))
-
-
-def _key_of(metric: str, label: str, value: str) -> str:
-    """A variant's key, the same object for as long as anything has it: a process is a key of its own to all that count
-    by it, tick after tick."""
-    return sys.intern(variant(metric, label, value))
-
-
-@lru_cache(maxsize=4_096)
-def reasons_of(text: str, label: str, value: str) -> Mapping[str, Missing] | None:
-    """The reasons of a line of ``gpu_missing``; None where not all of it is known. Not to be changed by the caller."""
-    found: dict[str, Missing] = {}
-    for item in text.split(","):
-        name, _, raw = item.partition("=")
-        row = BOUNDS.get(name)
-        reason = _CODES.get(raw)
-        if row is None or reason is None or (label and row[1] != label):
-            return None
-        found[_key_of(row[0], label, value) if label else row[0]] = reason
-    return found
-
-
-@remembered(_HEADS)
-def info_of(body: str) -> Gpu:
-    """Attributes in a line without its timestamp: the same text comes with every tick."""
-    return points.read_info(_point_of(points.INFO, body))
-
-
-@remembered(_HEADS)
-def owners_in(body: str) -> tuple[Gpu, tuple[Owner, ...]] | None:
-    """The processes on a GPU in a line without its timestamp; None where it repeats them as labels alone."""
-    return _owners_of(_point_of(points.OWNER, body))
-
-
-def _point_of(measurement: str, body: str) -> Point:
-    head, rest = cut_head(body)
-    fields, stamp = parse_fields(rest)
-    if stamp:
-        raise LineError(f"{stamp[:60]!r} before the timestamp")
-    return Point(measurement, parse_head(head)[1], fields, 0)
-
-
-def _owners_of(point: Point) -> tuple[Gpu, tuple[Owner, ...]] | None:
-    if "owners" not in point.fields and "pid" in point.fields:
-        return None  # The same as labels, for a store without text; the line of text lies beside it.
-    return points.gpu_of_tags(point.tags), points.owners_of(point)
-
 
 # ---------------------------------------------------------------------- rows
 #
@@ -178,6 +59,14 @@ class _Row:
     missing: Mapping[str, Missing] = field(default_factory=dict)
     """Shared by all that lack the same: never changed, only replaced."""
     owners: tuple[Owner, ...] = ()
+    own: dict[str, Missing] | None = None
+
+    @property
+    def lacks(self) -> dict[str, Missing]:
+        """The reasons as this row's own, which may be changed: however many lines add to them, they are copied once."""
+        if self.own is None:
+            self.missing = self.own = dict(self.missing)
+        return self.own
 
 
 class LineRows:
@@ -196,8 +85,10 @@ class LineRows:
             row = self._rows[gpu.uuid, at_ms] = _Row(gpu, values, missing)
             return row
         row.values.update(values)
-        if missing:
-            row.missing = {**row.missing, **missing} if row.missing else missing
+        if missing and not row.missing:
+            row.missing = missing
+        elif missing:
+            row.lacks.update(missing)
         return row
 
     def put_info(self, gpu: Gpu, at_ms: int) -> None:
@@ -248,6 +139,7 @@ _MAX_INSTANTS = 1_000
 _PLAIN = (f"{points.GPU},", f"{points.MISSING},")
 _REPEATED = (f"{points.INFO},", f"{points.OWNER},")
 _REASONS = {reason.value: reason for reason in Missing}
+_CODES = frozenset(map(str, _REASONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +219,7 @@ class _Said:
 def _known_values(head: GpuHead, text: str) -> dict[str, float] | None:
     """The fast way, for fields that are all known and in their bounds, in an order seen before where they have a label:
     nearly all. None where that is not so."""
-    if len(text) > _LONGEST_FIELDS:
+    if len(text) > LONGEST_FIELDS:
         return None
     if not head.label:
         return _ITEMS.values(text)
@@ -343,7 +235,7 @@ def _known_values(head: GpuHead, text: str) -> dict[str, float] | None:
     # A NaN is in no bounds, and float() takes digit separators, which the format does not have.
     if not known.holds(values) or text.count("_") != known.underscores:
         return None
-    keys = (_key_of(metric, head.label, head.value) for metric in known.metrics)
+    keys = (key_of(metric, head.label, head.value) for metric in known.metrics)
     return dict(zip(keys, values, strict=True))
 
 
@@ -372,7 +264,7 @@ class _Decoder:
             raise LineError(problem)
 
     def _admitted_of(self, measurement: str, gpu: Gpu) -> None:
-        self._admitted(measurement, gpu.host, (gpu.parent, gpu.uuid) if gpu.parent else (gpu.uuid,))
+        self._admitted(measurement, gpu.host, _uuids(gpu))
 
     # ------------------------------------------------------------------ lines
 
@@ -389,7 +281,9 @@ class _Decoder:
                 self._said = None
             line, taken = lines[at].removesuffix("\r"), 1
             try:
-                if line.startswith(_PLAIN) and '"' not in line and not undecodable:
+                if line.startswith(PACKED_BEGIN) and not undecodable:
+                    self._packed(line.rstrip(" "), at + 1)
+                elif line.startswith(_PLAIN) and '"' not in line and not undecodable:
                     self._plain(line.strip(" "), at + 1)
                 elif not self._odd(line, at + 1, undecodable):
                     start += sum(map(len, lines[seen:at])) + at - seen
@@ -492,6 +386,72 @@ class _Decoder:
             # What is handed on as the values of a row is changed by the lines that follow.
             _TAILS.put(line[len(begin) : -len(end)], dict(values))
 
+    def _packed(self, line: str, line_number: int) -> None:
+        """What GPUs of a host say alike. Raises LineError where one may not be spoken of; the others are kept."""
+        packed = cut_packed(line)
+        tags, at_ms = parse_head(packed.head)[1], self._instant(packed.stamp)
+        for name in tags.keys() - {"host", "label"}:
+            self._warn(f"tag {name[:100]!r} is not known, ignored")
+        label = tags.get("label", "")
+        members = [known_member(tags.get("host", ""), one) for one in packed.gpus.split(",")]
+        problems = [self._against(member, label) for member in members]
+        heads = [
+            None if problem else GpuHead(member.gpu, label, member.value, ())
+            for member, problem in zip(members, problems, strict=True)
+        ]
+        if packed.values is None:
+            self._packed_reasons(packed, heads, at_ms, line_number)
+        else:
+            self._packed_values(packed, packed.values, label, heads, at_ms, line_number)
+        if problem := next(filter(None, problems), ""):
+            raise LineError(problem)
+
+    def _against(self, member: Member, label: str) -> str:
+        """Why a packed line may not speak of a GPU; empty where it may."""
+        if bool(label) is not bool(member.value):
+            return f"{member.gpu.uuid[:60]!r} has {'no' if label else 'a'} label in its braces"
+        return self._admit(points.GPU, member.gpu.host, _uuids(member.gpu)) if self._admit is not None else ""
+
+    def _packed_values(
+        self,
+        packed: PackedLine,
+        raw: bytes,
+        label: str,
+        heads: Sequence[GpuHead | None],
+        at_ms: int,
+        line_number: int,
+    ) -> None:
+        known = known_names(packed.names, label)
+        rows = None if known is None else known.rows(raw, len(heads))
+        if known is None or rows is None:
+            groups = packed.by_label(label)
+            for head, row in zip(heads, packed.rows(), strict=True):
+                for own, value, fields in groups:
+                    if head is not None:
+                        of = GpuHead(head.gpu, own, value, ()) if own else head
+                        self._take(of, {name: row[place] for place, name in fields}, at_ms, line_number)
+            return
+        for head, row in zip(heads, rows, strict=True):
+            if head is not None:
+                self._put(head, at_ms, dict(zip(known.keys_of(head.value), row, strict=True)), {})
+
+    def _packed_reasons(
+        self, packed: PackedLine, heads: Sequence[GpuHead | None], at_ms: int, line_number: int
+    ) -> None:
+        if len(heads) > MOST_ALIKE:
+            raise LineError(f"{len(heads)} gpus that lack the same are more than {MOST_ALIKE}; say it of fewer at once")
+        known, codes = known_reasons(packed.names, packed.reasons), packed.reasons.split(",")
+        groups = packed.by_label("") if known is None else []
+        if known is None and len(codes) != packed.names.count(",") + 1:
+            raise LineError(f"{len(codes)} reasons for {packed.names.count(',') + 1} names")
+        for head in filter(None, heads):
+            if known is not None:
+                self._put(head, at_ms, {}, known)
+            for own, value, fields in groups:
+                of = GpuHead(head.gpu, own, value, ()) if own else head
+                said = {name: int(codes[place]) if codes[place] in _CODES else codes[place] for place, name in fields}
+                self._missing(of, said, at_ms, line_number)
+
     def _instant(self, stamp: str) -> int:
         if (known := self._instants.get(stamp)) is None:
             known = self._new_instant(stamp)
@@ -562,7 +522,7 @@ class _Decoder:
         self._put(head, at_ms, values, missing)
 
     def _reasons(self, head: GpuHead, text: str, at_ms: int, line_number: int) -> None:
-        known = reasons_of(text, head.label, head.value) if len(text) <= _LONGEST_FIELDS else None
+        known = reasons_of(text, head.label, head.value) if len(text) <= LONGEST_FIELDS else None
         if known is None:
             self._missing(head, parse_fields(text)[0], at_ms, line_number)
         else:
@@ -590,7 +550,7 @@ class _Decoder:
         if head.label != spec[1]:
             self._drop(f"field {name[:100]!r} has no label {head.label!r}, dropped")
             return None
-        return _key_of(spec[0], head.label, head.value)
+        return key_of(spec[0], head.label, head.value)
 
     def _suggestion(self, name: str) -> str:
         if name not in self._suggested and len(self._suggested) < _MAX_SUGGESTIONS:
@@ -601,7 +561,7 @@ class _Decoder:
         self._rows.put_info(points.read_info(point), point.at_ms)
 
     def take_owners(self, point: Point) -> None:
-        if (owned := _owners_of(point)) is not None:
+        if (owned := owners_of_point(point)) is not None:
             self._put_owners(owned[0], point.at_ms, owned[1])
 
     def _put_owners(self, gpu: Gpu, at_ms: int, owners: tuple[Owner, ...]) -> None:
@@ -645,6 +605,10 @@ _READERS: dict[str, Callable[[_Decoder, Point], None]] = {
     points.FINDING: _Decoder.take_finding,
     points.PREDICTION: _Decoder.take_prediction,
 }
+
+
+def _uuids(gpu: Gpu) -> tuple[str, ...]:
+    return (gpu.parent, gpu.uuid) if gpu.parent else (gpu.uuid,)
 
 
 def _is_utf8(line: str) -> bool:

@@ -7,17 +7,17 @@ names, for all lines of the reading at once, and filled by a single ``%``.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
+from tocsin.store.line_protocol.grammar import tag_text
+from tocsin.store.line_protocol.packed import MOST_ALIKE, member_of, packings_of, reasons_line, values_line
 from tocsin.store.points import (
-    CONTROL,
     GPU,
     MISSING,
     FieldValue,
@@ -32,25 +32,10 @@ from tocsin.store.points import (
     with_plain_names,
 )
 
-_TAG_SPECIAL = re.compile(r"[,= \n\\]")
 _MAX_CACHED_GPUS = 65_536
 _FLOATS = {float}
 _CUT = "\n\n"
 """Marks the place of an instant; no line holds an empty one."""
-
-
-def tag_text(value: str) -> str:
-    """`value` as it stands in a tag.
-
-    The format cannot say a newline in a tag, nor a backslash at its end: they become a space and a slash. Other control
-    characters stand in no name and become spaces too.
-    """
-    if _TAG_SPECIAL.search(value) is None and value.isprintable():
-        return value
-    value = CONTROL.sub(" ", value)
-    if value.endswith("\\"):
-        value = value[:-1] + "/"
-    return value.replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")
 
 
 def field_text(value: FieldValue) -> str:
@@ -116,7 +101,8 @@ class _Memo:
     """What was written of a GPU last and may be written again; `gpu` is kept so that another object has its own.
 
     `reasons` are the reasons written last, which hardly ever change, and their lines, cut where the instant stands;
-    `owners` the owners written last, and their line up to it.
+    `owners` the owners written last, and their line up to it; `packed` the same of packed lines. `member` is what
+    packed lines call the GPU, empty where they cannot.
     """
 
     gpu: Gpu
@@ -124,6 +110,8 @@ class _Memo:
     info: str = ""
     reasons: tuple[Mapping[str, Missing], tuple[str, ...]] = ({}, ())
     owners: tuple[tuple[Owner, ...], str] = ((), "")
+    packed: tuple[Mapping[str, Missing], tuple[str, str] | None] = field(default_factory=lambda: ({}, None))
+    member: str = ""
 
     def info_line(self, at: str) -> str:
         if not self.info:
@@ -146,6 +134,15 @@ class _Memo:
             self.reasons = dict(missing), pieces
         return at.join(pieces)
 
+    def packed_reasons(self, missing: Mapping[str, Missing]) -> tuple[str, str] | None:
+        """Names and reasons of a packed line; None where they need lines of their own."""
+        if missing != self.packed[0]:
+            packings = packings_of(tuple(missing)) or ()
+            alike = len(packings) == 1 and not packings[0].label
+            names = (packings[0].names, ",".join(str(int(one)) for one in missing.values())) if alike else None
+            self.packed = dict(missing), names
+        return self.packed[1]
+
 
 _memos: dict[str, _Memo] = {}
 
@@ -155,43 +152,78 @@ def _memo_of(gpu: Gpu) -> _Memo:
         return kept
     if len(_memos) >= _MAX_CACHED_GPUS:
         _memos.clear()
-    made = _memos[gpu.uuid] = _Memo(gpu, head_text(GPU, gpu_tags(gpu)))
+    made = _memos[gpu.uuid] = _Memo(gpu, head_text(GPU, gpu_tags(gpu)), member=member_of(gpu))
     return made
+
+
+def _finite(reading: Reading) -> tuple[Mapping[str, float], Mapping[str, Missing]]:
+    """Values and reasons; a value that is not finite is blank."""
+    values, missing = reading.values, reading.missing
+    if math.isfinite(sum(values.values())):
+        return values, missing
+    blank = {name: Missing.BLANK for name, value in values.items() if not math.isfinite(value)}
+    return {name: value for name, value in values.items() if name not in blank}, {**missing, **blank}
 
 
 def _encode_reading(reading: Reading, info: bool, owner_labels: bool = False) -> str:
     """All lines of one reading, each with its newline; empty where there is nothing to say."""
-    memo = _memo_of(reading.gpu)
-    at = str(reading.at_ms)
-    values: Mapping[str, float] = reading.values
-    missing: Mapping[str, Missing] = reading.missing
-    if not math.isfinite(sum(values.values())):
-        blank = {name: Missing.BLANK for name, value in values.items() if not math.isfinite(value)}
-        values = {name: value for name, value in values.items() if name not in blank}
-        missing = {**missing, **blank}
+    memo, at = _memo_of(reading.gpu), str(reading.at_ms)
+    values, missing = _finite(reading)
     text = memo.info_line(at) if info else ""
     if values:
         text += _value_lines(memo.head, at, values)
     if missing:
         text += memo.missing_lines(at, missing)
-    if reading.owners:
-        text += memo.owner_line(at, reading.owners)
-        if owner_labels:
-            made = owner_label_points(reading.gpu, reading.owners, reading.at_ms)
-            text += "".join(f"{point_line(point)}\n" for point in made)
+    return text + _owner_lines(reading, memo, at, owner_labels)
+
+
+def _owner_lines(reading: Reading, memo: _Memo, at: str, owner_labels: bool) -> str:
+    text = memo.owner_line(at, reading.owners) if reading.owners else ""
+    if owner_labels:
+        made = owner_label_points(reading.gpu, reading.owners, reading.at_ms)
+        text += "".join(f"{point_line(point)}\n" for point in made)
     return text
 
 
-def encode(batch: Batch, *, info: bool = True, owner_labels: bool = False) -> str:
+def _encode_packed(readings: Iterable[Reading], info: bool, owner_labels: bool) -> Iterator[str]:
+    """The lines of `readings`; what GPUs of a host say alike at an instant is one."""
+    rows: dict[tuple[str, str, str, str], list[tuple[str, bytes]]] = {}
+    lacking: dict[tuple[str, str, str, str], list[str]] = {}
+    for reading in readings:
+        memo, at = _memo_of(reading.gpu), str(reading.at_ms)
+        values, missing = _finite(reading)
+        packings = packings_of(tuple(values)) if memo.member else None
+        reasons = memo.packed_reasons(missing) if missing else ("", "")
+        if packings is None or reasons is None:
+            yield _encode_reading(reading, info, owner_labels)
+            continue
+        host, numbers = reading.gpu.host, tuple(values.values())
+        for one in packings:
+            member = f"{memo.member}{{{one.value}}}" if one.label else memo.member
+            rows.setdefault((host, at, one.label, one.names), []).append((member, one.numbers(numbers)))
+        if missing:
+            lacking.setdefault((host, at, *reasons), []).append(memo.member)
+        yield (memo.info_line(at) if info else "") + _owner_lines(reading, memo, at, owner_labels)
+    for (host, at, label, names), found in rows.items():
+        yield values_line(host, label, names, found, at)
+    for (host, at, names, codes), members in lacking.items():
+        for start in range(0, len(members), MOST_ALIKE):
+            yield reasons_line(host, names, codes, members[start : start + MOST_ALIKE], at)
+
+
+def encode(batch: Batch, *, info: bool = True, owner_labels: bool = False, packed: bool = False) -> str:
     """`batch` as InfluxDB line protocol with timestamps in milliseconds; every line ends with a newline.
 
     A variant's label is a tag, so each label value is a line of its own. `info` adds one line of measurement
     ``gpu_info`` per reading with the GPU's attributes; without it only UUID, parent and host travel, and a reading that
     has neither values nor reasons has no line.
     A value that is not finite travels as blank in ``gpu_missing``, owners as one line of ``gpu_owner``; with
-    `owner_labels` also as labels, for a store that keeps no text.
+    `owner_labels` also as labels, for a store that keeps no text. `packed` is for a receiver that reads packed lines.
     """
-    lines = [_encode_reading(reading, info, owner_labels) for reading in batch.readings]
+    if packed:
+        lines = [*_encode_packed(batch.readings, info, owner_labels)]
+    else:
+        lines = [_encode_reading(reading, info, owner_labels) for reading in batch.readings]
     lines += [f"{line}\n" for line in encode_points(batch)]
     return "".join(lines)
 

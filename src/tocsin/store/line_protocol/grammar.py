@@ -19,6 +19,7 @@ NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 HEAD_END = re.compile(r"(?<!\\) ")
 _COMMA = re.compile(r"(?<!\\),")
 _EQUALS = re.compile(r"(?<!\\)=")
+_TAG_SPECIAL = re.compile(r"[,= \n\\]")
 _TEXT_ESCAPE = re.compile(r'\\(["\\])')
 # Possessive, so that what does not fit is given up at once and never tried in other cuts.
 _NAME = r"(?:[^\\,= \"\n]++|\\[^\n])++"
@@ -49,6 +50,20 @@ def unescape_name(text: str) -> str:
     if "\\" not in text:
         return text
     return text.replace("\\,", ",").replace("\\=", "=").replace("\\ ", " ")
+
+
+def tag_text(value: str) -> str:
+    """`value` as it stands in a tag.
+
+    The format cannot say a newline in a tag, nor a backslash at its end: they become a space and a slash. Other control
+    characters stand in no name and become spaces too.
+    """
+    if _TAG_SPECIAL.search(value) is None and value.isprintable():
+        return value
+    value = CONTROL.sub(" ", value)
+    if value.endswith("\\"):
+        value = value[:-1] + "/"
+    return value.replace(",", "\\,").replace("=", "\\=").replace(" ", "\\ ")
 
 
 def number(raw: str) -> float | int | bool:

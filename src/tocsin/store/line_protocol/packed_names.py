@@ -1,0 +1,115 @@
+"""The names and GPUs of packed lines as the brain knows them: a fleet has a few such texts, read once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from tocsin.domain.metrics import BY_FIELD, variant, variant_ending, variant_opening
+from tocsin.domain.reading import Gpu, Missing
+from tocsin.store import points
+from tocsin.store.line_protocol.packed import cut_member, cut_name
+
+_LONGEST = 16_384
+"""Text of names that is remembered: those of all metrics and 18 links have a third of this."""
+_NUMBER = np.dtype("<f8")
+_REASONS = {str(reason.value): reason for reason in Missing}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownNames:
+    """A text of names that are all in the metric table, each once: their keys, and their bounds float64[n].
+
+    Where the line has a label, `keys` are what comes before its value.
+    """
+
+    keys: tuple[str, ...]
+    labelled: bool
+    lows: npt.NDArray[np.float64]
+    highs: npt.NDArray[np.float64]
+
+    def keys_of(self, value: str) -> Sequence[str]:
+        """The keys of a GPU that has `value` of the line's label, the same objects for as long as anything has them."""
+        if not self.labelled:
+            return self.keys
+        ending = variant_ending(value)
+        return [sys.intern(f"{opening}{ending}") for opening in self.keys]
+
+    def rows(self, raw: bytes, count: int) -> list[list[float]] | None:
+        """The numbers in `raw` of `count` GPUs, one for each key; None where there are more or fewer, or one is not in
+        its bounds."""
+        if len(raw) != count * len(self.keys) * _NUMBER.itemsize:
+            return None
+        found = np.frombuffer(raw, _NUMBER).reshape(count, len(self.keys))
+        # A NaN is in no bounds.
+        if not ((found >= self.lows) & (found <= self.highs)).all():
+            return None
+        rows: list[list[float]] = found.tolist()
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the GPUs of a line, and its value of the line's label."""
+
+    gpu: Gpu
+    value: str
+
+
+def known_member(host: str, text: str) -> Member:
+    """The GPU that `text` names on a line of `host`. Raises PointError without a UUID."""
+    return _known_member(host, text) if len(text) <= points.MAX_NAME else _read_member(host, text)
+
+
+def _read_member(host: str, text: str) -> Member:
+    uuid, parent, value = cut_member(text)
+    tags = {"gpu_uuid": parent, "mig_uuid": uuid} if parent else {"gpu_uuid": uuid}
+    return Member(points.gpu_of_tags(tags | {"host": host}), value)
+
+
+_known_member = lru_cache(maxsize=65_536)(_read_member)
+
+
+def known_names(text: str, label: str) -> KnownNames | None:
+    """What the names in `text` are, on a line with `label`, empty for none; None where one is in no metric table, has
+    another label, or stands twice."""
+    return _known_names(text, label) if len(text) <= _LONGEST else _read_names(text, label)
+
+
+def _read_names(text: str, common: str) -> KnownNames | None:
+    keys, lows, highs = [], [], []
+    for field, label, value in map(cut_name, text.split(",")):
+        spec = BY_FIELD.get(field)
+        if spec is None or (label or common) not in ("", spec.label) or (label and (common or not value)):
+            return None
+        key = variant(spec.name, label, value) if label else spec.name
+        keys.append(variant_opening(key, common) if common else key)
+        lows.append(spec.minimum)
+        highs.append(spec.maximum)
+    if len({*keys}) < len(keys):
+        return None
+    return KnownNames(tuple(keys), bool(common), np.array(lows), np.array(highs))
+
+
+_known_names = lru_cache(maxsize=1_024)(_read_names)
+
+
+def known_reasons(names: str, reasons: str) -> Mapping[str, Missing] | None:
+    """The reasons by key; None where a name or a reason is not known. Not to be changed by the caller."""
+    short = len(names) + len(reasons) <= _LONGEST
+    return _known_reasons(names, reasons) if short else _read_reasons(names, reasons)
+
+
+def _read_reasons(names: str, reasons: str) -> Mapping[str, Missing] | None:
+    known, codes = known_names(names, ""), reasons.split(",")
+    if known is None or len(known.keys) != len(codes) or not _REASONS.keys() >= {*codes}:
+        return None
+    return dict(zip(known.keys, map(_REASONS.__getitem__, codes), strict=True))
+
+
+_known_reasons = lru_cache(maxsize=1_024)(_read_reasons)
