@@ -29,7 +29,7 @@ from tocsin.collector.spool import Spooled
 from tocsin.domain.clock import SECOND, Clock
 from tocsin.domain.errors import InputError
 from tocsin.http_client import ClientTls, http_client
-from tocsin.store.line_protocol.packed import ACCEPTS_PACKED, BEGIN, in_plain_lines
+from tocsin.store.line_protocol.packed import ACCEPTS_PACKED, in_plain_lines
 from tocsin.telemetry.log import logger
 from tocsin.telemetry.metrics import OwnMetrics
 
@@ -251,7 +251,7 @@ class Uplink:
             answer = self._judge(response, text.count("\n"))
             if not isinstance(answer, _Again):
                 self.packs = ACCEPTS_PACKED in response.headers
-                if BEGIN in text and not self.packs:
+                if not self.packs and in_plain_lines(text) != text:
                     # Whatever it made of them: another program answers there than the one that asked for them.
                     answer = _Again("the receiver reads no packed lines: the same goes to it as text", after=0.0)
         self._own.observe("tocsin_push_seconds", self._clock.monotonic() - begun)

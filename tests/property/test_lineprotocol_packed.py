@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tocsin.domain.batch import Batch
 from tocsin.domain.metrics import METRICS, variant
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
+from tocsin.store.line_protocol import packed_names
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.line_protocol.encode import encode
 from tocsin.store.line_protocol.packed import BEGIN, MOST_ALIKE, in_plain_lines
@@ -39,7 +40,7 @@ def alike(draw: st.DrawFn) -> list[Reading]:
     """Readings that mostly say the same."""
     said, lacked = draw(st.lists(keys, max_size=5, unique=True)), draw(st.lists(keys, max_size=3, unique=True))
     found = []
-    for which in draw(st.lists(gpus, max_size=4, unique_by=lambda one: one.uuid)):
+    for which in draw(st.lists(gpus, max_size=4)):
         values = {key: draw(_number(key)) for key in said}
         missing = dict.fromkeys([key for key in lacked if key not in said], draw(st.sampled_from(Missing)))
         if values or missing:
@@ -150,6 +151,12 @@ ONE = b64encode(struct.pack("<d", 1.0)).decode()
         (f'gpu_packed,host=h gpus="{"G" * 2_000}",names="power_watts",values="{ONE}" 1', "tag gpu_uuid is longer"),
         (f'gpu_packed,host=h gpus="G\0",names="power_watts",values="{ONE}" 1', "a control character stands in gpus"),
         ('gpu_packed,host=h gpus="G",names="nvlink_up{link=\x1b}",reasons="1" 1', "a control character stands in"),
+        (
+            'gpu_packed,host=h,label=link gpus="G{7}",names="nvlink_up",reasons="1" 1',
+            "a line of reasons has label 'link'",
+        ),
+        ('gpu_packed,host=h gpus="G",names="nvlink_up{link=}",reasons="1" 1', "'nvlink_up{link=}' is no field{label"),
+        (f'gpu_packed,host=h gpus="G",names="nvlink_up{{link=1",values="{ONE}" 1', "'nvlink_up{link=1' is no field"),
         ('gpu_packed,host=h gpus="G",names="power_watts,nvlink_up",reasons="1" 1', "1 reasons for 2 names"),
         (
             f'gpu_packed,host=h,label=pid gpus="G{{1}}",names="nvlink_up{{link=1}}",values="{ONE}" 1',
@@ -191,3 +198,27 @@ def test_what_is_made_of_a_line_is_in_proportion_to_its_bytes() -> None:
     taken = decode(line % ",".join(many[:MOST_ALIKE]), now_ms=T0)
     assert [len(one.missing) for one in taken.batch.readings] == [5_000] * MOST_ALIKE
     assert len({id(one.missing) for one in taken.batch.readings}) == 1
+
+
+def test_unknown_reasons_are_read_once_for_all_gpus_that_have_them() -> None:
+    gpus, names = ",".join(f"G{n}" for n in range(MOST_ALIKE)), ",".join(f"xyz{n}" for n in range(1_000))
+    line = f'gpu_packed,host=h gpus="{gpus}",names="power_watts,{names}",reasons="{",".join(["x" * 90] * 1_001)}" {T0}'
+    found = decode(line, now_ms=T0)
+    assert (found.dropped, len(found.batch.readings)) == (1_001, MOST_ALIKE)
+    assert max(map(len, found.warnings)) < 200
+    assert {tuple(one.missing.items()) for one in found.batch.readings} == {(("gpu_power_watts", Missing.BLANK),)}
+
+
+def test_what_a_sender_makes_up_is_not_remembered() -> None:
+    before = packed_names._known_names.cache_info().currsize
+    for n in range(50):
+        decode(f'gpu_packed,host=h,label={"x" * 500}{n} gpus="G{{1}}",names="a{n}",values="{ONE}" {T0}', now_ms=T0)
+        decode(f'gpu_packed,host=h gpus="G",names="made_up_{n}",reasons="1" {T0}', now_ms=T0)
+    assert packed_names._known_names.cache_info().currsize == before
+
+
+def test_many_gpus_of_one_host_are_several_lines() -> None:
+    made = [Reading(gpu(n, host="node-1"), T0, {"gpu_power_watts": float(n)}) for n in range(200)]
+    packed = encode(Batch(made), info=False, packed=True)
+    assert packed.count("\n") == 4
+    assert decode(packed, now_ms=T0).batch.readings == made

@@ -19,10 +19,11 @@ from tocsin.collector.uplink import MAX_PAUSE_SECONDS, MAX_REQUESTS_PER_BATCH, P
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError
+from tocsin.domain.reading import Owner, Reading
 from tocsin.store.line_protocol.decode import decode
 from tocsin.store.line_protocol.encode import encode
 from tocsin.telemetry.metrics import OwnMetrics
-from tocsin_testing.builders import T0, reading
+from tocsin_testing.builders import T0, gpu, reading
 
 Handler = Callable[[list[str]], httpx2.Response]
 
@@ -402,3 +403,17 @@ def test_what_does_not_answer_says_nothing_of_packed_lines(bench: Bench) -> None
     bench.put("b v=1 1")
     bench.uplink.push()
     assert bench.uplink.packs
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_text_that_speaks_of_packed_lines_is_none(bench: Bench, packs: bool) -> None:
+    """A process may call itself anything, and so may a host."""
+    odd = Reading(gpu(0, host="gpu_packed"), T0, {'gpu_nvlink_up{link="0"}': 1.0}, {}, (Owner(7, "gpu_packed,x"),))
+    if packs:
+        bench.receiver.handler = lambda lines: httpx2.Response(204, headers=READS_PACKED)
+        bench.put("a v=1 1")
+        bench.uplink.push()
+        bench.receiver.handler = bench.receiver.accept
+    bench.put(*encode(Batch([odd])).rstrip("\n").split("\n"))
+    assert bench.uplink.push() == 1
+    assert decode("\n".join(bench.receiver.accepted), now_ms=T0).batch.readings == [odd]

@@ -40,8 +40,8 @@ from tocsin.store.line_protocol.heads import (
     reasons_of,
 )
 from tocsin.store.line_protocol.packed import BEGIN as PACKED_BEGIN
-from tocsin.store.line_protocol.packed import MOST_ALIKE, PackedLine, cut_packed
-from tocsin.store.line_protocol.packed_names import Member, known_member, known_names, known_reasons
+from tocsin.store.line_protocol.packed import PackedLine, cut_packed
+from tocsin.store.line_protocol.packed_names import Member, known_member, known_names, known_reasons, reason_of
 from tocsin.store.line_protocol.repeats import Block, Blocks, Items, Tails
 from tocsin.store.points import FieldValue, Point, PointError
 
@@ -139,7 +139,6 @@ _MAX_INSTANTS = 1_000
 _PLAIN = (f"{points.GPU},", f"{points.MISSING},")
 _REPEATED = (f"{points.INFO},", f"{points.OWNER},")
 _REASONS = {reason.value: reason for reason in Missing}
-_CODES = frozenset(map(str, _REASONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +388,7 @@ class _Decoder:
     def _packed(self, line: str, line_number: int) -> None:
         """What GPUs of a host say alike. Raises LineError where one may not be spoken of; the others are kept."""
         packed = cut_packed(line)
+        packed.check()
         tags, at_ms = parse_head(packed.head)[1], self._instant(packed.stamp)
         for name in tags.keys() - {"host", "label"}:
             self._warn(f"tag {name[:100]!r} is not known, ignored")
@@ -400,7 +400,7 @@ class _Decoder:
             for member, problem in zip(members, problems, strict=True)
         ]
         if packed.values is None:
-            self._packed_reasons(packed, heads, at_ms, line_number)
+            self._packed_reasons(packed, label, [*filter(None, heads)], line_number, at_ms)
         else:
             self._packed_values(packed, packed.values, label, heads, at_ms, line_number)
         if problem := next(filter(None, problems), ""):
@@ -436,21 +436,23 @@ class _Decoder:
                 self._put(head, at_ms, dict(zip(known.keys_of(head.value), row, strict=True)), {})
 
     def _packed_reasons(
-        self, packed: PackedLine, heads: Sequence[GpuHead | None], at_ms: int, line_number: int
+        self, packed: PackedLine, label: str, heads: Sequence[GpuHead], line_number: int, at_ms: int
     ) -> None:
-        if len(heads) > MOST_ALIKE:
-            raise LineError(f"{len(heads)} gpus that lack the same are more than {MOST_ALIKE}; say it of fewer at once")
-        known, codes = known_reasons(packed.names, packed.reasons), packed.reasons.split(",")
-        groups = packed.by_label("") if known is None else []
-        if known is None and len(codes) != packed.names.count(",") + 1:
-            raise LineError(f"{len(codes)} reasons for {packed.names.count(',') + 1} names")
-        for head in filter(None, heads):
-            if known is not None:
-                self._put(head, at_ms, {}, known)
-            for own, value, fields in groups:
-                of = GpuHead(head.gpu, own, value, ()) if own else head
-                said = {name: int(codes[place]) if codes[place] in _CODES else codes[place] for place, name in fields}
-                self._missing(of, said, at_ms, line_number)
+        if label:
+            raise LineError(f"a line of reasons has label {label[:60]!r}; name it with each of its names")
+        if not heads:
+            return
+        found = known_reasons(packed.names, packed.reasons)
+        if found is None:
+            # Once for all of them: what they lack is the same.
+            codes, named = packed.reasons.split(","), dict[str, Missing]()
+            for own, value, fields in packed.by_label(""):
+                of = GpuHead(heads[0].gpu, own, value, ())
+                said = {name: reason_of(codes[place]) or codes[place][:60] for place, name in fields}
+                named |= self._reasons_by_key(of, said, line_number)
+            found = named
+        for head in heads:
+            self._put(head, at_ms, {}, found)
 
     def _instant(self, stamp: str) -> int:
         if (known := self._instants.get(stamp)) is None:
@@ -529,6 +531,9 @@ class _Decoder:
             self._put(head, at_ms, {}, known)
 
     def _missing(self, head: GpuHead, fields: Mapping[str, FieldValue], at_ms: int, line_number: int) -> None:
+        self._put(head, at_ms, {}, self._reasons_by_key(head, fields, line_number))
+
+    def _reasons_by_key(self, head: GpuHead, fields: Mapping[str, FieldValue], line_number: int) -> dict[str, Missing]:
         missing: dict[str, Missing] = {}
         for name, code in fields.items():
             if (key := self._key(name, head)) is None:
@@ -537,7 +542,7 @@ class _Decoder:
             if reason is None:
                 self._drop(f"line {line_number}: {key} = {code!r} is no reason's code, kept as blank")
             missing[key] = reason or Missing.BLANK
-        self._put(head, at_ms, {}, missing)
+        return missing
 
     def _key(self, name: str, head: GpuHead) -> str | None:
         """Canonical name of a field, with the line's label; None, with a warning, where there is no such metric."""

@@ -16,7 +16,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.metrics import split_variant
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store.line_protocol.grammar import tag_text
-from tocsin.store.line_protocol.packed import MOST_ALIKE, member_of, packings_of, reasons_line, values_line
+from tocsin.store.line_protocol.packed import MOST_ALIKE, MOST_ROWS, member_of, packings_of, reasons_line, values_line
 from tocsin.store.points import (
     GPU,
     MISSING,
@@ -185,30 +185,52 @@ def _owner_lines(reading: Reading, memo: _Memo, at: str, owner_labels: bool) -> 
     return text
 
 
-def _encode_packed(readings: Iterable[Reading], info: bool, owner_labels: bool) -> Iterator[str]:
-    """The lines of `readings`; what GPUs of a host say alike at an instant is one."""
-    rows: dict[tuple[str, str, str, str], list[tuple[str, bytes]]] = {}
-    lacking: dict[tuple[str, str, str, str], list[str]] = {}
-    for reading in readings:
-        memo, at = _memo_of(reading.gpu), str(reading.at_ms)
+class _Packer:
+    """Gathers what GPUs of a host say alike at an instant, of readings of different GPUs and instants."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str, str, str], list[tuple[str, bytes]]] = {}
+        self._lacking: dict[tuple[str, str, str, str], list[str]] = {}
+
+    def takes(self, reading: Reading, memo: _Memo, at: str) -> bool:
+        """Take up values and reasons of a reading; False where something of it cannot be packed."""
         values, missing = _finite(reading)
         packings = packings_of(tuple(values)) if memo.member else None
         reasons = memo.packed_reasons(missing) if missing else ("", "")
         if packings is None or reasons is None:
-            yield _encode_reading(reading, info, owner_labels)
-            continue
+            return False
         host, numbers = reading.gpu.host, tuple(values.values())
         for one in packings:
             member = f"{memo.member}{{{one.value}}}" if one.label else memo.member
-            rows.setdefault((host, at, one.label, one.names), []).append((member, one.numbers(numbers)))
+            self._rows.setdefault((host, at, one.label, one.names), []).append((member, one.numbers(numbers)))
         if missing:
-            lacking.setdefault((host, at, *reasons), []).append(memo.member)
-        yield (memo.info_line(at) if info else "") + _owner_lines(reading, memo, at, owner_labels)
-    for (host, at, label, names), found in rows.items():
-        yield values_line(host, label, names, found, at)
-    for (host, at, names, codes), members in lacking.items():
-        for start in range(0, len(members), MOST_ALIKE):
-            yield reasons_line(host, names, codes, members[start : start + MOST_ALIKE], at)
+            self._lacking.setdefault((host, at, *reasons), []).append(memo.member)
+        return True
+
+    def lines(self) -> Iterator[str]:
+        for (host, at, label, names), found in self._rows.items():
+            for start in range(0, len(found), MOST_ROWS):
+                yield values_line(host, label, names, found[start : start + MOST_ROWS], at)
+        for (host, at, names, codes), members in self._lacking.items():
+            for start in range(0, len(members), MOST_ALIKE):
+                yield reasons_line(host, names, codes, members[start : start + MOST_ALIKE], at)
+
+
+def _encode_packed(readings: Iterable[Reading], info: bool, owner_labels: bool) -> Iterator[str]:
+    """The lines of `readings`; what GPUs of a host say alike at an instant is one."""
+    packer, met = _Packer(), set[tuple[str, int]]()
+    for reading in readings:
+        memo, at = _memo_of(reading.gpu), str(reading.at_ms)
+        if (reading.gpu.uuid, reading.at_ms) in met:
+            # Of two values the later holds: what came before stands before it.
+            yield from packer.lines()
+            packer, met = _Packer(), set()
+        met.add((reading.gpu.uuid, reading.at_ms))
+        if packer.takes(reading, memo, at):
+            yield (memo.info_line(at) if info else "") + _owner_lines(reading, memo, at, owner_labels)
+        else:
+            yield _encode_reading(reading, info, owner_labels)
+    yield from packer.lines()
 
 
 def encode(batch: Batch, *, info: bool = True, owner_labels: bool = False, packed: bool = False) -> str:

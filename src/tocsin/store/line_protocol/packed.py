@@ -6,9 +6,9 @@
 
 `values` is base64 (RFC 4648) of IEEE 754 float64, little-endian: for each of `gpus` one for each of `names`, which are
 fields of measurement ``gpu``, variants with their label in braces. `reasons` are those of ``gpu_missing``, the same for
-all of `gpus`. A MIG instance stands behind its GPU and a ``|``. Where the line has a `label`, all names are variants of
-it and each of `gpus` has its value in braces. Only this form is read, with the fields in this order, and only brains
-read it: for whoever else receives it, it is made plain again (`in_plain_lines`).
+all of `gpus`. A MIG instance stands behind its GPU and a ``|``. Where a line of values has a `label`, all names are
+variants of it and each of `gpus` has its value in braces. Only this form is read, with the fields in this order, and
+only brains read it: for whoever else receives it, it is made plain again (`in_plain_lines`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ FLOAT = 8
 """Bytes of a number."""
 MOST_ALIKE = 16
 """GPUs of a line of reasons: what is made of it must not be out of all proportion to its bytes."""
+MOST_ROWS = 64
+"""GPUs that are written to one line of values: 300 numbers of each are 200 KB."""
 _OF_ONE = frozenset({"pid"})
 """Labels whose values no two GPUs have in common."""
 _SIMPLE = re.compile(r"[\w.:/-]+", re.ASCII)
@@ -133,12 +135,20 @@ class PackedLine:
             groups.setdefault((label, value), []).append((place, field))
         return [(label, value, fields) for (label, value), fields in groups.items()]
 
+    def check(self) -> None:
+        """Raise LineError where there are not as many numbers, or reasons, as it takes, or too many GPUs of these."""
+        gpus, names = self.gpus.count(",") + 1, self.names.count(",") + 1
+        if self.values is not None and len(self.values) != gpus * names * FLOAT:
+            raise LineError(f"{len(self.values)} bytes of values for {gpus} gpus and {names} names")
+        if self.values is None and self.reasons.count(",") + 1 != names:
+            raise LineError(f"{self.reasons.count(',') + 1} reasons for {names} names")
+        if self.values is None and gpus > MOST_ALIKE:
+            raise LineError(f"{gpus} gpus that lack the same are more than {MOST_ALIKE}; say it of fewer at once")
+
     def rows(self) -> Iterator[list[float]]:
         """The numbers of each GPU. Raises LineError where there are more or fewer than names."""
-        count, raw = len(self.names.split(",")), self.values or b""
-        if len(raw) != count * (self.gpus.count(",") + 1) * FLOAT:
-            raise LineError(f"{len(raw)} bytes of values for {self.gpus.count(',') + 1} gpus and {count} names")
-        found = array("d", raw)
+        self.check()
+        found, count = array("d", self.values or b""), self.names.count(",") + 1
         if sys.byteorder == "big":
             found.byteswap()
         return (found[start : start + count].tolist() for start in range(0, len(found), count))
@@ -164,18 +174,25 @@ def cut_packed(line: str) -> PackedLine:
 
 
 def cut_name(name: str) -> tuple[str, str, str]:
-    """One of `names` as field, label and the label's value; the last two are empty for a plain one."""
-    field, _, rest = name.partition("{")
+    """One of `names` as field, label and the label's value; the last two are empty for a plain one. Raises LineError
+    where the braces hold no label and value."""
+    field, opened, rest = name.partition("{")
     label, _, value = rest.removesuffix("}").partition("=")
+    if opened and not (label and value and rest.endswith("}")):
+        raise LineError(f"{name[:60]!r} is no field{{label=value}}")
     return field, label, value
 
 
-def cut_member(member: str) -> tuple[str, str, str]:
-    """One of `gpus` as UUID, UUID of its GPU where it is a MIG instance, and the label's value; empty where there is
-    none."""
-    names, _, value = member.partition("{")
-    parent, of, uuid = names.rpartition("|")
-    return uuid, parent if of else "", value.removesuffix("}")
+def cut_member(member: str) -> tuple[str, str]:
+    """One of `gpus` as what names the GPU, and the label's value, empty where there is none."""
+    name, _, value = member.partition("{")
+    return name, value.removesuffix("}")
+
+
+def cut_gpu(name: str) -> tuple[str, str]:
+    """What names a GPU as its UUID, and that of its GPU where it is a MIG instance, else empty."""
+    parent, _, uuid = name.rpartition("|")
+    return uuid, parent
 
 
 # ---------------------------------------------------------------------- for others
@@ -192,27 +209,21 @@ def _plain(line: str) -> str:
     """The lines of each GPU, one for its plain fields and one for each label; a line that cannot be read as it is."""
     try:
         packed = cut_packed(line.removesuffix("\n"))
+        packed.check()
         codes = [f"{code}i" for code in packed.reasons.split(",")]
         tags = dict(tag.partition("=")[::2] for tag in packed.head.split(",")[1:])
-        members = [cut_member(member) for member in packed.gpus.split(",")]
+        label, members = tags.get("label", ""), [cut_member(member) for member in packed.gpus.split(",")]
         rows = [codes] * len(members) if packed.values is None else [[*map(repr, row)] for row in packed.rows()]
+        groups = packed.by_label(label)
     except LineError:
         return line
     measurement = MISSING if packed.values is None else GPU
     text = ""
-    for (uuid, parent, value), row in zip(members, rows, strict=True):
+    for (name, value), row in zip(members, rows, strict=True):
+        uuid, parent = cut_gpu(name)
         mig = f",mig_uuid={uuid}" if parent else ""
         head = f"{measurement},gpu_uuid={parent or uuid}{mig},host={tags.get('host', '')}"
-        for tag, fields in _by_label(packed.names, row, tags.get("label", ""), value).items():
-            text += f"{head}{tag} {','.join(fields)} {packed.stamp}\n"
+        for own, of, fields in groups:
+            tag = f",{own or label}={tag_text(of or value)}" if own or label else ""
+            text += f"{head}{tag} {','.join(f'{field}={row[place]}' for place, field in fields)} {packed.stamp}\n"
     return text
-
-
-def _by_label(names: str, row: Sequence[str], label: str, value: str) -> dict[str, list[str]]:
-    """Fields with their texts, by the tag of their label."""
-    groups: dict[str, list[str]] = {}
-    for name, raw in zip(names.split(","), row, strict=False):
-        field, own, of = cut_name(name)
-        tag = f",{own or label}={tag_text(of or value)}" if own or label else ""
-        groups.setdefault(tag, []).append(f"{field}={raw}")
-    return groups

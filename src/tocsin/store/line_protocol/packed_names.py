@@ -13,12 +13,19 @@ import numpy.typing as npt
 from tocsin.domain.metrics import BY_FIELD, variant, variant_ending, variant_opening
 from tocsin.domain.reading import Gpu, Missing
 from tocsin.store import points
-from tocsin.store.line_protocol.packed import cut_member, cut_name
+from tocsin.store.line_protocol.heads import LABELS
+from tocsin.store.line_protocol.packed import cut_gpu, cut_member, cut_name
 
 _LONGEST = 16_384
-"""Text of names that is remembered: those of all metrics and 18 links have a third of this."""
+"""Text of names that is remembered: those of all metrics and 18 links have 11,000 characters."""
+_TEXTS = 256
+"""Texts of names that are remembered: each kind of GPU and of source has some."""
 _NUMBER = np.dtype("<f8")
 _REASONS = {str(reason.value): reason for reason in Missing}
+
+
+class _UnknownError(ValueError):
+    """What is not known is not remembered either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,53 +70,67 @@ class Member:
 
 def known_member(host: str, text: str) -> Member:
     """The GPU that `text` names on a line of `host`. Raises PointError without a UUID."""
-    return _known_member(host, text) if len(text) <= points.MAX_NAME else _read_member(host, text)
+    name, value = cut_member(text)
+    return Member((_known_gpu if len(host) + len(name) <= points.MAX_NAME else _read_gpu)(host, name), value)
 
 
-def _read_member(host: str, text: str) -> Member:
-    uuid, parent, value = cut_member(text)
+def _read_gpu(host: str, name: str) -> Gpu:
+    uuid, parent = cut_gpu(name)
     tags = {"gpu_uuid": parent, "mig_uuid": uuid} if parent else {"gpu_uuid": uuid}
-    return Member(points.gpu_of_tags(tags | {"host": host}), value)
+    return points.gpu_of_tags(tags | {"host": host})
 
 
-_known_member = lru_cache(maxsize=65_536)(_read_member)
+_known_gpu = lru_cache(maxsize=65_536)(_read_gpu)
 
 
 def known_names(text: str, label: str) -> KnownNames | None:
     """What the names in `text` are, on a line with `label`, empty for none; None where one is in no metric table, has
     another label, or stands twice."""
-    return _known_names(text, label) if len(text) <= _LONGEST else _read_names(text, label)
+    if label and label not in LABELS:
+        return None
+    try:
+        return (_known_names if len(text) <= _LONGEST else _read_names)(text, label)
+    except _UnknownError:
+        return None
 
 
-def _read_names(text: str, common: str) -> KnownNames | None:
+def _read_names(text: str, common: str) -> KnownNames:
     keys, lows, highs = [], [], []
-    for field, label, value in map(cut_name, text.split(",")):
+    for name in text.split(","):
+        field, label, value = cut_name(name)
         spec = BY_FIELD.get(field)
-        if spec is None or (label or common) not in ("", spec.label) or (label and (common or not value)):
-            return None
+        if spec is None or (label or common) not in ("", spec.label) or (label and common):
+            raise _UnknownError(name)
         key = variant(spec.name, label, value) if label else spec.name
         keys.append(variant_opening(key, common) if common else key)
         lows.append(spec.minimum)
         highs.append(spec.maximum)
     if len({*keys}) < len(keys):
-        return None
+        raise _UnknownError(text)
     return KnownNames(tuple(keys), bool(common), np.array(lows), np.array(highs))
 
 
-_known_names = lru_cache(maxsize=1_024)(_read_names)
+_known_names = lru_cache(maxsize=_TEXTS)(_read_names)
 
 
 def known_reasons(names: str, reasons: str) -> Mapping[str, Missing] | None:
     """The reasons by key; None where a name or a reason is not known. Not to be changed by the caller."""
-    short = len(names) + len(reasons) <= _LONGEST
-    return _known_reasons(names, reasons) if short else _read_reasons(names, reasons)
+    try:
+        return (_known_reasons if len(names) + len(reasons) <= _LONGEST else _read_reasons)(names, reasons)
+    except _UnknownError:
+        return None
 
 
-def _read_reasons(names: str, reasons: str) -> Mapping[str, Missing] | None:
+def _read_reasons(names: str, reasons: str) -> Mapping[str, Missing]:
     known, codes = known_names(names, ""), reasons.split(",")
     if known is None or len(known.keys) != len(codes) or not _REASONS.keys() >= {*codes}:
-        return None
+        raise _UnknownError(names)
     return dict(zip(known.keys, map(_REASONS.__getitem__, codes), strict=True))
 
 
-_known_reasons = lru_cache(maxsize=1_024)(_read_reasons)
+_known_reasons = lru_cache(maxsize=_TEXTS)(_read_reasons)
+
+
+def reason_of(code: str) -> Missing | None:
+    """The reason that `code` stands for; None where there is no such."""
+    return _REASONS.get(code)
