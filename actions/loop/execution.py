@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import structlog
 from tocsin.actions.loop.routing import Routing
 from tocsin.actions.model.budget import taking_of
 from tocsin.actions.model.catalogue import ACTIONS, is_recovery
-from tocsin.actions.model.cooling import HEAT, LOAD, TEMPERATURE
+from tocsin.actions.model.cooling import LOAD, MEMORY_TEMPERATURE, TEMPERATURE, is_for_heat
 from tocsin.actions.model.decision_json import in_chinese_too
 from tocsin.actions.model.decision_log import DecisionLog
 from tocsin.actions.model.executor import PRE_CHECK, ExecutionResult, Executor, hold
@@ -32,7 +33,7 @@ from tocsin.actions.model.recovery import inverse_of
 from tocsin.actions.model.scope import gpus_of, misplaced
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.clock import Clock
-from tocsin.domain.decision import Decision, DecisionState, Outcome, OutcomeStatus, Ruling, Verdict
+from tocsin.domain.decision import Decision, DecisionState, GoalSense, Outcome, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Subject
 from tocsin.domain.phrase import Phrase, in_chinese, say
@@ -42,11 +43,14 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 POWER = "gpu_power_watts"
-LOOKED_AT = (TEMPERATURE, POWER, LOAD, "gpu_memory_used_ratio", "gpu_sm_clock_hertz")
+LOOKED_AT = (TEMPERATURE, MEMORY_TEMPERATURE, POWER, LOAD, "gpu_memory_used_ratio", "gpu_sm_clock_hertz")
 PER_WATT = "celsius_bought_per_watt"
 LEAST_WATTS = 1.0
 """A smaller change of power is noise (own choice)."""
 INTERRUPTED = "interrupted: whether it took effect is unknown, it is not done again"
+STEADY_CELSIUS, STEADY_SECONDS = 1.0, 60.0
+"""A temperature stands once it fell by less within so long (own choice: heat sinks take minutes, sensors show whole
+degrees)."""
 PROGRESS_SECONDS = 60.0
 """Least time between two entries about one execution that goes on (own choice)."""
 
@@ -149,6 +153,7 @@ class Execution:
         self._jobs: dict[str, Future[ExecutionResult]] = {}
         self._checks: dict[str, Future[bool | None]] = {}
         self._reported_s: dict[str, float] = {}
+        self._coolest: dict[str, tuple[float, float]] = {}
         self._concluded: list[str] = []
 
     def concluded(self) -> tuple[str, ...]:
@@ -306,6 +311,7 @@ class Execution:
                 self._check(record, view)
             if record.checked:
                 self._settling_since_s.pop(record.decision.key, None)
+                self._coolest.pop(record.decision.key, None)
                 self._conclude(record)
 
     def _check(self, record: LedgerEntry, view: FleetView) -> None:
@@ -320,7 +326,7 @@ class Execution:
         # An executor that changed nothing has no effect to be seen, whatever the view shows.
         answer = None if looking is None or not record.changed else looking.result()
         seen, value = judged(record, answer, view)
-        if seen is not True and self._may_come(record, seen, value, view):
+        if self._still_cools(record, value, view) if seen else self._may_come(record, seen, value, view):
             return
         # Work that was taken away has taken its load along: that is not what the action was for.
         taken = ACTIONS[decision.action].disruptive
@@ -341,6 +347,20 @@ class Execution:
             return False
         since = self._settling_since_s[record.decision.key]
         return self._clock.monotonic() - since < settings.settle_seconds + settings.goal_seconds
+
+    def _still_cools(self, record: LedgerEntry, value: float | None, view: FleetView) -> bool:
+        """Whether a throttle that has reached its goal goes on cooling: what it buys is measured once the temperature
+        stands, since by that it is given back."""
+        key, goal, settings = record.decision.key, record.decision.goal, view.policy.settings
+        now = self._clock.monotonic()
+        over = now - self._settling_since_s[key] >= settings.settle_seconds + settings.goal_seconds
+        if value is None or goal is None or not is_for_heat(record.decision) or over:
+            return False
+        since, best = self._coolest.get(key, (now, math.inf))
+        figure = value if goal.sense is GoalSense.AT_MOST else -value
+        if best - figure >= STEADY_CELSIUS:
+            since, best = self._coolest[key] = now, figure
+        return now - since < STEADY_SECONDS
 
     def settle_interrupted(self) -> None:
         """End what a killed process had begun and nobody can go on with: its effect is unknown, it is not repeated."""
@@ -437,7 +457,7 @@ def next_step(decision: Decision, status: OutcomeStatus, *, lasting: bool, again
             return say("nothing more is to be done")
         if decision.category is Category.HARDWARE:
             return say("it stays until a person gives it back: tocsin undo {id}", id=decision.id)
-        if decision.goal is not None and decision.goal.measure in HEAT:
+        if is_for_heat(decision):
             return say("it is undone once the GPU would not get too hot without it")
         return say("it is undone once its cause is gone")
     if status is OutcomeStatus.GOAL_NOT_REACHED and again:

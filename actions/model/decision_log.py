@@ -92,7 +92,7 @@ class _PlainState:
     called: dict[str, dict[str, str]] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     silences: list[Any] = field(default_factory=list)
-    cooled: dict[str, Cooled] = field(default_factory=dict)
+    cooled: dict[str, Cooled] | None = None
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -482,9 +482,9 @@ class Ledger:
         found._confirmed, found._renewals = plain.confirmed, plain.renewals
         found._cancelled, found._finished = plain.cancelled, plain.finished
         found._repaired, found.silences = plain.repaired, Silences.restored(plain.silences)
-        found._cooled = plain.cooled
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
+        found._cooled = found._cooled_by_listed() if plain.cooled is None else plain.cooled
         found.deliveries.told = plain.done
         found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
         found.deliveries.gathered, found.deliveries.lowered = plain.gathered, plain.lowered
@@ -501,6 +501,12 @@ class Ledger:
         else:
             found._settle_listed()
         return found
+
+    def _cooled_by_listed(self) -> dict[str, Cooled]:
+        """What throttles in effect bought, out of what is listed: an older checkpoint does not have it."""
+        listed = [self.records[key] for key in self._effects if key in self.records]
+        found = {one.decision.key: cooled_by(one.decision, one.before, one.effect) for one in listed}
+        return {key: cooled for key, cooled in found.items() if cooled is not None}
 
     def _settle_listed(self) -> None:
         """The records out of what is listed: a checkpoint of before there were any has no more."""

@@ -10,7 +10,7 @@ from tocsin.actions.model.decision_json import VERDICTS
 from tocsin.actions.model.decision_log import KEEP_FINAL, Ledger
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.view import FleetView
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity
@@ -374,3 +374,56 @@ def test_a_restore_that_waits_is_held_where_the_gpu_would_be_too_hot_again() -> 
     world.step()
     said = "without it, by what it bought: gpu temperature 87.00 °C, goal at most 82.00 °C"
     assert world.verdict("still_live", ActionKind.RESTORE).reason == said
+
+
+def test_what_a_throttle_buys_is_measured_once_the_temperature_stands() -> None:
+    """At the goal it may have half of its way before it: each degree more would count as room for a restore."""
+    world = World(settings(settle_seconds=0.0, goal_seconds=900.0))
+    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 87.0, "gpu_utilization_ratio": 1.0}
+    hot = {"metric": "gpu_temperature_celsius", "value": 87.0, "threshold": 82.0}
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE, **hot)
+    world.step()
+    world.faults.clear()
+    for celsius in (84, 82, 81, 80, 79, 78, 77, 76, 75, 74, 73):
+        world.values["GPU-0-0"] = {"gpu_temperature_celsius": float(celsius), "gpu_utilization_ratio": 1.0}
+        world.step()
+        assert world.only(ActionKind.THROTTLE).outcome is None
+    for _ in range(6):
+        world.step()
+    (cooled,) = world.loop.controls().cooled.values()
+    assert (cooled.celsius, _restores(world)) == (14.0, [])
+
+
+def test_what_a_throttle_bought_is_believed_for_a_day() -> None:
+    """Air that came back while it was measured looks like its doing, and would keep it for ever."""
+    world = _throttled()
+    world.step(advance=DAY - 10 * MINUTE)
+    world.step()
+    assert _restores(world) == []
+    world.step(advance=10 * MINUTE)
+    world.step()
+    assert len(_restores(world)) == 1
+
+
+def test_memory_that_is_hot_is_judged_by_its_own_temperature() -> None:
+    world = World(settings(settle_seconds=0.0))
+    world.values["GPU-0-0"] = {"gpu_memory_temperature_celsius": 110.0, "gpu_utilization_ratio": 1.0}
+    hot = {"metric": "gpu_memory_temperature_celsius", "value": 110.0, "threshold": 95.0}
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE, **hot)
+    world.step()
+    world.values["GPU-0-0"] = {"gpu_memory_temperature_celsius": 90.0, "gpu_utilization_ratio": 1.0}
+    world.faults.clear()
+    for _ in range(6):
+        world.step()
+    assert [one.celsius for one in world.loop.controls().cooled.values()] == [20.0]
+    assert _restores(world) == []
+
+
+def test_a_checkpoint_of_before_it_was_kept_gives_back_no_throttle() -> None:
+    world = _throttled()
+    ledger = Ledger()
+    for entry in world.journal.log:
+        ledger.apply(entry)
+    state = ledger.state()
+    assert state["plain"].pop("cooled")
+    assert Ledger.restored(state).controls().cooled == world.loop.controls().cooled
