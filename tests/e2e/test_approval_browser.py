@@ -125,7 +125,7 @@ def test_an_approval_in_the_browser_is_executed_verified_and_on_record(
         assert limit_of(demo, uuid) < before
         says(story, f"Done: {item.action.replace('_', ' ')} in the simulated fleet; ")
         shown(page.get_by_text("Measured effect"))
-        shown(page.get_by_text("Temperature, change"))
+        shown(page.get_by_text("Temperature, change", exact=True))
         shown(page.get_by_text("approved by loopback").first)
         shown(page.get_by_text("started by simulated").first)
 
