@@ -49,7 +49,7 @@ def fleet(gpus: int, start_ms: int = START) -> SimulatedFleet:
 def nodes(readings: list[Reading]) -> list[str]:
     """What the agent of each node sends of one instant."""
     by_host = groupby(sorted(readings, key=lambda one: one.gpu.host), key=lambda one: one.gpu.host)
-    return [encode(Batch(list(found))) for _, found in by_host]
+    return [encode(Batch(list(found)), packed=True) for _, found in by_host]
 
 
 @pytest.mark.benchmark(group="compress one reading of 8 nodes of 8 GPUs", timer=time.process_time)

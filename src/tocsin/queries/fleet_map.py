@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 from tocsin.actions.model.ranks import work_on
@@ -22,6 +23,7 @@ from tocsin.queries.live import LiveBrain
 from tocsin.queries.views import gpu_state
 
 T = TypeVar("T", Finding, Prediction)
+UTILIZATION, MEMORY_USED = "gpu_utilization_ratio", "gpu_memory_used_ratio"
 MOST_LABELS = 16
 MOST_VALUES = 64
 """Values of a label by which a map is still told apart; one of more, such as a host's own name, is not sent."""
@@ -29,18 +31,37 @@ _Version = tuple[int, int, int, int]
 """Readings taken in, predictions made, evaluations finished, and the second of the clock."""
 
 
+def _itself(made: FleetMap) -> FleetMap:
+    return made
+
+
 @dataclass(frozen=True)
 class FleetMapSnapshot:
-    """The fleet at one instant. `readings` are by rack, host and index; findings, predictions and jobs by GPU."""
+    """The fleet at one instant. `readings` are by rack, host and index; findings, predictions and jobs by GPU.
+
+    Columns and jobs are made for who first asks for them: a summary needs neither. `kept` gives the columns as they are
+    handed out.
+    """
 
     now_ms: int
     readings: Sequence[Reading]
     states: Mapping[str, GpuState]
     findings: Mapping[str, Sequence[Finding]]
     warnings: Mapping[str, Sequence[Prediction]]
-    map: FleetMap
-    counts: Mapping[GpuState, int] = field(default_factory=dict)
-    jobs: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    kept: Callable[[FleetMap], FleetMap] = _itself
+
+    @cached_property
+    def map(self) -> FleetMap:
+        return self.kept(_columns(self.readings, self.states, self.warnings, self.jobs))
+
+    @cached_property
+    def jobs(self) -> Mapping[str, str]:
+        return _jobs(self.readings, self.nodes)
+
+    @cached_property
+    def counts(self) -> Mapping[GpuState, int]:
+        return Counter(self.states.values())
 
 
 class FleetMapSource:
@@ -65,11 +86,13 @@ class FleetMapSource:
         predictions = heard(brain.forecasts.current(now_ms), self._least)
         nodes = brain.managers.nodes()
         made = snapshot_of(brain.memory.latest(), brain.active, predictions, now_ms, fresh_ms, nodes)
-        if self._map is not None and made.map == self._map:
-            # The very object of before tells readers that nothing has changed.
-            made = replace(made, map=self._map)
-        self._map = made.map
-        return made
+        return replace(made, kept=self._kept)
+
+    def _kept(self, made: FleetMap) -> FleetMap:
+        """The very object of before tells readers that nothing has changed."""
+        before = self._map
+        self._map = before if before is not None and made == before else made
+        return self._map
 
 
 def snapshot_of(
@@ -85,9 +108,7 @@ def snapshot_of(
     ordered = sorted(readings, key=_place)
     found, warned = _by_gpu(findings), _by_gpu(p for p in predictions if is_warning(p))
     states = {r.gpu.uuid: gpu_state(r, found.get(r.gpu.uuid, ()), now_ms, fresh_ms) for r in ordered}
-    jobs = _jobs(ordered, nodes or {})
-    made = _columns(ordered, states, warned, jobs)
-    return FleetMapSnapshot(now_ms, ordered, states, found, warned, made, Counter(states.values()), jobs)
+    return FleetMapSnapshot(now_ms, ordered, states, found, warned, nodes or {})
 
 
 def _jobs(readings: Iterable[Reading], nodes: Mapping[str, NodeState]) -> dict[str, str]:
@@ -115,6 +136,11 @@ def _by_gpu(items: Iterable[T]) -> Mapping[str, Sequence[T]]:
 
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
+
+
+def ratios(readings: Iterable[Reading], metric: str) -> list[float | None]:
+    """A ratio of each of `readings`, 0 to 1; None where it was not told."""
+    return [_ratio(reading.values.get(metric)) for reading in readings]
 
 
 def _ratio(value: float | None) -> float | None:
@@ -152,8 +178,8 @@ def _columns(
         index=[reading.gpu.index for reading in ordered],
         state=[ranks[states[reading.gpu.uuid]] for reading in ordered],
         temperature=[_rounded(each.get("gpu_temperature_celsius"), 1) for each in values],
-        utilization=[_ratio(each.get("gpu_utilization_ratio")) for each in values],
-        memory=[_ratio(each.get("gpu_memory_used_ratio")) for each in values],
+        utilization=ratios(ordered, UTILIZATION),
+        memory=ratios(ordered, MEMORY_USED),
         power=[_rounded(each.get("gpu_power_watts"), 0) for each in values],
         risk=[_ratio(risk) for risk in risks],
         jobs=list(jobs),

@@ -56,7 +56,7 @@ from tocsin.queries.cost import CostQueries
 from tocsin.queries.cost_hours import CostHours
 from tocsin.queries.drift import drift_now
 from tocsin.queries.evidence import Asked, evidence
-from tocsin.queries.fleet_map import FleetMapSource
+from tocsin.queries.fleet_map import MEMORY_USED, UTILIZATION, FleetMapSource, ratios
 from tocsin.queries.fleet_state import same_jobs, state_document
 from tocsin.queries.foreign_alerts import ForeignAlerts
 from tocsin.queries.fragmentation import fragmentation
@@ -208,8 +208,8 @@ class BrainService:
             readings=brain.memory.count,
             last_reading=optional_iso(newest),
             last_reading_age_s=None if newest is None else max(0.0, (now - newest) / SECOND),
-            utilization_ratio=views.mean(snapshot.map.utilization),
-            memory_used_ratio=views.mean(snapshot.map.memory),
+            utilization_ratio=views.mean(ratios(seen, UTILIZATION)),
+            memory_used_ratio=views.mean(ratios(seen, MEMORY_USED)),
             power_watts=sum(one.values.get("gpu_power_watts", 0.0) for one in seen) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             levels=dict(Counter(incident.alert_level for incident in brain.incidents)),
