@@ -36,6 +36,8 @@ MOST_ALIKE = 16
 """GPUs of a line of reasons: what is made of it must not be out of all proportion to its bytes."""
 MOST_ROWS = 64
 """GPUs that are written to one line of values: 300 numbers of each are 200 KB."""
+_KINDS = 256
+"""Sets of keys that a writer remembers, some KB each: an agent has one for each of its GPUs and their processes."""
 _OF_ONE = frozenset({"pid"})
 """Labels whose values no two GPUs have in common."""
 _SIMPLE = re.compile(r"[\w.:/-]+", re.ASCII)
@@ -70,7 +72,7 @@ class Packing:
         return found.tobytes()
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=_KINDS)
 def packings_of(keys: tuple[str, ...]) -> tuple[Packing, ...] | None:
     """How the values of a GPU's `keys`, in that order, are packed; None where a label's value cannot stand there."""
     groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
