@@ -201,6 +201,8 @@ OUTSIDE = "someone at the manager"
 """Actor of what was done at Kubernetes or Slurm and not through Tocsin."""
 OTHER_WORK = "other work runs there than was approved; it is asked anew"
 """Why a decision with a yes ends without having begun."""
+KEEPS_COOL_SECONDS = 300.0
+"""So long the GPUs of a throttle must keep cool without it before it is given back (own choice)."""
 FINISH_SECONDS = 5.0
 """How long the end waits for calls under way (own choice: a request's time-out)."""
 
@@ -229,6 +231,7 @@ class ActionLoop:
         budget: FleetBudget | None = None,
     ) -> None:
         self._clock = clock
+        self._cool_since_s: dict[str, float] = {}
         self._budget = budget or WholeFleet()
         self._decision_log = DecisionLog(journal, clock)
         self._rules = RuleWatch(self._decision_log, policy, clock)
@@ -408,10 +411,19 @@ class ActionLoop:
         """What the state asks for, by key: what gives back first, then by urgency."""
         asked = asked_for(self._decision_log.records())
         undone = {undone_by(one.parameters) for one in asked.values()}
-        recovered = due_recoveries(view, self._execution.inverse)
+        recovered = self._for_good(due_recoveries(view, self._execution.inverse), view)
         due = [*asked.values(), *(one for one in recovered if undone_by(one.parameters) not in undone)]
         decided = decide(incidents, predictions, view, self.policy, self._routing.supports)
         return {decision.key: decision for decision in (*due, *decided)}
+
+    def _for_good(self, recovered: Sequence[Decision], view: FleetView) -> list[Decision]:
+        """`recovered` without those of throttles whose GPUs have not kept cool for long: load dips for a minute while a
+        job saves its state, and comes back."""
+        now = self._clock.monotonic()
+        keys = {undone_by(one.parameters) for one in recovered} & view.controls.cooled.keys()
+        self._cool_since_s = {key: self._cool_since_s.get(key, now) for key in keys}
+        brief = {key for key, since in self._cool_since_s.items() if now - since < KEEPS_COOL_SECONDS}
+        return [one for one in recovered if undone_by(one.parameters) not in brief]
 
     def _register(self, wanted: dict[str, Decision], view: FleetView) -> tuple[str, ...]:
         """Enter new decisions, and what is new of waiting ones: their mode, and a place that their work has found, or
