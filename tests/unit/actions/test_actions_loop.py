@@ -318,14 +318,15 @@ def test_old_decisions_leave_the_list_and_are_still_not_repeated() -> None:
     assert len(ledger.records) == KEEP_FINAL
 
 
-def _throttled() -> World:
-    """A GPU at 87 °C under full load is throttled to 73 °C: its finding ends at once."""
+def _throttled(
+    metric: str = "gpu_temperature_celsius", before: float = 87.0, after: float = 73.0, threshold: float = 82.0
+) -> World:
+    """A hot GPU under full load is throttled, and cools: its finding ends at once."""
     world = World(settings(settle_seconds=0.0))
-    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 87.0, "gpu_utilization_ratio": 1.0}
-    hot = {"metric": "gpu_temperature_celsius", "value": 87.0, "threshold": 82.0}
-    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE, **hot)
+    world.values["GPU-0-0"] = {metric: before, "gpu_utilization_ratio": 1.0}
+    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE, metric=metric, value=before, threshold=threshold)
     world.step()
-    world.values["GPU-0-0"] = {"gpu_temperature_celsius": 73.0, "gpu_utilization_ratio": 1.0}
+    world.values["GPU-0-0"] = {metric: after, "gpu_utilization_ratio": 1.0}
     world.faults.clear()
     for _ in range(6):
         world.step()
@@ -419,16 +420,9 @@ def test_a_job_that_saves_its_state_gives_no_throttle_back() -> None:
 
 
 def test_memory_that_is_hot_is_judged_by_its_own_temperature() -> None:
-    world = World(settings(settle_seconds=0.0))
-    world.values["GPU-0-0"] = {"gpu_memory_temperature_celsius": 110.0, "gpu_utilization_ratio": 1.0}
-    hot = {"metric": "gpu_memory_temperature_celsius", "value": 110.0, "threshold": 95.0}
-    world.break_gpu("GPU-0-0", action=ActionKind.THROTTLE, **hot)
-    world.step()
-    world.values["GPU-0-0"] = {"gpu_memory_temperature_celsius": 90.0, "gpu_utilization_ratio": 1.0}
-    world.faults.clear()
-    for _ in range(6):
-        world.step()
+    world = _throttled("gpu_memory_temperature_celsius", 110.0, 90.0, 95.0)
     assert [one.celsius for one in world.loop.controls().cooled.values()] == [20.0]
+    world.step(advance=HOUR)
     assert _restores(world) == []
 
 
