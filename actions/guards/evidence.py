@@ -55,7 +55,9 @@ def _would_return(recovery: Decision, view: FleetView) -> Hold | None:
     without = None if effect is None else too_hot_without(effect, view)
     if effect is None or effect.goal is None or without is None:
         return None
-    return Hold(say("without it, by what it bought: {figures}", figures=in_words(effect.goal, without)))
+    return Hold(
+        say("without the throttle it would be too hot again: {figures}", figures=in_words(effect.goal, without))
+    )
 
 
 @guard("proof", 55, Applies.RECOVERY)

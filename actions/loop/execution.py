@@ -458,7 +458,7 @@ def next_step(decision: Decision, status: OutcomeStatus, *, lasting: bool, again
         if decision.category is Category.HARDWARE:
             return say("it stays until a person gives it back: tocsin undo {id}", id=decision.id)
         if is_for_heat(decision):
-            return say("it is undone once the GPU would not get too hot without it")
+            return say("it is undone once the GPU keeps cool without it")
         return say("it is undone once its cause is gone")
     if status is OutcomeStatus.GOAL_NOT_REACHED and again:
         return say("after the rest it is tried again; what has no effect time and again gives way to the next rung")

@@ -354,7 +354,7 @@ def test_a_throttle_that_cools_stays_until_the_gpu_keeps_cool_without_it(
     world = _throttled()
     assert _restores(world) == []
     assert world.only(ActionKind.THROTTLE).outcome.next_step == (  # type: ignore[union-attr]
-        "it is undone once the GPU would not get too hot without it"
+        "it is undone once the GPU keeps cool without it"
     )
     if restarted:
         world.restart()
@@ -376,7 +376,7 @@ def test_a_restore_that_waits_is_held_where_the_gpu_would_be_too_hot_again() -> 
     assert world.only(ActionKind.RESTORE).state is DecisionState.HELD
     world.values["GPU-0-0"] = {"gpu_temperature_celsius": 73.0, "gpu_utilization_ratio": 1.0}
     world.step()
-    said = "without it, by what it bought: gpu temperature 87.00 °C, goal at most 82.00 °C"
+    said = "without the throttle it would be too hot again: gpu temperature 87.00 °C, goal at most 82.00 °C"
     assert world.verdict("still_live", ActionKind.RESTORE).reason == said
 
 
