@@ -268,7 +268,7 @@ def clock(at_ms: int, now_ms: int) -> str:
 _STAGES: Mapping[DecisionState, Words] = {
     DecisionState.EXECUTING: ("{action} runs since {at}", "{action} 自 {at} 起执行中"),
     DecisionState.VERIFYING: (
-        "{action} ran; whether it helped is looked at since {at}",
+        "{action} ran; checking since {at} whether it helped",
         "{action} 已执行，自 {at} 起核查效果",
     ),
     DecisionState.APPROVED: ("{action} is approved and starts once nothing holds it", "{action} 已批准，无阻碍即开始"),
