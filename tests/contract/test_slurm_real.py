@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,15 @@ pytestmark = pytest.mark.server
 CLOCK = SystemClock()
 
 
+@contextmanager
+def new_cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="slurm") as folder, slurm_cluster(Path(folder)) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="slurm") as folder, slurm_cluster(Path(folder)) as made:
+    with new_cluster() as made:
         yield made
 
 
@@ -249,7 +255,15 @@ def test_hold_requeue_and_release(cluster: Cluster) -> None:
     assert ended.value.trouble is Trouble.UNKNOWN_JOB
 
 
-def test_a_cloud_node_is_powered_up_and_down(cluster: Cluster) -> None:
+@pytest.fixture
+def dark_cloud() -> Iterator[Cluster]:
+    """A cluster of its own: a node once powered up comes down by Slurm's own time."""
+    with new_cluster() as made:
+        yield made
+
+
+def test_a_cloud_node_is_powered_up_and_down(dark_cloud: Cluster) -> None:
+    cluster = dark_cloud
     made = executor(cluster)
     assert not made.nodes()["cloud-1"].ready
     grow = decision(ActionKind.SCALE_OUT, "gpu", SubjectKind.POOL)

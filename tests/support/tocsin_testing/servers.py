@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import tempfile
@@ -18,10 +19,16 @@ from tocsin_testing import needs
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port that was free a moment ago, below those that the kernel gives to connections and to servers on port 0.
+
+    One that the kernel gave may belong to another test's connection by the time that its server starts.
+    """
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.SystemRandom().sample(range(min(16_384, first_given // 2), first_given), 100):
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port of a hundred is free")
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 30.0) -> None:
