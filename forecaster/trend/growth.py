@@ -42,9 +42,9 @@ STILL, STILL_NOW = 0.85, 0.4
 USED = 0.5
 """Share of the way to the limit that must be gone before anything is said (own choice): of leaks of which three in ten
 stop or shrink, anywhere, six in seven go on from there."""
-FAR_MS = 2 * HOUR
-"""What is further ahead has no late end (own choice): the next process may come before it, of which the past shows
-nothing."""
+FAR_MS = 100 * MINUTE
+"""What is further ahead has no late end (own choice): growth may stop, or the next process come before it, of which the
+past shows nothing; in simulated fleets intervals held the less often, the further ahead they lay."""
 STOPS = 0.35
 """Share of the growth that stops before its limit, seen from its beginning, fitted to simulated lives; what has used
 up more of its way stops in proportion less often."""
