@@ -37,7 +37,7 @@ HALF_LIFE_MS = 14 * DAY
 WEEK_MS = 7 * DAY
 """A kind is muted by what it claimed within this."""
 CLAIMED = 0.5
-"""Where what models claim begins; one of `EDGES`."""
+"""Where what models claim begins, but for those that claim less; one of `EDGES`."""
 OWN_WEIGHT = 3.0
 """Cases that the model's own word weighs where nothing is known (own choice)."""
 TRUSTED = 10.0
@@ -46,6 +46,9 @@ WORD_BESIDE = 0.1
 """Cases that it weighs against ranges beside it."""
 PRIOR_WEIGHT = 10.0
 """Cases that what was seen in simulated fleets weighs at most in each range of `EDGES` (own choice)."""
+SPREAD = 0.75
+"""How far the log odds of what a model claims lie apart from fleet to fleet, all ranges alike, as a standard deviation
+(own choice): where growth that stops is common all claims of growth come less often, and a few cases show it."""
 PRIOR_CLAIMS = 4.0
 """Claims that simulated fleets weigh at most where it is judged whether to mute a kind (own choice): where the real
 fleet is unlike them, a few wrong claims show it, and who hears those should not wait for more."""
@@ -57,6 +60,9 @@ SEEN_SHARE = 0.5
 """How much of its window must have readings before a crossing counts as one that did not come (own choice)."""
 LEAST_CLAIMS = 5
 """A kind without a prior is not muted by fewer claims of its own."""
+LEAST_SHARE = 0.001
+"""Shares nearer to none or all have the odds of this."""
+HALVINGS = 50
 CLAIMS = frozenset({PredictionStatus.CROSSING, PredictionStatus.LIKELY})
 _CROSSINGS = frozenset({PredictionStatus.CROSSING, PredictionStatus.NO_CROSSING})
 _EVENTS = frozenset({PredictionStatus.LIKELY, PredictionStatus.UNLIKELY})
@@ -147,6 +153,8 @@ class KindRecord:
     muted: bool = False
     announced: bool = False
     """Whether it was muted when that was last told."""
+    first: int = EDGES.index(CLAIMED)
+    """The first range of claims: all are, where one below `CLAIMED` was seen."""
     _weighed_ms: int | None = None
     _shares: list[list[float]] | None = None
     """Of `calibrated`, until the next case: every forecast of every GPU asks for them."""
@@ -200,6 +208,12 @@ class KindRecord:
             self.muted = precision < floor and (grounds or self.weighed(now_ms)[0] >= LEAST_CLAIMS)
         return self.muted is not self.announced
 
+    def look(self, said: Prediction) -> None:
+        """Learn from what the model says, whatever comes of it, where its claims begin."""
+        raw = said.raw if said.raw is not None else said.probability
+        if self.first and raw is not None and raw < CLAIMED and said.status in CLAIMS:
+            self.first, self._shares = 0, None
+
     def calibrated(self, said: float, horizon_ms: int) -> float:
         """What is stated in place of `said`: never less for more, among claims and among the others."""
         if self._shares is None:
@@ -215,10 +229,10 @@ class KindRecord:
         # together, then what came here. The word moves no range beside it that something is known of.
         word = middles * _trust(middles, known + cases, np.asarray(prior.came) + came)
         believed = (np.asarray(prior.came) + OWN_WEIGHT * word) / (known + OWN_WEIGHT)
-        believed = _rising_apart(believed, known + WORD_BESIDE)
+        believed = _as_here(_rising_apart(believed, known + WORD_BESIDE, self.first), cases, came, self.first)
         weight = np.minimum(known + OWN_WEIGHT, PRIOR_WEIGHT)
         seen = cases + np.minimum(known, PRIOR_WEIGHT) + WORD_BESIDE
-        shares = _rising_apart((came + weight * believed) / (cases + weight), seen)
+        shares = _rising_apart((came + weight * believed) / (cases + weight), seen, self.first)
         return [float(share) for share in shares] if cases.sum() + known.sum() else []
 
     def counted(self) -> dict[str, Any]:
@@ -244,11 +258,34 @@ def _trust(middles: Floats, cases: Floats, came: Floats) -> float:
     return min(1.0, float((came.sum() + TRUSTED) / (cases @ middles + TRUSTED)))
 
 
-def _rising_apart(shares: Floats, weights: Floats) -> Floats:
-    """Never falling among claims, and among what claims nothing: models work out the two in different ways, and what
-    stands just below a limit crosses it more often than much that is said to be on its way there."""
-    half = EDGES.index(CLAIMED)
-    return np.concatenate([_rising(shares[part], weights[part]) for part in (slice(half), slice(half, None))])
+def _as_here(believed: Floats, cases: Floats, came: Floats, first: int) -> Floats:
+    """The shares `believed` of other fleets, as these `cases` let expect them here: the odds of all claims, from the
+    range `first` on, changed by one factor, the likeliest one under the `SPREAD` of fleets, and nearer to even as long
+    as it is not well known."""
+    sure = believed[first:].clip(LEAST_SHARE, 1.0 - LEAST_SHARE)
+    odds, mine, right = np.log(sure / (1.0 - sure)), cases[first:], float(came[first:].sum())
+    low = high = 0.0
+    if mine.any():
+        low, high = -(SPREAD**2) * float(mine.sum()), SPREAD**2 * float(mine.sum())
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            more = right - float(mine @ _share(odds + middle)) > middle / SPREAD**2
+            low, high = (middle, high) if more else (low, middle)
+    here = odds + low
+    width = 1.0 / (SPREAD**-2 + float(mine @ (_share(here) * (1.0 - _share(here)))))
+    # A logistic curve over a normal distribution of `width` (MacKay 1992).
+    return np.concatenate([believed[:first], _share(here / np.sqrt(1.0 + np.pi * width / 8.0))])
+
+
+def _share(log_odds: Floats) -> Floats:
+    return np.asarray(1.0 / (1.0 + np.exp(-log_odds)))
+
+
+def _rising_apart(shares: Floats, weights: Floats, first: int) -> Floats:
+    """Never falling among claims, from the range `first` on, and among what claims nothing: models work out the two in
+    different ways, and what stands just below a limit crosses it more often than much that is said to be on its way
+    there."""
+    return np.concatenate([_rising(shares[part], weights[part]) for part in (slice(first), slice(first, None))])
 
 
 def _rising(shares: Floats, weights: Floats) -> Floats:
@@ -303,6 +340,7 @@ class Recalibration:
             # A model that gives no probability of its own: its claims are as likely as its record says.
             return replace(said, muted=muted, probability=record.precision(said.at_ms))
         if said.metric and said.probability is not None:
+            record.look(said)
             chance = record.calibrated(said.probability, said.horizon_ms)
             return replace(said, muted=muted, probability=chance, raw=said.probability)
         return replace(said, muted=muted) if muted else said
@@ -311,7 +349,7 @@ class Recalibration:
         """Open a case for each statement whose subject and target have no window open; what is said again repeats it.
         The oldest first."""
         for one in filter(_judged, said):
-            self._record(one)
+            self._record(one).look(one)
             key = one.subject.key, one.target, one.model, one.status in CLAIMS
             before = self._open.get(key)
             if before is None or before.at_ms + before.horizon_ms <= one.at_ms:
