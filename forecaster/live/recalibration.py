@@ -26,6 +26,7 @@ from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import Floats
 from tocsin.forecaster.live.host_weight import weighed
+from tocsin.forecaster.trend.statements import without_end
 
 EDGES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Ranges of stated probability that are calibrated apart (own choice): the usual tenths, the lowest cut once more."""
@@ -342,7 +343,9 @@ class Recalibration:
         if said.metric and said.probability is not None:
             record.look(said)
             chance = record.calibrated(said.probability, said.horizon_ms)
-            return replace(said, muted=muted, probability=chance, raw=said.probability)
+            # An interval that holds so often cannot end where less than that comes at all.
+            told = without_end(said) if said.coverage is not None and chance < said.coverage else said
+            return replace(told, muted=muted, probability=chance, raw=said.probability)
         return replace(said, muted=muted) if muted else said
 
     def follow(self, said: Iterable[Prediction]) -> None:

@@ -10,6 +10,8 @@ from tocsin.domain.phrase import Phrase, in_chinese
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 
+BEYOND, BEYOND_ZH = "beyond the horizon", "预测范围之外"
+"""In place of the late end of an interval that has none."""
 REACHED, REACHED_ZH = "reached already", "已达到"
 """The reason of a statement that has nothing to say because the limit is behind."""
 
@@ -71,7 +73,7 @@ def reached(made: Prediction) -> Prediction:
 
 def crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) -> Prediction:
     """The limit is reached at `eta_ms`, within the horizon; `high_ms` is None where the late end lies beyond it."""
-    high, high_zh = "beyond the horizon", "预测范围之外"
+    high, high_zh = BEYOND, BEYOND_ZH
     if high_ms is not None:
         high = high_zh = to_minute(high_ms)
     at, eta, low, share = to_minute(made.at_ms), to_minute(eta_ms), to_minute(low_ms), f"{made.coverage:.0%}"
@@ -88,4 +90,17 @@ def crossing(made: Prediction, eta_ms: int, low_ms: int, high_ms: int | None) ->
         eta_high_ms=high_ms,
         sentence=sentence,
         sentence_zh=chinese,
+    )
+
+
+def without_end(said: Prediction) -> Prediction:
+    """What `crossing` made, where too much of the like never arrives for a late end."""
+    if said.eta_high_ms is None:
+        return said
+    high = to_minute(said.eta_high_ms)
+    return replace(
+        said,
+        eta_high_ms=None,
+        sentence=said.sentence.replace(f" to {high},", f" to {BEYOND},"),
+        sentence_zh=said.sentence_zh.replace(f" 至 {high}，", f" 至 {BEYOND_ZH}，"),
     )

@@ -13,6 +13,7 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.live.recalibration import EDGES, KindPrior, Recalibration, crossed, shipped_priors
+from tocsin.forecaster.trend.statements import BEYOND, BEYOND_ZH, crossing
 from tocsin_testing.builders import T0
 
 KIND = "time_to_threshold:gpu_memory_used_ratio by threshold"
@@ -199,6 +200,19 @@ def test_a_model_that_claims_below_one_half_states_no_less_above_it() -> None:
     assert stated(kinds, 0.55) < 0.5, "claims may begin at one half: what was said below tells nothing of them"
     assert stated(kinds, 0.45) > 0.65
     assert stated(kinds, 0.55) >= stated(kinds, 0.45)
+
+
+@pytest.mark.parametrize(("right", "ends"), [(8, False), (38, True)])
+def test_an_interval_ends_only_where_enough_comes_at_all(right: int, ends: bool) -> None:
+    blank = said(1, coverage=0.8, eta_ms=None, sentence="node-1 GPU 1: memory")
+    made = crossing(blank, T0 + HOUR, T0 + HOUR // 2, T0 + 2 * HOUR)
+    kinds = Recalibration(0.0, {KIND: prior_at(0.75, 40, right)})
+    told(kinds, 40, right)
+    (one,) = kinds.restated([made])
+    assert (one.eta_high_ms is not None) is ends
+    assert (one.sentence == made.sentence) is ends
+    assert (BEYOND in one.sentence, BEYOND_ZH in one.sentence_zh) == (not ends, not ends)
+    assert one.eta_low_ms == made.eta_low_ms
 
 
 def test_a_kind_that_simulated_fleets_praise_is_muted_by_the_third_wrong_claim() -> None:
