@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.finding import Subject, SubjectKind, evidence_of
 from tocsin.domain.metrics import split_variant
+from tocsin.domain.number_row import shape_of
 from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
@@ -295,9 +296,9 @@ class FillingWatch:
 
     def _values(self, row: int, reading: Reading) -> dict[int, tuple[float, str]]:
         """The largest value of each watched metric that the reading has, and its key, by place."""
-        keys, known = tuple(reading.values), self._watched.get(row)
-        if known is None or known[0] != hash(keys):
-            known = self._watched[row] = (hash(keys), _watched(keys))
+        shape, known = hash(shape_of(reading.values)), self._watched.get(row)
+        if known is None or known[0] != shape:
+            known = self._watched[row] = (shape, _watched(tuple(reading.values)))
         largest: dict[int, tuple[float, str]] = {}
         for place, key in known[1]:
             value = reading.values.get(key)

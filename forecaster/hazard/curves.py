@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 
 from tocsin.domain.clock import DAY
 from tocsin.forecaster.features.examples import Floats, Mask
@@ -105,6 +104,9 @@ def logistic(unit: Floats, onset: Mask, weight: Floats, slope: float) -> tuple[f
         away = (at[1] - shift) / SLOPE_SPREAD
         gradient = np.array([miss.sum(), rise * (miss * unit).sum() + away / SLOPE_SPREAD])
         return value + away**2 / 2, gradient
+
+    # What reads a curve does not fit one, and does without SciPy.
+    from scipy.optimize import minimize
 
     found = minimize(
         loss, np.array([np.log(share / (1 - share)), min(shift, 1.0)]), jac=True, method="L-BFGS-B",

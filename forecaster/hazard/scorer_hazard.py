@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.features.examples import Examples, Floats, Ints, Mask, Singles
+from tocsin.forecaster.features.examples import Examples, Floats, Singles
 from tocsin.forecaster.hazard.physics import RISING, is_rising
 from tocsin.forecaster.hazard.rows import LearningRows, Preparation, balanced, device_folds, from_arrays, prepare, thin
 from tocsin.forecaster.hazard.scorer import Common, State, make
 from tocsin.forecaster.hazard.tabular import Arrays, TabularScorer
 
-ITERATIONS = 500
 WORTH = 0.01
 """A softer prior must lower the loss on other devices by this share: a smaller gain is within its noise. Own choice."""
 
@@ -61,6 +56,9 @@ class HazardScorer(TabularScorer[HazardSettings]):
         self.strength = settings.strengths[0]
 
     def _learn(self, rows: LearningRows) -> Floats:
+        # scikit-learn takes 100 MB, which a process that scores alone does without.
+        from tocsin.forecaster.hazard.hazard_fit import fit, held_out
+
         settings = self.settings
         kept, weight = thin(rows.onset, rows.weight, settings.max_quiet, settings.seed)
         weight = balanced(rows.onset[kept], weight, settings.balance)
@@ -69,16 +67,16 @@ class HazardScorer(TabularScorer[HazardSettings]):
         z, onset = self._preparation.apply(rows.x[kept]), rows.onset[kept]
         least = self._least()
         fold = device_folds(rows, settings.folds, settings.seed)[kept]
-        best, held_out = np.inf, np.zeros(onset.size)
+        best, others = np.inf, np.zeros(onset.size)
         for strength in sorted(settings.strengths):
-            risk = _held_out(z, onset, weight, fold, strength, least)
+            risk = held_out(z, onset, weight, fold, strength, least)
             loss = float((weight * (np.logaddexp(0, risk) - onset * risk)).sum())
             if loss > best * (1 - WORTH):
                 break
-            best, held_out, self.strength = loss, risk, strength
-        self._coefficients = _fit(z, onset, weight, self.strength, least)
+            best, others, self.strength = loss, risk, strength
+        self._coefficients = fit(z, onset, weight, self.strength, least)
         whole = self._linear(rows.x)
-        whole[kept] = held_out
+        whole[kept] = others
         return whole
 
     def _least(self) -> Floats:
@@ -115,47 +113,6 @@ class HazardScorer(TabularScorer[HazardSettings]):
     def _take_up(self, state: State) -> None:
         self._preparation = from_arrays(state.arrays)
         self._coefficients = np.asarray(state.arrays["coefficients"], np.float64)
-
-
-def _fit(z: Floats, onset: Mask, weight: Floats, strength: float, least: Floats) -> Floats:
-    """Coefficients, the intercept last; none is below `least`, float64[columns]."""
-    if onset.all() or not onset.any() or not z.shape[1]:
-        return np.zeros(z.shape[1] + 1)
-    model = LogisticRegression(C=strength, max_iter=ITERATIONS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(z, onset, sample_weight=weight)
-    free = np.append(model.coef_[0], model.intercept_[0])
-    return free if (free[:-1] >= least).all() else _bounded(z, onset, weight, strength, least, free)
-
-
-def _bounded(z: Floats, onset: Mask, weight: Floats, strength: float, least: Floats, begin: Floats) -> Floats:
-    """The same loss as scikit-learn's, its minimum within the bounds; `begin` is that without bounds."""
-
-    def loss(at: Floats) -> tuple[float, Floats]:
-        risk = z @ at[:-1] + at[-1]
-        value = float((weight * (np.logaddexp(0.0, risk) - onset * risk)).sum()) + float(at[:-1] @ at[:-1]) / (
-            2 * strength
-        )
-        miss = weight * (1.0 / (1.0 + np.exp(-np.clip(risk, -500, 500))) - onset)
-        return value, np.append(z.T @ miss + at[:-1] / strength, miss.sum())
-
-    bounds = [(low if np.isfinite(low) else None, None) for low in least.tolist()]
-    found = minimize(
-        loss, np.append(np.maximum(begin[:-1], least), begin[-1]), jac=True, method="L-BFGS-B",
-        bounds=[*bounds, (None, None)], options={"maxiter": ITERATIONS},
-    )  # fmt: skip
-    return np.asarray(found.x, np.float64)
-
-
-def _held_out(z: Floats, onset: Mask, weight: Floats, fold: Ints, strength: float, least: Floats) -> Floats:
-    """The risk of each row by the model of the other folds."""
-    risk = np.zeros(onset.size)
-    for one in np.unique(fold):
-        out = fold == one
-        coefficients = _fit(z[~out], onset[~out], weight[~out], strength, least)
-        risk[out] = z[out] @ coefficients[:-1] + coefficients[-1]
-    return risk
 
 
 def build(**settings: object) -> HazardScorer:

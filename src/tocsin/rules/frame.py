@@ -18,7 +18,7 @@ from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, Gpu, Missing, Owner, Reading
 from tocsin.domain.versions import VersionBefore
 from tocsin.rules.fleet import fleet_fragmentation, gang_ratio, group_means, idle
-from tocsin.rules.layout import Layout, Layouts, PlainPart
+from tocsin.rules.layout import Layouts, Parts, PlainPart
 from tocsin.rules.sheet import FLEET_SHEET, GPU_SHEET, POOL_SHEET, VERSION_SHEET, Sheet, VariantSheet
 from tocsin.rules.table import Bools, Floats, Ints, SubjectTable, Vector
 from tocsin.rules.version_sheet import VersionSheet
@@ -571,14 +571,15 @@ class Frame:
         self._learn_interval(rows, times)
         self.gpus.at.v[rows] = times
         self.gpus.arrived.v[rows] = True
-        layouts = [self._layouts.of(reading) for _, reading in fresh]
-        self.families.v[rows] = [layout.families for layout in layouts]
         self.frozen.v[rows] = [Missing.FROZEN in reading.missing.values() for _, reading in fresh]
-        self._store_plain(fresh, layouts)
+        parts = self._layouts.parts(fresh)
+        self.families.v[rows] = 0
+        np.bitwise_or.at(self.families.v, parts.rows, [layout.families for layout in parts.layouts])
+        self._store_plain(parts)
         mine = np.zeros(len(self.gpus), np.bool_)
         mine[rows] = True
         for label, sheet in self.variants.items():
-            self._store_variants(label, sheet, mine, fresh, layouts)
+            self._store_variants(label, sheet, mine, parts)
 
     def _learn_interval(self, rows: Ints, times: Ints) -> None:
         before = self.gpus.at.v[rows]
@@ -589,41 +590,28 @@ class Frame:
         limit = np.where(new > 0, self._ageing.intervals * new, _UNKNOWN_INTERVAL_MS)
         self.limit.v[rows] = np.maximum(self._ageing.least_ms, limit)
 
-    def _store_plain(self, fresh: Sequence[tuple[int, Reading]], layouts: Sequence[Layout]) -> None:
-        groups: dict[int, tuple[PlainPart, list[int], list[Sequence[float]]]] = {}
-        for (row, reading), layout in zip(fresh, layouts, strict=True):
-            plain = layout.plain
-            group = groups.get(id(plain))
-            if group is None:
-                group = groups[id(plain)] = (plain, [], [])
-            group[1].append(row)
-            group[2].append(plain.get(reading.values))
+    def _store_plain(self, parts: Parts) -> None:
+        groups: dict[int, tuple[PlainPart, list[int]]] = {}
+        for number, (layout, first) in enumerate(zip(parts.layouts, parts.first, strict=True)):
+            if first:
+                groups.setdefault(id(layout.plain), (layout.plain, []))[1].append(number)
         values = self._gpu.values.v
-        for plain, rows, tuples in groups.values():
-            at = np.array(rows)
+        for plain, numbers in groups.values():
+            at = parts.rows[numbers]
             values[plain.absent, at] = np.nan
             if plain.present.size:
-                data = np.array(tuples, dtype=np.float64).T
+                data = parts.flat[parts.starts[numbers] + plain.places[:, None]]
                 values[plain.present, at] = np.where(np.isfinite(data), data, np.nan)
 
-    def _store_variants(
-        self,
-        label: str,
-        sheet: VariantSheet,
-        mine: Bools,
-        fresh: Sequence[tuple[int, Reading]],
-        layouts: Sequence[Layout],
-    ) -> None:
-        """Those of the GPU rows `mine`, which `fresh` are."""
-        columns: list[int] = []
-        rows: list[int] = []
-        values: list[float] = []
-        for (row, reading), layout in zip(fresh, layouts, strict=True):
+    def _store_variants(self, label: str, sheet: VariantSheet, mine: Bools, parts: Parts) -> None:
+        """Those of the GPU rows `mine`, which `parts` are of."""
+        columns, rows, places = list[Ints](), list[Ints](), list[Ints]()
+        for layout, row, start in zip(parts.layouts, parts.rows.tolist(), parts.starts.tolist(), strict=True):
             for part in layout.variants:
                 if part.label == label:
-                    columns.extend(part.columns)
-                    rows.extend(sheet.rows_of(row, part.values))
-                    values.extend(part.get(reading.values))
+                    columns.append(part.columns)
+                    rows.append(sheet.rows_of(row, part.values))
+                    places.append(part.places + start)
         table = sheet.table
         sheet.settle()
         if not len(table):
@@ -632,8 +620,9 @@ class Frame:
         sheet.values.v[:, before] = np.nan
         table.arrived.v[before] = False
         if rows:
-            sheet.write(columns, rows, values)
-            touched = np.unique(np.array(rows))
+            touched = np.concatenate(rows)
+            sheet.write(np.concatenate(columns), touched, parts.flat[np.concatenate(places)])
+            touched = np.unique(touched)
             table.arrived.v[touched] = True
             table.at.v[touched] = self.gpus.at.v[sheet.parent.v[touched]]
 

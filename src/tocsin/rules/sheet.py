@@ -50,14 +50,15 @@ class VariantSheet(Sheet):
         super().__init__(names, table)
         self.label = label
         self.parent = table.vector(np.int64, 0)
-        self.plans: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        self.plans: dict[tuple[int, tuple[str, ...]], Ints] = {}
         self._orphans: list[tuple[int, int]] = []
 
-    def rows_of(self, gpu_row: int, values: tuple[str, ...]) -> list[int]:
+    def rows_of(self, gpu_row: int, values: tuple[str, ...]) -> Ints:
         """Rows of the variants `values` of one GPU; `settle` must follow."""
         plan = self.plans.get((gpu_row, values))
         if plan is None:
-            plan = self.plans[gpu_row, values] = [self._row(gpu_row, value) for value in values]
+            rows = [self._row(gpu_row, value) for value in values]
+            plan = self.plans[gpu_row, values] = np.array(rows, dtype=np.int64)
         return plan
 
     def _row(self, gpu_row: int, value: str) -> int:
@@ -72,11 +73,9 @@ class VariantSheet(Sheet):
             self.parent.v[row] = gpu_row
         self._orphans.clear()
 
-    def write(self, columns: Sequence[int], rows: Sequence[int], values: Sequence[float]) -> None:
+    def write(self, columns: Ints, rows: Ints, values: Floats) -> None:
         """Store `values` at (columns, rows), all of one length."""
-        data = np.array(values, dtype=np.float64)
-        data[~np.isfinite(data)] = np.nan
-        self.values.v[np.array(columns), np.array(rows)] = data
+        self.values.v[columns, rows] = np.where(np.isfinite(values), values, np.nan)
 
     def value(self, row: int) -> str:
         key = self.table.keys[row]

@@ -245,13 +245,21 @@ def owners_of(point: Point, name: str = "owners") -> tuple[Owner, ...]:
     return owners
 
 
+_LABELS_TEXT = 2_048
+"""Characters of labels that are remembered: versions of all software of a node have 600."""
+
+
 def labels_text(labels: Mapping[str, str]) -> str:
     """JSON object of `labels`."""
     return json.dumps(dict(labels), ensure_ascii=False, separators=(",", ":"))
 
 
-def read_labels(text: str) -> dict[str, str]:
-    """Inverse of `labels_text`; raises PointError."""
+def read_labels(text: str) -> Mapping[str, str]:
+    """Inverse of `labels_text`, the same object for GPUs that are labelled alike; raises PointError."""
+    return (_known_labels if len(text) <= _LABELS_TEXT else _labels_in)(text)
+
+
+def _labels_in(text: str) -> Mapping[str, str]:
     try:
         labels = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -260,6 +268,9 @@ def read_labels(text: str) -> dict[str, str]:
     if not isinstance(labels, dict) or any(isinstance(value, list | dict) for value in labels.values()):
         raise PointError("labels is no JSON object of texts")
     return {str(key): str(value) for key, value in labels.items()}
+
+
+_known_labels = lru_cache(maxsize=1_024)(_labels_in)
 
 
 def _shares_text(shares: tuple[tuple[Any, float], ...]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -393,6 +396,23 @@ class TestCases:
         (tmp_path / "cases").write_bytes(b"\x00" * 30)
         with pytest.raises(InputError, match="not a record of cases"):
             CaseRecord.load(tmp_path / "cases")
+
+
+def test_the_shipped_model_scores_without_what_it_was_made_with(tmp_path: Path) -> None:
+    """They are most of a worker's memory."""
+    heavy = ("scipy", "sklearn", "torch", "statsmodels", "pandas")
+    (rows := tmp_path / "rows").write_bytes(pickle.dumps(examples(30)))
+    code = (
+        "import pickle, sys\n"
+        "from pathlib import Path\n"
+        "from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry\n"
+        "from tocsin.forecaster.live.risk import RiskWatch\n"
+        f"rows = pickle.loads(Path({str(rows)!r}).read_bytes())\n"
+        f"assert len(ModelRegistry(Path({str(tmp_path)!r})).load(PRIOR).scorer.score(rows)) == 30\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 class TestShelf:

@@ -11,7 +11,8 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import Finding, Severity
 from tocsin.domain.metrics import METRICS
+from tocsin.domain.number_row import Names, parts_of
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store import points
@@ -62,6 +64,23 @@ class _ColumnLayout:
     variants: Places
 
 
+@dataclass(frozen=True)
+class _Flat:
+    """What readings hold, in parts with the names of each: the reading that each part is of, its layout, and the
+    numbers of all after each other."""
+
+    rows: Places
+    layouts: Sequence[_ColumnLayout]
+    flat: Floats
+
+    @cached_property
+    def starts(self) -> Places:
+        """Where in `flat` each part begins."""
+        widths = np.array([len(one.plain) + len(one.special) for one in self.layouts], dtype=np.intp)
+        found: Places = np.cumsum(widths) - widths
+        return found
+
+
 class Gatherer:
     """Turns readings into a `Block`; remembers how each set of names that came is laid out. Not for several threads.
 
@@ -69,8 +88,8 @@ class Gatherer:
     """
 
     def __init__(self) -> None:
-        self._layouts: dict[tuple[str, ...], _ColumnLayout] = {}
-        self._older: dict[tuple[str, ...], _ColumnLayout] = {}
+        self._layouts: dict[Names | tuple[str, ...], _ColumnLayout] = {}
+        self._older: dict[Names | tuple[str, ...], _ColumnLayout] = {}
         self._places: dict[bytes, Places] = {}
         self._columns = {name: number for number, name in enumerate(METRICS)}
         self._variants: dict[str, int] = {}
@@ -85,10 +104,14 @@ class Gatherer:
         self._forget()
         height = len(readings)
         at_ms = np.fromiter((reading.at_ms for reading in readings), np.int64, height)
-        layouts = [self._layout(reading.values) for reading in readings]
-        flat = np.fromiter(chain.from_iterable(reading.values.values() for reading in readings), np.float64)
-        names, values = self._plain(flat, layouts)
-        extra = self._extra(flat, layouts)
+        found = [(row, *part) for row, reading in enumerate(readings) for part in parts_of(reading.values)]
+        parts = _Flat(
+            np.array([row for row, _, _ in found], np.intp),
+            [self._layout(keys) for _, keys, _ in found],
+            np.frombuffer(b"".join(numbers for _, _, numbers in found), np.float64),
+        )
+        names, values = self._plain(parts, height)
+        extra = self._extra(parts)
         return Block(gpu, at_ms, names, values, self._reasons(readings), _owners(readings), extra)
 
     def _forget(self) -> None:
@@ -96,11 +119,10 @@ class Gatherer:
             self._layouts, self._older, self._places = {}, {}, {}
             self._variants, self._names, self._texts = {}, [], {}
 
-    def _layout(self, values: Mapping[str, float]) -> _ColumnLayout:
-        key = tuple(values)
+    def _layout(self, key: Names | tuple[str, ...]) -> _ColumnLayout:
         layout = self._layouts.get(key)
         if layout is None:
-            layout = self._older.pop(key, None) or self._new_layout(key)
+            layout = self._older.pop(key, None) or self._new_layout(key.keys if isinstance(key, Names) else key)
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts, self._older, self._places = {}, self._layouts, {}
             self._layouts[key] = layout
@@ -126,25 +148,27 @@ class Gatherer:
         places = np.array(numbers, dtype=np.intp)
         return self._places.setdefault(places.tobytes(), places)
 
-    def _plain(self, flat: Floats, layouts: Sequence[_ColumnLayout]) -> tuple[tuple[str, ...], Floats]:
-        table = tuple(self._columns)
-        if layouts and all(layout is layouts[0] for layout in layouts) and not len(layouts[0].special):
-            # What nearly every write is: one set of names, so that the values lie as a matrix already.
-            wide = flat.reshape(len(layouts), -1)
+    def _plain(self, parts: _Flat, height: int) -> tuple[tuple[str, ...], Floats]:
+        table, layouts = tuple(self._columns), parts.layouts
+        if len(layouts) == height > 0 and not len(layouts[0].special) and all(one is layouts[0] for one in layouts):
+            # One set of names, so that the values lie as a matrix already.
+            wide = parts.flat.reshape(height, -1)
             return tuple(table[column] for column in layouts[0].columns), np.ascontiguousarray(wide.T)
-        columns = np.concatenate([layout.columns for layout in layouts]) if layouts else np.empty(0, np.intp)
-        rows = np.repeat(np.arange(len(layouts)), [len(layout.columns) for layout in layouts])
+        columns = _joined([layout.columns for layout in layouts])
+        of = np.repeat(np.arange(len(layouts)), [len(layout.columns) for layout in layouts])
         used, local = _dense(columns, len(table))
-        values = np.full((len(used), len(layouts)), np.nan)
-        values[local, rows] = flat[_offsets(layouts, rows) + _joined([layout.plain for layout in layouts])]
+        values = np.full((len(used), height), np.nan)
+        values[local, parts.rows[of]] = parts.flat[parts.starts[of] + _joined([layout.plain for layout in layouts])]
         return tuple(table[column] for column in used), values
 
-    def _extra(self, flat: Floats, layouts: Sequence[_ColumnLayout]) -> Extra:
+    def _extra(self, parts: _Flat) -> Extra:
+        layouts = parts.layouts
         if not any(len(layout.special) for layout in layouts):
             return NO_EXTRA
-        rows = np.repeat(np.arange(len(layouts), dtype=np.int32), [len(layout.special) for layout in layouts])
-        value = flat[_offsets(layouts, rows) + _joined([layout.special for layout in layouts])]
+        of = np.repeat(np.arange(len(layouts)), [len(layout.special) for layout in layouts])
+        value = parts.flat[parts.starts[of] + _joined([layout.special for layout in layouts])]
         used, local = np.unique(_joined([layout.variants for layout in layouts]), return_inverse=True)
+        rows = parts.rows[of].astype(np.int32)
         there = ~np.isnan(value)
         return Extra(
             rows[there], local[there].astype(np.int32), value[there], tuple(self._names[number] for number in used)
@@ -165,13 +189,6 @@ class Gatherer:
 
 def _joined(parts: Sequence[Places]) -> Places:
     return np.concatenate(parts) if parts else np.empty(0, np.intp)
-
-
-def _offsets(layouts: Sequence[_ColumnLayout], rows: npt.NDArray[np.integer]) -> Places:
-    """Where in the flat values the reading of each of `rows` starts."""
-    widths = np.array([len(layout.plain) + len(layout.special) for layout in layouts], dtype=np.intp)
-    starts: Places = (np.cumsum(widths) - widths)[rows]
-    return starts
 
 
 def _dense(numbers: Places, bound: int) -> tuple[Places, Places]:

@@ -12,6 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.metrics import BY_FIELD, METRICS, nearest
+from tocsin.domain.number_row import joined
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, MOST_OWNERS, Gpu, Missing, Owner, Reading, sanitise
 from tocsin.store import points
@@ -55,11 +56,15 @@ class _Row:
     """The reading of one (GPU, instant) while its lines come in."""
 
     gpu: Gpu
-    values: dict[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)
     """Shared by all that lack the same: never changed, only replaced."""
     owners: tuple[Owner, ...] = ()
     own: dict[str, Missing] | None = None
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Of two values the later holds."""
+        self.values = joined(self.values, values)
 
     @property
     def lacks(self) -> dict[str, Missing]:
@@ -77,14 +82,14 @@ class LineRows:
         self._infos: dict[tuple[str, int], Gpu] = {}
         self._newest_info: dict[str, tuple[int, Gpu]] = {}
 
-    def put(self, gpu: Gpu, at_ms: int, values: dict[str, float], missing: Mapping[str, Missing]) -> _Row | None:
+    def put(self, gpu: Gpu, at_ms: int, values: Mapping[str, float], missing: Mapping[str, Missing]) -> _Row | None:
         """Take over `values` and share `missing`; a line that has neither makes no reading."""
         if not values and not missing:
             return None
         if (row := self._rows.get((gpu.uuid, at_ms))) is None:
             row = self._rows[gpu.uuid, at_ms] = _Row(gpu, values, missing)
             return row
-        row.values.update(values)
+        row.add(values)
         if missing and not row.missing:
             row.missing = missing
         elif missing:
@@ -194,7 +199,7 @@ class _Said:
             self._block = None
             begin, end = self._begin, self._end
             if lines[at : at + len(block.tails)] == [f"{begin}{tail}{end}" for tail in block.tails]:
-                self._row.values.update(block.values)
+                self._row.add(block.values)
                 return len(block.tails)
         line = lines[at]
         if not line.startswith(self._begin) or not line.endswith(self._end):
@@ -202,7 +207,7 @@ class _Said:
         tail = line[self._from : self._to]
         if (values := _TAILS.get(tail)) is None:
             return 0
-        self._row.values.update(values)
+        self._row.add(values)
         self._open = self._open and not tail.startswith(_PROCESS)
         if self._open:
             self._tails.append(tail)
@@ -431,9 +436,9 @@ class _Decoder:
                         of = GpuHead(head.gpu, own, value, ()) if own else head
                         self._take(of, {name: row[place] for place, name in fields}, at_ms, line_number)
             return
-        for head, row in zip(heads, rows, strict=True):
+        for head, numbers in zip(heads, rows, strict=True):
             if head is not None:
-                self._put(head, at_ms, dict(zip(known.keys_of(head.value), row, strict=True)), {})
+                self._put(head, at_ms, known.values(head.value, numbers), {})
 
     def _packed_reasons(
         self, packed: PackedLine, label: str, heads: Sequence[GpuHead], line_number: int, at_ms: int
@@ -493,7 +498,9 @@ class _Decoder:
             raise LineError(f"unknown measurement {measurement[:60]!r}")
         reader(self, Point(measurement, tags, fields, at_ms))
 
-    def _put(self, head: GpuHead, at_ms: int, values: dict[str, float], missing: Mapping[str, Missing]) -> _Row | None:
+    def _put(
+        self, head: GpuHead, at_ms: int, values: Mapping[str, float], missing: Mapping[str, Missing]
+    ) -> _Row | None:
         for name in head.strange:
             self._warn(f"tag {name[:100]!r} is not known, ignored")
         return self._rows.put(head.gpu, at_ms, values, missing)

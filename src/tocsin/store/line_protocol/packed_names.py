@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.metrics import BY_FIELD, variant, variant_ending, variant_opening
+from tocsin.domain.number_row import Names, NumberRow, names_of
 from tocsin.domain.reading import Gpu, Missing
 from tocsin.store import points
 from tocsin.store.line_protocol.heads import LABELS
-from tocsin.store.line_protocol.packed import cut_gpu, cut_member, cut_name
+from tocsin.store.line_protocol.packed import FLOAT, cut_gpu, cut_member, cut_name
 
 _LONGEST = 16_384
 """Text of names that is remembered: those of all metrics and 18 links have 11,000 characters."""
@@ -32,32 +34,36 @@ class _UnknownError(ValueError):
 class KnownNames:
     """A text of names that are all in the metric table, each once: their keys, and their bounds float64[n].
 
-    Where the line has a label, `keys` are what comes before its value.
+    Where the line has a label, keys are what comes before its value.
     """
 
-    keys: tuple[str, ...]
+    names: Names
     labelled: bool
     lows: npt.NDArray[np.float64]
     highs: npt.NDArray[np.float64]
 
-    def keys_of(self, value: str) -> Sequence[str]:
-        """The keys of a GPU that has `value` of the line's label, the same objects for as long as anything has them."""
+    def values(self, value: str, row: bytes) -> dict[str, float] | NumberRow:
+        """The numbers in `row`, of a GPU that has `value` of the line's label, by key."""
+        numbers = array("d", row)
+        if sys.byteorder == "big":
+            numbers.byteswap()
         if not self.labelled:
-            return self.keys
+            return NumberRow(self.names, numbers)
         ending = variant_ending(value)
-        return [sys.intern(f"{opening}{ending}") for opening in self.keys]
+        # The same objects for as long as anything has them.
+        return {sys.intern(f"{opening}{ending}"): each for opening, each in zip(self.names.keys, numbers, strict=True)}
 
-    def rows(self, raw: bytes, count: int) -> list[list[float]] | None:
+    def rows(self, raw: bytes, count: int) -> Iterator[bytes] | None:
         """The numbers in `raw` of `count` GPUs, one for each key; None where there are more or fewer, or one is not in
         its bounds."""
-        if len(raw) != count * len(self.keys) * _NUMBER.itemsize:
+        width = len(self.names.keys) * FLOAT
+        if len(raw) != count * width:
             return None
-        found = np.frombuffer(raw, _NUMBER).reshape(count, len(self.keys))
+        found = np.frombuffer(raw, _NUMBER).reshape(count, -1)
         # A NaN is in no bounds.
         if not ((found >= self.lows) & (found <= self.highs)).all():
             return None
-        rows: list[list[float]] = found.tolist()
-        return rows
+        return (raw[start : start + width] for start in range(0, len(raw), width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ def _read_names(text: str, common: str) -> KnownNames:
         highs.append(spec.maximum)
     if len({*keys}) < len(keys):
         raise _UnknownError(text)
-    return KnownNames(tuple(keys), bool(common), np.array(lows), np.array(highs))
+    return KnownNames(names_of(tuple(keys)), bool(common), np.array(lows), np.array(highs))
 
 
 _known_names = lru_cache(maxsize=_TEXTS)(_read_names)
@@ -123,9 +129,9 @@ def known_reasons(names: str, reasons: str) -> Mapping[str, Missing] | None:
 
 def _read_reasons(names: str, reasons: str) -> Mapping[str, Missing]:
     known, codes = known_names(names, ""), reasons.split(",")
-    if known is None or len(known.keys) != len(codes) or not _REASONS.keys() >= {*codes}:
+    if known is None or len(known.names.keys) != len(codes) or not _REASONS.keys() >= {*codes}:
         raise _UnknownError(names)
-    return dict(zip(known.keys, map(_REASONS.__getitem__, codes), strict=True))
+    return dict(zip(known.names.keys, map(_REASONS.__getitem__, codes), strict=True))
 
 
 _known_reasons = lru_cache(maxsize=_TEXTS)(_read_reasons)

@@ -1,0 +1,100 @@
+"""A row of numbers under shared names says what a dict of the same values does, whatever is put to it."""
+
+from __future__ import annotations
+
+import pickle
+from array import array
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tocsin.domain.number_row import Names, NumberRow, joined, names_of, parts_of, shape_of
+
+_KEYS = [f"metric_{number}" for number in range(4)] + [f'metric_{number}{{pid="{number}"}}' for number in range(4)]
+_VALUES = st.dictionaries(st.sampled_from(_KEYS), st.floats(allow_nan=False), max_size=8)
+
+
+def _row(values: Mapping[str, float]) -> NumberRow:
+    return NumberRow(names_of(tuple(values)), array("d", values.values()))
+
+
+@st.composite
+def _said(draw: st.DrawFn) -> list[tuple[dict[str, float], bool]]:
+    """Values in the order of their lines, and whether each came as a row."""
+    return draw(st.lists(st.tuples(_VALUES, st.booleans()), min_size=1, max_size=5))
+
+
+def _put_together(said: list[tuple[dict[str, float], bool]]) -> tuple[Mapping[str, float], dict[str, float]]:
+    found: Mapping[str, float] = {}
+    plain: dict[str, float] = {}
+    for values, as_row in said:
+        found = joined(found, _row(values) if as_row else values)
+        plain |= values
+    return found, plain
+
+
+@given(_said())
+def test_what_is_joined_is_what_a_dict_would_hold(said: list[tuple[dict[str, float], bool]]) -> None:
+    before = [dict(values) for values, _ in said]
+    found, plain = _put_together(said)
+    assert found == plain
+    assert plain == found
+    assert {*found} == {*plain}
+    assert len(found) == len(plain)
+    assert dict(found.items()) == plain
+    assert sorted(found.values()) == sorted(plain.values())
+    for key in _KEYS:
+        assert (key in found, found.get(key), found.get(key, -1.0)) == (
+            key in plain,
+            plain.get(key),
+            plain.get(key, -1.0),
+        )
+    assert [values for values, _ in said] == before, "what came from elsewhere is not changed"
+
+
+@given(_said())
+def test_parts_have_all_values_once_in_their_order(said: list[tuple[dict[str, float], bool]]) -> None:
+    found, plain = _put_together(said)
+    parts = list(parts_of(found))
+    keys = [key for names, _ in parts for key in (names.keys if isinstance(names, Names) else names)]
+    assert keys == list(found)
+    assert dict(zip(keys, np.concatenate([numbers for _, numbers in parts]).tolist(), strict=True)) == plain
+    shared = [names for names, _ in parts if isinstance(names, Names)]
+    assert all(key.endswith("}") for names, _ in parts[1:] for key in names), "further parts are variants alone"
+    assert len(shared) == isinstance(found, NumberRow)
+
+
+@given(_said(), _said())
+def test_a_shape_is_that_of_the_same_keys(
+    one: list[tuple[dict[str, float], bool]], other: list[tuple[dict[str, float], bool]]
+) -> None:
+    first, second = _put_together(one)[0], _put_together(other)[0]
+    if shape_of(first) == shape_of(second):
+        assert list(first) == list(second)
+
+
+def test_a_key_that_is_not_there_is_missed_by_its_name() -> None:
+    row = NumberRow(names_of(("a",)), array("d", [1.0]), {'b{pid="1"}': 2.0})
+    with pytest.raises(KeyError, match="c"):
+        row["c"]
+
+
+def test_names_are_the_same_object_again_and_in_another_process() -> None:
+    row = _row({"a": 1.0, "b": 2.0})
+    assert row.names is names_of(("a", "b"))
+    again = pickle.loads(pickle.dumps(row))
+    assert again == row
+    assert again.names is row.names
+    with pytest.raises(ValueError, match="stands twice"):
+        names_of(("a", "a"))
+
+
+def test_a_row_becomes_a_dict_once() -> None:
+    """However many lines say the same again: each would copy all that was said before."""
+    row = joined(_row({"a": 1.0}), {'b{pid="1"}': 2.0})
+    whole = joined(row, {"a": 3.0})
+    assert isinstance(whole, dict)
+    assert joined(whole, _row({"a": 4.0, "c": 5.0})) is whole
