@@ -98,12 +98,17 @@ def outlook(values: Floats, limit: float, within: float = math.inf) -> FillOutlo
     than `within` steps away may be left out."""
     count = len(values)
     newest = _since_jump(values[:, -PAST:])
+    width, before = newest.shape[1], 0
+    highest, lowest = np.full(count, np.nan), np.full(count, np.nan)
     steps, level, slope = np.full(count, np.inf), np.full(count, np.nan), np.zeros(count)
     seen = np.zeros(count)
     for window in WINDOWS:
-        if window > newest.shape[1]:
+        if window > width:
             break
-        rows = np.flatnonzero(_may_arrive(newest[:, -window:], limit, within / window))
+        further, before = newest[:, width - window : width - before], window
+        highest = np.fmax(highest, np.fmax.reduce(further, axis=1))
+        lowest = np.fmin(lowest, np.fmin.reduce(further, axis=1))
+        rows = np.flatnonzero(_may_arrive(highest, lowest, limit, within / window))
         if not rows.size:
             continue
         found = _line(newest[rows, -window:], window)
@@ -149,21 +154,25 @@ def _flat(values: Floats) -> npt.NDArray[np.bool_]:
 
 def _since_jump(values: Floats) -> Floats:
     """The same without what lies before the last jump or gap."""
-    missing = np.isnan(values)
     broken = np.zeros(values.shape, np.bool_)
-    broken[:, :-1] = np.nan_to_num(np.abs(np.diff(values, axis=1)), nan=0.0) > JUMP
+    broken[:, :-1] = np.abs(np.diff(values, axis=1)) > JUMP
+    missing = np.isnan(values)
     gap = np.ones_like(missing[:, GAP - 1 :])
     for back in range(GAP):
         gap &= missing[:, back : back + gap.shape[1]]
     broken[:, GAP - 1 :] |= gap
-    after = np.cumsum(broken[:, ::-1], axis=1)[:, ::-1] > 0
-    return np.where(after, np.nan, values)
+    rows = np.flatnonzero(broken.any(axis=1))
+    if not rows.size:
+        return values
+    after = np.logical_or.accumulate(broken[rows, ::-1], axis=1)[:, ::-1]
+    since = values.copy()
+    since[rows] = np.where(after, np.nan, values[rows])
+    return since
 
 
-def _may_arrive(values: Floats, limit: float, windows: float) -> npt.NDArray[np.bool_]:
-    """Through which series a line may go that rises by `LEAST_RISE` and is at `limit` after `windows` times as many
-    steps as they have."""
-    highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
+def _may_arrive(highest: Floats, lowest: Floats, limit: float, windows: float) -> npt.NDArray[np.bool_]:
+    """Through which series, whose values lie between `lowest` and `highest`, a line may go that rises by `LEAST_RISE`
+    and is at `limit` after `windows` times as many steps as they have."""
     differ = highest - lowest
     rises = STEEPEST * differ >= LEAST_RISE
     if windows < math.inf:
@@ -179,15 +188,20 @@ class _Line:
 
 
 def _line(values: Floats, window: int) -> _Line:
-    whole, newest = fit_lines(values), fit_lines(values[:, -NEWEST:])
+    """The line through each series; its newer half and its end are looked at where the whole rises."""
+    whole = fit_lines(values)
     rises = (
         (whole.filled >= LEAST_FILLED * window)
         & np.isfinite(values[:, -1])
         & (whole.slope * window >= LEAST_RISE)
         & (whole.slope >= SIGNIFICANCE * whole.error)
-        & (fit_lines(values[:, window // 2 :]).slope >= STILL * whole.slope)
-        & (newest.slope + 2.0 * newest.error >= STILL * whole.slope)
     )
+    rows = np.flatnonzero(rises)
+    if rows.size:
+        some, slope = values[rows], whole.slope[rows]
+        newest = fit_lines(some[:, -NEWEST:])
+        goes_on = fit_lines(some[:, window // 2 :]).slope >= STILL * slope
+        rises[rows] = goes_on & (newest.slope + 2.0 * newest.error >= STILL * slope)
     return _Line(whole.level, whole.slope, rises)
 
 
