@@ -187,7 +187,9 @@ def _variant_columns(block: Block) -> dict[str, Encoded]:
     extra = block.extra
     # By name and not by number: statistics and dictionaries then rule out row groups.
     place = np.argsort(np.argsort(np.array(extra.names))).astype(np.int32)
-    order = np.lexsort((extra.row, place[extra.name], block.gpu[extra.row]))
+    # By GPU, name and instant: one key, as three sorts of millions of values take three times as long.
+    of_gpu = block.gpu[extra.row].astype(np.int64) * len(extra.names) + place[extra.name]
+    order = np.argsort(of_gpu * len(block) + extra.row, kind="stable")
     row = extra.row[order]
     names = _text(place[extra.name][order], sorted(extra.names))
     return {
