@@ -124,10 +124,10 @@ class CounterChange(Change):
     def _advance(self, rows: Ints, at: Ints, x: Floats) -> Floats:
         last = self._last.v[rows]
         first = np.isnan(last)
-        step = np.where(first, 0.0, np.where(x >= last, x - last, x))
-        before = self._risen.v[rows]
-        total = before + step
-        self._risen.v[rows] = total
+        total = before = self._risen.v[rows]
+        if not np.array_equal(x, last):
+            total = before + np.where(first, 0.0, np.where(x >= last, x - last, x))
+            self._risen.v[rows] = total
         change = np.where(first, np.nan, 0.0)
         moved = np.flatnonzero(total > 0)
         if moved.size:
