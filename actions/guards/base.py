@@ -87,7 +87,7 @@ class Guard:
         """The answer at `now_ms`; raises nothing and changes nothing. A guard of another package that breaks off holds:
         what was not answered is not allowed."""
         if not self.applies.covers(decision.action):
-            return _allowed(self.name, f"not asked for {decision.action}")
+            return _not_asked(self.name, decision.action)
         try:
             answer = self.check(decision, view, now_ms)
             if not isinstance(answer, Hold | Deny | None):
@@ -108,6 +108,11 @@ class Guard:
 def _allowed(name: str, reason: str = "") -> Verdict:
     """One object for all that ask: nearly every answer is a yes."""
     return Verdict(name, Ruling.ALLOW, reason)
+
+
+@cache
+def _not_asked(name: str, action: ActionKind) -> Verdict:
+    return _allowed(name, f"not asked for {action}")
 
 
 def guard(

@@ -29,7 +29,7 @@ from tocsin.forecaster.trend.resample import (
     resample,
     since_reset,
 )
-from tocsin.forecaster.trend.smoothing import Trend, level_look, look, may_rise
+from tocsin.forecaster.trend.smoothing import Trend, block_gains, level_look, look, may_rise
 from tocsin.forecaster.trend.statements import crossing, hours, no_crossing, reached, unknown, where
 from tocsin.store.port import Series
 
@@ -398,10 +398,11 @@ def _examine(past: _Past, limit: float) -> _Finding | None:
         grid = resample(recent.at_ms, values)
         if grid.values.size < MIN_POINTS:
             break
-        rises = may_rise(grid.values)
+        gains = block_gains(grid.values)
+        rises = may_rise(gains)
         if whole is not None and not rises:
             continue
-        trend = look(grid.values) if rises else level_look(grid.values)
+        trend = look(grid.values) if rises else level_look(grid.values, gains)
         whole = whole or _Finding(grid, trend, None)
         ahead = _reach(grid) / grid.step_ms
         arrives = trend.level + trend.noise + trend.slope * ahead >= limit

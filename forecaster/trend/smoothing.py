@@ -110,7 +110,8 @@ def _pairs(count: int) -> tuple[Instants, Floats]:
     return ahead, np.where(first + ahead[:, None] < count, ahead[:, None], ahead[:, None] - count).astype(np.float64)
 
 
-def _gains(values: Floats) -> Floats:
+def block_gains(values: Floats) -> Floats:
+    """By how much each of the `BLOCKS` parts of even samples, but the first, lies above the one before: medians."""
     size, longer = divmod(values.size, BLOCKS)
     border = longer * (size + 1)
     parts = (values[:border].reshape(longer, size + 1), values[border:].reshape(BLOCKS - longer, size))
@@ -134,23 +135,24 @@ def _deviation(values: Floats) -> float:
     return math.sqrt(np.add.reduce(apart * apart) / values.size)
 
 
-def may_rise(values: Floats) -> bool:
-    """Whether `look` could find a steady rise: a cheap first question, never wrong when it says no."""
-    rising = _gains(values) > 0
+def may_rise(gains: Floats) -> bool:
+    """Whether `look` could find a steady rise in samples of these `block_gains`: a cheap first question, never wrong
+    when it says no."""
+    rising = gains > 0
     return bool(rising[-1] and rising.sum() >= RISING_BLOCKS)
 
 
-def level_look(values: Floats) -> Trend:
-    """What `look` says of even samples that `may_rise` denies, without its line: the slope is that from the oldest
-    sixth to the newest, with no error, level and noise are those of no line."""
-    n, gains, swing = values.size, _gains(values), _deviation(values)
+def level_look(values: Floats, gains: Floats) -> Trend:
+    """What `look` says of even samples that `may_rise` denies by their `gains`, without its line: the slope is that
+    from the oldest sixth to the newest, with no error, level and noise are those of no line."""
+    n, swing = values.size, _deviation(values)
     recent = median(values[-max(1, n // BLOCKS) :])
     slope = float(np.add.reduce(gains)) * BLOCKS / ((BLOCKS - 1) * n)
     return Trend(recent, slope, 0.0, swing, n, float(n), recent, swing, steady=False)
 
 
 def _steady(values: Floats, slope: float) -> bool:
-    enough = _gains(values) > SHARE * slope * values.size / BLOCKS
+    enough = block_gains(values) > SHARE * slope * values.size / BLOCKS
     return bool(slope > 0 and enough[-1] and enough.sum() >= RISING_BLOCKS)
 
 

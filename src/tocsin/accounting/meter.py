@@ -278,13 +278,18 @@ _UNKNOWN = (Holder(UNKNOWN),)
 
 
 def _is_free(sample: _Sample) -> bool:
-    return all(part.use in (Use.FREE, Use.STRANDED) for part in sample.parts)
+    for part in sample.parts:  # noqa: SIM110 - asked for every reading, and quicker so
+        if part.use is not Use.FREE and part.use is not Use.STRANDED:
+            return False
+    return True
 
 
 def _alike(one: _Sample, other: _Sample) -> bool:
     """Whether two samples of a GPU have the same holders on the same parts, and are both free or both not."""
-    holders = [part.holders for part in one.parts] == [part.holders for part in other.parts]
-    return holders and _is_free(one) is _is_free(other)
+    if len(one.parts) != len(other.parts):
+        return False
+    same = all(old.holders == new.holders for old, new in zip(one.parts, other.parts, strict=True))
+    return same and _is_free(one) is _is_free(other)
 
 
 def _unseen(uuid: str) -> _Part:

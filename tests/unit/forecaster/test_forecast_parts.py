@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tocsin.domain.clock import HOUR, MINUTE, SECOND
 from tocsin.forecaster.trend.model_threshold import UNCLAIMED, screened_probability, simulate
 from tocsin.forecaster.trend.resample import MAX_POINTS, frozen, grid_step, resample, since_reset
-from tocsin.forecaster.trend.smoothing import level_look, look, may_rise, theil_sen
+from tocsin.forecaster.trend.smoothing import block_gains, level_look, look, may_rise, theil_sen
 from tocsin_testing.builders import T0
 from tocsin_testing.histories import noise
 
@@ -89,11 +89,13 @@ def test_a_steady_rise_is_told_from_steps_and_noise() -> None:
 
 def test_a_level_is_described_without_a_line_as_with_one() -> None:
     falling = 80 - 0.1 * np.arange(100) + noise(100, 0.5)
-    assert not may_rise(falling)
-    quick, whole = level_look(falling), look(falling)
+    gains = block_gains(falling)
+    assert not may_rise(gains)
+    quick, whole = level_look(falling, gains), look(falling)
     assert quick.slope == pytest.approx(whole.slope, abs=0.01)
     assert (quick.recent, quick.swing, quick.steady) == (whole.recent, whole.swing, whole.steady)
-    assert level_look(np.full(20, 3.0)).slope == 0.0
+    level = np.full(20, 3.0)
+    assert level_look(level, block_gains(level)).slope == 0.0
 
 
 def test_a_path_without_noise_arrives_when_the_line_does() -> None:
