@@ -154,11 +154,19 @@ class Gatherer:
             # One set of names, so that the values lie as a matrix already.
             wide = parts.flat.reshape(height, -1)
             return tuple(table[column] for column in layouts[0].columns), np.ascontiguousarray(wide.T)
-        columns = _joined([layout.columns for layout in layouts])
-        of = np.repeat(np.arange(len(layouts)), [len(layout.columns) for layout in layouts])
-        used, local = _dense(columns, len(table))
+        # Those of one kind of GPU have their names in the same places, whatever they have of their own.
+        alike: dict[tuple[int, int], tuple[_ColumnLayout, list[int]]] = {}
+        for part, layout in enumerate(layouts):
+            if layout.columns.size:
+                alike.setdefault((id(layout.plain), id(layout.columns)), (layout, []))[1].append(part)
+        here = np.zeros(len(table), dtype=np.bool_)
+        for layout, _ in alike.values():
+            here[layout.columns] = True
+        used, place = np.flatnonzero(here), np.cumsum(here) - 1
         values = np.full((len(used), height), np.nan)
-        values[local, parts.rows[of]] = parts.flat[parts.starts[of] + _joined([layout.plain for layout in layouts])]
+        for layout, members in alike.values():
+            found = parts.flat[layout.plain[:, None] + parts.starts[members]]
+            values[place[layout.columns][:, None], parts.rows[members]] = found
         return tuple(table[column] for column in used), values
 
     def _extra(self, parts: _Flat) -> Extra:
@@ -176,27 +184,28 @@ class Gatherer:
 
     def _reasons(self, readings: Sequence[Reading]) -> Notes:
         texts: dict[str, int] = {}
+        # Readings of one kind of GPU may have their reasons in common, as one object.
+        known: dict[int, int] = {}
         of = np.full(len(readings), -1, np.int32)
         for row, reading in enumerate(readings):
-            if reading.missing:
-                key = tuple(reading.missing.items())
-                text = self._texts.get(key)
-                if text is None:
-                    text = self._texts[key] = reasons_text(key)
-                of[row] = texts.setdefault(text, len(texts))
+            if not reading.missing:
+                continue
+            number = known.get(id(reading.missing))
+            if number is None:
+                text = self._text(tuple(reading.missing.items()))
+                number = known[id(reading.missing)] = texts.setdefault(text, len(texts))
+            of[row] = number
         return Notes(of, tuple(texts))
+
+    def _text(self, reasons: tuple[tuple[str, Missing], ...]) -> str:
+        text = self._texts.get(reasons)
+        if text is None:
+            text = self._texts[reasons] = reasons_text(reasons)
+        return text
 
 
 def _joined(parts: Sequence[Places]) -> Places:
     return np.concatenate(parts) if parts else np.empty(0, np.intp)
-
-
-def _dense(numbers: Places, bound: int) -> tuple[Places, Places]:
-    """The different ones of `numbers`, which are below `bound`, in order; and the place of each among them."""
-    used = np.zeros(bound, dtype=np.bool_)
-    used[numbers] = True
-    place = np.cumsum(used) - 1
-    return np.flatnonzero(used), place[numbers]
 
 
 def _owners(readings: Sequence[Reading]) -> Notes:
