@@ -606,12 +606,15 @@ class Frame:
     def _store_variants(self, label: str, sheet: VariantSheet, mine: Bools, parts: Parts) -> None:
         """Those of the GPU rows `mine`, which `parts` are of."""
         columns, rows, places = list[Ints](), list[Ints](), list[Ints]()
+        starts, lengths = list[int](), list[int]()
         for layout, row, start in zip(parts.layouts, parts.rows.tolist(), parts.starts.tolist(), strict=True):
             for part in layout.variants:
                 if part.label == label:
                     columns.append(part.columns)
                     rows.append(sheet.rows_of(row, part.values))
-                    places.append(part.places + start)
+                    places.append(part.places)
+                    starts.append(start)
+                    lengths.append(len(part.values))
         table = sheet.table
         sheet.settle()
         if not len(table):
@@ -621,7 +624,8 @@ class Frame:
         table.arrived.v[before] = False
         if rows:
             touched = np.concatenate(rows)
-            sheet.write(np.concatenate(columns), touched, parts.flat[np.concatenate(places)])
+            numbers = parts.flat[np.concatenate(places) + np.repeat(starts, lengths)]
+            sheet.write(np.concatenate(columns), touched, numbers)
             touched = np.unique(touched)
             table.arrived.v[touched] = True
             table.at.v[touched] = self.gpus.at.v[sheet.parent.v[touched]]
