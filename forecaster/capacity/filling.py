@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.finding import Subject, SubjectKind, evidence_of
 from tocsin.domain.metrics import split_variant
-from tocsin.domain.number_row import shape_of
+from tocsin.domain.number_row import Names, shape_of
 from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
@@ -242,9 +242,8 @@ class FillingWatch:
         self._free: list[int] = []
         self._kept: list[Floats] = [_unseen(0) for _ in _TARGETS]
         self._keys: list[list[str]] = []
-        # Names with those of processes are a GPU's own, and the same from one reading to the next: by their hash, since
-        # a GPU may have thousands of them.
-        self._watched: dict[int, tuple[int, tuple[tuple[int, str], ...]]] = {}
+        # Names with those of processes are a GPU's own, and the same from one reading to the next.
+        self._watched: dict[int, tuple[tuple[Names | None, int], tuple[tuple[int, str], ...]]] = {}
         self._said = np.zeros((len(_TARGETS), 0), np.int64)
         self._starting = np.zeros((len(_TARGETS), 0), np.bool_)
         self._unknown = np.zeros((len(_TARGETS), 0), np.bool_)
@@ -310,7 +309,7 @@ class FillingWatch:
 
     def _values(self, row: int, reading: Reading) -> dict[int, tuple[float, str]]:
         """The largest value of each watched metric that the reading has, and its key, by place."""
-        shape, known = hash(shape_of(reading.values)), self._watched.get(row)
+        shape, known = shape_of(reading.values), self._watched.get(row)
         if known is None or known[0] != shape:
             known = self._watched[row] = (shape, _watched(tuple(reading.values)))
         largest: dict[int, tuple[float, str]] = {}

@@ -160,6 +160,13 @@ class KindRecord:
     _shares: list[list[float]] | None = None
     """Of `calibrated`, until the next case: every forecast of every GPU asks for them."""
 
+    def __post_init__(self) -> None:
+        if self.prior is None or sum(self.prior.cases) > self.prior.claims:
+            return
+        if any(self.prior.cases[: self.first]):
+            # In simulated fleets it said nothing but claims, and some below.
+            self.first = 0
+
     def settle(self, case: Prediction, came: bool, now_ms: int) -> None:
         """Take in a case whose window is over."""
         self._shares = None
@@ -279,7 +286,7 @@ def _as_here(believed: Floats, cases: Floats, came: Floats, first: int) -> Float
 
 
 def _share(log_odds: Floats) -> Floats:
-    return np.asarray(1.0 / (1.0 + np.exp(-log_odds)))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(log_odds, -500.0, 500.0))))
 
 
 def _rising_apart(shares: Floats, weights: Floats, first: int) -> Floats:
@@ -330,6 +337,10 @@ class Recalibration:
 
     def restated(self, made: Iterable[Prediction]) -> list[Prediction]:
         """What is said in place of `made`: probabilities as the record has them, and muted where it is too poor."""
+        made = [*made]
+        # First what all say: two that say the same are stated alike.
+        for one in filter(_judged, made):
+            self._record(one).look(one)
         return [self._restated(one) for one in made]
 
     def _restated(self, said: Prediction) -> Prediction:
@@ -341,7 +352,6 @@ class Recalibration:
             # A model that gives no probability of its own: its claims are as likely as its record says.
             return replace(said, muted=muted, probability=record.precision(said.at_ms))
         if said.metric and said.probability is not None:
-            record.look(said)
             chance = record.calibrated(said.probability, said.horizon_ms)
             # An interval that holds so often cannot end where less than that comes at all.
             told = without_end(said) if said.coverage is not None and chance < said.coverage else said

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.number_row import Names, NumberRow, joined, names_of, parts_of, shape_of
+from tocsin.domain.reading import Reading
+from tocsin.rules.frame import Ageing, Frame, MetricKeys
+from tocsin.rules.sheet import GPU_SHEET
+from tocsin.store.line_protocol.decode import decode
+from tocsin.store.line_protocol.packed import values_line
+from tocsin_testing.builders import T0, gpu
 
 _KEYS = [f"metric_{number}" for number in range(4)] + [f'metric_{number}{{pid="{number}"}}' for number in range(4)]
 _VALUES = st.dictionaries(st.sampled_from(_KEYS), st.floats(allow_nan=False), max_size=8)
@@ -98,3 +105,29 @@ def test_a_row_becomes_a_dict_once() -> None:
     whole = joined(row, {"a": 3.0})
     assert isinstance(whole, dict)
     assert joined(whole, _row({"a": 4.0, "c": 5.0})) is whole
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_rule_sees_a_variant_that_stands_beside_the_row(turned: bool) -> None:
+    """Some variants are columns of the GPU itself, whichever of its lines they come with."""
+    key = 'gpu_pcie_errors_total{kind="fatal"}'
+    values = values_line("node-1", "", "temperature_celsius", [("GPU-1", array("d", [50.0]).tobytes())], str(T0))
+    lines = [values, f"gpu,gpu_uuid=GPU-1,host=node-1,kind=fatal pcie_errors_total=3 {T0}\n"]
+    readings = decode("".join(reversed(lines) if turned else lines), now_ms=T0).batch.readings
+    frame = Frame(MetricKeys(gpu=["gpu_temperature_celsius", key]), Ageing(3, MINUTE, HOUR, HOUR))
+    other = [Reading(gpu(2), T0, {key: 1.0}), Reading(gpu(3), T0, {"gpu_temperature_celsius": 40.0})]
+    frame.load(T0, [*other, *readings], [])
+    found = frame.sheets[GPU_SHEET].values.v.T
+    np.testing.assert_array_equal(found, [[np.nan, 1.0], [40.0, np.nan], [50.0, 3.0]])
+
+
+def test_names_that_are_too_many_are_not_remembered() -> None:
+    """Each line of a stranger could have others."""
+    before = names_of.cache_info().currsize
+    count = 4_000
+    names = ",".join(f"nvlink_up{{link={number}}}" for number in range(count))
+    line = values_line("node-1", "", names, [("GPU-1", array("d", [1.0] * count).tobytes())], str(T0))
+    (found,) = decode(line, now_ms=T0).batch.readings
+    assert isinstance(found.values, dict)
+    assert len(found.values) == count
+    assert names_of.cache_info().currsize == before

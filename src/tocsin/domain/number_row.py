@@ -7,7 +7,7 @@ other GPUs without a look at each.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -65,10 +65,17 @@ class NumberRow(Mapping[str, float]):
         return len(self.numbers) + len(self.rest)
 
     def items(self) -> ItemsView[str, float]:
-        return dict(self).items()
+        return self.plain().items()
+
+    def values(self) -> ValuesView[float]:
+        return self.plain().values()
 
     def __repr__(self) -> str:
-        return repr(dict(self))
+        return repr(self.plain())
+
+    def plain(self) -> dict[str, float]:
+        """The same as a dict of its own: what looks at all values is quicker with it."""
+        return {**dict(zip(self.names.keys, self.numbers, strict=True)), **self.rest}
 
     def takes(self, values: Mapping[str, float]) -> bool:
         """Whether `values` may be put to `rest`: variants that have no place in the row."""
@@ -86,9 +93,12 @@ def parts_of(values: Mapping[str, float]) -> Iterator[tuple[Names | tuple[str, .
         yield tuple(values.rest), array("d", values.rest.values())
 
 
-def shape_of(values: Mapping[str, float]) -> Hashable:
-    """Equal for two values of the same keys in the same order, as far as can be seen at a look."""
-    return (values.names, *values.rest) if isinstance(values, NumberRow) else tuple(values)
+def shape_of(values: Mapping[str, float]) -> tuple[Names | None, int]:
+    """Equal for two values of the same keys in the same order, as far as can be seen at a look, for as long as it is
+    kept: the keys of one alone by their hash, since a GPU may have those of thousands of processes."""
+    if isinstance(values, NumberRow):
+        return values.names, hash(tuple(values.rest))
+    return None, hash(tuple(values))
 
 
 def joined(values: Mapping[str, float], more: Mapping[str, float]) -> Mapping[str, float]:
@@ -99,6 +109,6 @@ def joined(values: Mapping[str, float], more: Mapping[str, float]) -> Mapping[st
     if isinstance(values, NumberRow) and values.takes(more):
         values.rest.update(more)
         return values
-    whole = values if isinstance(values, dict) else dict(values)
+    whole = values if isinstance(values, dict) else dict(values.items())
     whole.update(more)
     return whole

@@ -591,14 +591,15 @@ class Frame:
         self.limit.v[rows] = np.maximum(self._ageing.least_ms, limit)
 
     def _store_plain(self, parts: Parts) -> None:
-        groups: dict[int, tuple[PlainPart, list[int]]] = {}
+        groups: dict[tuple[bool, int], tuple[PlainPart, list[int]]] = {}
         for number, (layout, first) in enumerate(zip(parts.layouts, parts.first, strict=True)):
-            if first:
-                groups.setdefault(id(layout.plain), (layout.plain, []))[1].append(number)
+            groups.setdefault((not first, id(layout.plain)), (layout.plain, []))[1].append(number)
         values = self._gpu.values.v
-        for plain, numbers in groups.values():
+        # Rules name some variants as columns of their own: those of further parts stand beside what is absent at first.
+        for (further, _), (plain, numbers) in sorted(groups.items(), key=lambda one: one[0]):
             at = parts.rows[numbers]
-            values[plain.absent, at] = np.nan
+            if not further:
+                values[plain.absent, at] = np.nan
             if plain.present.size:
                 data = parts.flat[parts.starts[numbers] + plain.places[:, None]]
                 values[plain.present, at] = np.where(np.isfinite(data), data, np.nan)

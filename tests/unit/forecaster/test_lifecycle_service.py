@@ -116,6 +116,31 @@ def test_what_came_due_shift_and_silence_are_measured(tmp_path: Path, journal: J
     journal.close()
 
 
+def test_what_a_fleet_was_told_just_now_is_not_read_once_more(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first look all of a large fleet has just been written: to read it is most of what a brain holds then."""
+    metrics, read = OwnMetrics(), list[Prediction]()
+    store = open_store(StoreSettings(kind=StoreKind.MEMORY))
+    store.init()
+    now = T0 + 40 * DAY
+    told = [said(n, now, 0.2) for n in range(3)]
+    store.write(Batch(predictions=[said(7, now - DAY, 0.2), *told]))
+    ask = store.predictions
+
+    def recorded(*span: int) -> list[Prediction]:
+        read.extend(found := ask(*span))
+        return found
+
+    monkeypatch.setattr(store, "predictions", recorded)
+    looking = ModelWatch(ModelRegistry(tmp_path / "models"), store, journal, metrics)
+    looking.look(told, now)
+    assert [one.at_ms for one in read] == [now - DAY]
+    looking.look([said(8, now + 3 * DAY, 0.1)], now + 3 * DAY)
+    assert metrics.registry.get_sample_value("tocsin_model_matured_predictions") == 4.0, "each counts once"
+    journal.close()
+
+
 class TestRetrainer:
     def retrainer(
         self, tmp_path: Path, clock: ManualClock, asked: list[tuple[str, int, int]], **more: object

@@ -93,7 +93,7 @@ class ModelWatch:
     def _calibration(self, risks: Sequence[Prediction], now_ms: int) -> None:
         """Take in `risks`; once an hour, compare what is over with what came."""
         if self._maturing is None:
-            self._maturing = self._said_before(now_ms)
+            self._maturing = self._said_before(min((one.at_ms for one in risks), default=now_ms + 1))
         self._maturing.take(risks)
         if self._last_ms is not None and self._last_ms <= now_ms < self._last_ms + EVERY_MS:
             return
@@ -105,11 +105,12 @@ class ModelWatch:
         if matured.error is not None:
             self._metrics.set("tocsin_model_calibration_error", matured.error)
 
-    def _said_before(self, now_ms: int) -> Maturing:
-        """What the store has of a month, day by day: of all that was said the risks are some."""
+    def _said_before(self, end_ms: int) -> Maturing:
+        """What the store has of the month before `end_ms`, day by day: of all that was said the risks are some. What a
+        whole fleet was told just now is at hand."""
         found = Maturing()
-        for start in range(now_ms - BACK_MS, now_ms + 1, DAY):
-            said = self._store.predictions(start, min(start + DAY, now_ms + 1))
+        for start in range(end_ms - BACK_MS, end_ms, DAY):
+            said = self._store.predictions(start, min(start + DAY, end_ms))
             found.take(one for one in said if one.target == HARDWARE_FAULT)
         return found
 

@@ -47,6 +47,8 @@ from tocsin.store.upkeep import Retention, Upkeep
 
 _MAX_LAYOUTS = 16_384
 """Sets of names of one generation: 10,000 GPUs with a process each have one of their own, and jobs come and go."""
+_MAX_WIDTH = 3_000_000
+"""Names of all sets of one generation: 10,000 GPUs that send text have 200 each."""
 _MAX_NAMES = 100_000
 """Names of variants that are numbered, and sets of reasons that are remembered."""
 
@@ -90,6 +92,7 @@ class Gatherer:
     def __init__(self) -> None:
         self._layouts: dict[Names | tuple[str, ...], _ColumnLayout] = {}
         self._older: dict[Names | tuple[str, ...], _ColumnLayout] = {}
+        self._width = 0
         self._places: dict[bytes, Places] = {}
         self._columns = {name: number for number, name in enumerate(METRICS)}
         self._variants: dict[str, int] = {}
@@ -123,8 +126,9 @@ class Gatherer:
         layout = self._layouts.get(key)
         if layout is None:
             layout = self._older.pop(key, None) or self._new_layout(key.keys if isinstance(key, Names) else key)
-            if len(self._layouts) >= _MAX_LAYOUTS:
-                self._layouts, self._older, self._places = {}, self._layouts, {}
+            self._width += len(layout.plain) + len(layout.special)
+            if self._width > _MAX_WIDTH or len(self._layouts) >= _MAX_LAYOUTS:
+                self._layouts, self._older, self._places, self._width = {}, self._layouts, {}, 0
             self._layouts[key] = layout
         return layout
 

@@ -76,9 +76,15 @@ def _names_sum(names: tuple[str, ...]) -> int:
     return zlib.crc32(json.dumps(names).encode()) * 0x9E3779B97F4A7C15 % 2**64
 
 
-@lru_cache(maxsize=1_024)
 def _weights(count: int) -> Words:
-    """Odd numbers, far from each other (the mixing of SplitMix64), which are the same for ever."""
+    """The first `count` of odd numbers, far from each other (the mixing of SplitMix64), which are the same for ever."""
+    return _many_weights((count - 1).bit_length())[:count]
+
+
+@lru_cache(maxsize=64)
+def _many_weights(doublings: int) -> Words:
+    """Chunks have any length: one array for all up to a power of two, not one for each."""
+    count = 1 << doublings
     mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.metrics import split_variant
+from tocsin.domain.number_row import NumberRow
 from tocsin.domain.reading import Gpu, Missing, Owner, Reading
 from tocsin.store.line_protocol.grammar import tag_text
 from tocsin.store.line_protocol.packed import MOST_ALIKE, MOST_ROWS, member_of, packings_of, reasons_line, values_line
@@ -159,6 +160,8 @@ def _memo_of(gpu: Gpu) -> _Memo:
 def _finite(reading: Reading) -> tuple[Mapping[str, float], Mapping[str, Missing]]:
     """Values and reasons; a value that is not finite is blank."""
     values, missing = reading.values, reading.missing
+    if isinstance(values, NumberRow):
+        values = values.plain()
     if math.isfinite(sum(values.values())):
         return values, missing
     blank = {name: Missing.BLANK for name, value in values.items() if not math.isfinite(value)}

@@ -34,10 +34,12 @@ class _UnknownError(ValueError):
 class KnownNames:
     """A text of names that are all in the metric table, each once: their keys, and their bounds float64[n].
 
-    Where the line has a label, keys are what comes before its value.
+    Where the line has a label, names are what comes before its value. `shared` are those that are remembered: of others
+    each line would have its own.
     """
 
-    names: Names
+    names: tuple[str, ...]
+    shared: Names | None
     labelled: bool
     lows: npt.NDArray[np.float64]
     highs: npt.NDArray[np.float64]
@@ -47,16 +49,18 @@ class KnownNames:
         numbers = array("d", row)
         if sys.byteorder == "big":
             numbers.byteswap()
+        if self.shared is not None:
+            return NumberRow(self.shared, numbers)
         if not self.labelled:
-            return NumberRow(self.names, numbers)
+            return dict(zip(self.names, numbers, strict=True))
         ending = variant_ending(value)
         # The same objects for as long as anything has them.
-        return {sys.intern(f"{opening}{ending}"): each for opening, each in zip(self.names.keys, numbers, strict=True)}
+        return {sys.intern(f"{opening}{ending}"): each for opening, each in zip(self.names, numbers, strict=True)}
 
     def rows(self, raw: bytes, count: int) -> Iterator[bytes] | None:
         """The numbers in `raw` of `count` GPUs, one for each key; None where there are more or fewer, or one is not in
         its bounds."""
-        width = len(self.names.keys) * FLOAT
+        width = len(self.names) * FLOAT
         if len(raw) != count * width:
             return None
         found = np.frombuffer(raw, _NUMBER).reshape(count, -1)
@@ -113,7 +117,8 @@ def _read_names(text: str, common: str) -> KnownNames:
         highs.append(spec.maximum)
     if len({*keys}) < len(keys):
         raise _UnknownError(text)
-    return KnownNames(names_of(tuple(keys)), bool(common), np.array(lows), np.array(highs))
+    shared = None if common or len(text) > _LONGEST else names_of(tuple(keys))
+    return KnownNames(tuple(keys), shared, bool(common), np.array(lows), np.array(highs))
 
 
 _known_names = lru_cache(maxsize=_TEXTS)(_read_names)
@@ -129,9 +134,9 @@ def known_reasons(names: str, reasons: str) -> Mapping[str, Missing] | None:
 
 def _read_reasons(names: str, reasons: str) -> Mapping[str, Missing]:
     known, codes = known_names(names, ""), reasons.split(",")
-    if known is None or len(known.names.keys) != len(codes) or not _REASONS.keys() >= {*codes}:
+    if known is None or len(known.names) != len(codes) or not _REASONS.keys() >= {*codes}:
         raise _UnknownError(names)
-    return dict(zip(known.names.keys, map(_REASONS.__getitem__, codes), strict=True))
+    return dict(zip(known.names, map(_REASONS.__getitem__, codes), strict=True))
 
 
 _known_reasons = lru_cache(maxsize=_TEXTS)(_read_reasons)
