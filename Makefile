@@ -54,7 +54,7 @@ quick: setup  ## Between two changes, under 90 seconds: ruff, and the unit tests
 	$(BIN)/python -m pytest -n 2 -q -m "not (gpu or server or browser or data)" --benchmark-disable $(QUICK)
 
 unit: setup  ## All tests against the working tree but the laws, which wheel-test runs
-	$(BIN)/python -m pytest -n 4 --no-loadscope-reorder --reruns 2 -m "not gpu" --benchmark-disable --durations=50 \
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder --reruns 2 -m "not gpu" --benchmark-disable --durations=50 \
 		$(IN_MEMORY) --ignore tests/laws --ignore tests/unit/actions/test_cloud_boto.py; code=$$?; rm -rf $(SHM); exit $$code
 
 aws-test: setup  ## Tests of the extra aws, whose libraries do not go with those of the Kubernetes client
