@@ -86,11 +86,11 @@ def parts_of(values: Mapping[str, float]) -> Iterator[tuple[Names | tuple[str, .
     """`values` as keys with their numbers: those that many GPUs share, then those of this one; where they are no
     `NumberRow`, all of them at once. Raises TypeError or OverflowError for a value that is no number."""
     if not isinstance(values, NumberRow):
-        yield tuple(values), array("d", values.values())
+        yield tuple(values), array("d", [*values.values()])  # from a list it is filled at once
         return
     yield values.names, values.numbers
     if values.rest:
-        yield tuple(values.rest), array("d", values.rest.values())
+        yield tuple(values.rest), array("d", [*values.rest.values()])
 
 
 def shape_of(values: Mapping[str, float]) -> tuple[Names | None, int]:
