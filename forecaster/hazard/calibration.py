@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from tocsin.forecaster.features.examples import Floats, Mask
-from tocsin.forecaster.hazard.curves import logistic
+from tocsin.forecaster.hazard.curves import logistic, sigmoid
 from tocsin.forecaster.hazard.scorer import NotEnoughData
 
 Method = Literal["auto", "isotonic", "platt"]
@@ -36,7 +36,7 @@ class Map:
         """float64[n] for float64[n]; NaN stays."""
         if np.isfinite(self.platt).all():
             made = self.platt[0] + self.platt[1] * log_odds(probability)
-            return np.asarray(1 / (1 + np.exp(-np.clip(made, -500, 500))), np.float64)
+            return sigmoid(made)
         if self.x.size == 0:
             return probability
         return (1 - BLEND) * np.interp(probability, self.x, self.y) + BLEND * probability

@@ -87,6 +87,11 @@ def fit_curves(risk: Floats, rows: LearningRows, horizons_ms: tuple[int, ...]) -
     return Curves(unit_intercept - slope * centre, slope, float(risk.min()), float(risk.max()))
 
 
+def sigmoid(log_odds: Floats) -> Floats:
+    """The probabilities of `log_odds`, any shape."""
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(log_odds, -500.0, 500.0))), np.float64)
+
+
 def logistic(unit: Floats, onset: Mask, weight: Floats, slope: float) -> tuple[float, float]:
     """Intercept and slope of the most probable logistic curve over `unit`, a score of mean 0 and spread 1.
 
@@ -99,7 +104,7 @@ def logistic(unit: Floats, onset: Mask, weight: Floats, slope: float) -> tuple[f
     def loss(at: Floats) -> tuple[float, Floats]:
         rise = np.exp(at[1])
         logit = at[0] + rise * unit
-        miss = weight * (1 / (1 + np.exp(-np.clip(logit, -500, 500))) - onset)
+        miss = weight * (sigmoid(logit) - onset)
         value = float((weight * (np.logaddexp(0, logit) - onset * logit)).sum())
         away = (at[1] - shift) / SLOPE_SPREAD
         gradient = np.array([miss.sum(), rise * (miss * unit).sum() + away / SLOPE_SPREAD])

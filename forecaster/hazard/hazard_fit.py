@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from tocsin.forecaster.features.examples import Floats, Ints, Mask
+from tocsin.forecaster.hazard.curves import sigmoid
 
 ITERATIONS = 500
 
@@ -34,7 +35,7 @@ def _bounded(z: Floats, onset: Mask, weight: Floats, strength: float, least: Flo
         value = float((weight * (np.logaddexp(0.0, risk) - onset * risk)).sum()) + float(at[:-1] @ at[:-1]) / (
             2 * strength
         )
-        miss = weight * (1.0 / (1.0 + np.exp(-np.clip(risk, -500, 500))) - onset)
+        miss = weight * (sigmoid(risk) - onset)
         return value, np.append(z.T @ miss + at[:-1] / strength, miss.sum())
 
     bounds = [(low if np.isfinite(low) else None, None) for low in least.tolist()]

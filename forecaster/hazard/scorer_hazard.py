@@ -56,7 +56,7 @@ class HazardScorer(TabularScorer[HazardSettings]):
         self.strength = settings.strengths[0]
 
     def _learn(self, rows: LearningRows) -> Floats:
-        # scikit-learn takes 100 MB, which a process that scores alone does without.
+        # scikit-learn is most of the memory of a process that loads it; one that scores alone does without.
         from tocsin.forecaster.hazard.hazard_fit import fit, held_out
 
         settings = self.settings

@@ -25,6 +25,8 @@ from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.forecaster.features.examples import Floats
+from tocsin.forecaster.hazard.calibration import log_odds
+from tocsin.forecaster.hazard.curves import sigmoid
 from tocsin.forecaster.live.host_weight import weighed
 from tocsin.forecaster.trend.statements import without_end
 
@@ -271,22 +273,18 @@ def _as_here(believed: Floats, cases: Floats, came: Floats, first: int) -> Float
     range `first` on, changed by one factor, the likeliest one under the `SPREAD` of fleets, and nearer to even as long
     as it is not well known."""
     sure = believed[first:].clip(LEAST_SHARE, 1.0 - LEAST_SHARE)
-    odds, mine, right = np.log(sure / (1.0 - sure)), cases[first:], float(came[first:].sum())
+    odds, mine, right = log_odds(sure), cases[first:], float(came[first:].sum())
     low = high = 0.0
     if mine.any():
         low, high = -(SPREAD**2) * float(mine.sum()), SPREAD**2 * float(mine.sum())
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            more = right - float(mine @ _share(odds + middle)) > middle / SPREAD**2
+            more = right - float(mine @ sigmoid(odds + middle)) > middle / SPREAD**2
             low, high = (middle, high) if more else (low, middle)
     here = odds + low
-    width = 1.0 / (SPREAD**-2 + float(mine @ (_share(here) * (1.0 - _share(here)))))
+    width = 1.0 / (SPREAD**-2 + float(mine @ (sigmoid(here) * (1.0 - sigmoid(here)))))
     # A logistic curve over a normal distribution of `width` (MacKay 1992).
-    return np.concatenate([believed[:first], _share(here / np.sqrt(1.0 + np.pi * width / 8.0))])
-
-
-def _share(log_odds: Floats) -> Floats:
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(log_odds, -500.0, 500.0))))
+    return np.concatenate([believed[:first], sigmoid(here / np.sqrt(1.0 + np.pi * width / 8.0))])
 
 
 def _rising_apart(shares: Floats, weights: Floats, first: int) -> Floats:

@@ -1,7 +1,7 @@
 """Values of a GPU as numbers in a row, under names that a whole fleet has in common.
 
-A reading of 160 values is 7 KB as a dict of floats and 1.4 KB so. Numbers that lie in a row can be put beside those of
-other GPUs without a look at each.
+A value takes 8 bytes so, which as an entry of a dict takes several times as many. Numbers that lie in a row can be put
+beside those of other GPUs without a look at each.
 """
 
 from __future__ import annotations
