@@ -44,7 +44,7 @@ def still_live(decision: Decision, view: FleetView, now_ms: int) -> Hold | None:
         return Hold(say("the cause is not seen any more"))
     age_ms = now_ms - finding.last_ms
     if age_ms > view.policy.fresh_ms:
-        return Hold(say("the cause was last seen {at}: this may be history", at=to_minute(finding.last_ms)))
+        return Hold(say("the cause was not seen since {at}: it may be over", at=to_minute(finding.last_ms)))
     if age_ms < -MAX_FUTURE_MS:
         return Hold(say("the cause is dated in the future: a clock is wrong"))
     return None

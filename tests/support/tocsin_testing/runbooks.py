@@ -57,7 +57,7 @@ GUARD_VERDICTS: dict[str, str] = {
     "active": "another brain holds the lease, or nobody could be asked: this one only watches",
     "pause": "paused by ann at 2026-11-18T11:06:40.000Z: power works",
     "fresh_data": "1 of 1 GPUs have no reading of the last 120 s",
-    "still_live": "the cause was last seen 2026-11-21 03:54 UTC: this may be history",
+    "still_live": "the cause was not seen since 2026-11-21 03:54 UTC: it may be over",
     "not_done": "throttle runs on the subject",
     "silence": "snoozed for host node-0 by ann until 2026-11-18T12:06:40.000Z: new fans",
     "proof": "GPU-0-1 has no fresh reading: nothing proves that it is well",

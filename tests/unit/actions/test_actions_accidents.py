@@ -121,7 +121,7 @@ def test_accident_a_restart_replays_an_old_event() -> None:
         world.loop.step(view, view.incidents, [])
     assert _executed(world) == 0
     live = next(v for v in world.only(ActionKind.REBOOT_NODE).verdicts if v.guard == "still_live")
-    assert "may be history" in live.reason
+    assert "may be over" in live.reason
 
 
 @pytest.mark.parametrize(
