@@ -40,7 +40,7 @@ class Arrays:
         self.size += more
         for name, old in self._arrays.items():
             new = _filled((*old.shape[:-1], self.size), old.dtype, self._fill[name])
-            _take_over(new[..., : old.shape[-1]], old)
+            new[..., : old.shape[-1]] = old
             self._arrays[name] = new
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -54,18 +54,7 @@ class Arrays:
             if held is None or held.shape != array.shape or held.dtype != array.dtype:
                 shape = None if held is None else held.shape
                 raise InputError("state", name, f"has shape {shape}, not {array.shape}", "read the past from the store")
-            _take_over(array, held)
-
-
-def _take_over(new: npt.NDArray[Any], old: npt.NDArray[Any]) -> None:
-    """Make `new` what `old` is. A plane of noughts that was never written stays so: a grid of a month is one for the
-    most part while a fleet is young."""
-    if new.ndim < 3:
-        new[...] = old
-        return
-    for place, plane in enumerate(old):
-        if plane.any() or new[place].any():
-            new[place] = plane
+            array[...] = held
 
 
 def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], fill: float | int | bool) -> npt.NDArray[Any]:

@@ -180,10 +180,10 @@ class FeatureBuilder:
 
     def _freeze(self, gpus: Rows) -> None:
         """Take out what has been repeated since the step in which the values last moved."""
-        for gpu in gpus:
-            first = self._rings.step_of(int(self._arrays["run_ms"][gpu])) + 1
-            self._rings.take_out(int(gpu), first, self._measured)
-            self.frozen.append(FrozenSteps(int(gpu), first, self._rings.step))
+        first = (self._arrays["run_ms"][gpus] - 1) // self.plan.step_ms + 1
+        self._rings.take_out(gpus, first, self._measured)
+        step = self._rings.step
+        self.frozen.extend(FrozenSteps(*one, step) for one in zip(gpus.tolist(), first.tolist(), strict=True))
 
     def _advance(self, step: int) -> None:
         """Begin `step`; each step that closed `THERMAL_LAG` ago carries the thermal fit on."""
@@ -239,7 +239,6 @@ class FeatureBuilder:
     def window(self, last: int, steps: int, gpus: Rows | None = None) -> Singles:
         """float32[g, steps, channels] of the steps up to `last`, as `sequences`; step `last` may be in progress. With
         `gpus`, numbers of rows, of those alone."""
-        self._rings.settle()
         names = self.plan.names
         places = np.array([names.index(name) for name in self.plan.sequence], dtype=np.intp)
         chosen = places if gpus is None else np.ix_(places, gpus)
@@ -314,7 +313,7 @@ def _masks(plan: FeaturePlan) -> tuple[Bools, Bools]:
 
 # A builder as arrays, so that a service that starts again need not read a month.
 
-VERSION = 1
+VERSION = 2
 _ABOUT = "about"
 
 
@@ -342,7 +341,11 @@ def save(builder: FeatureBuilder) -> dict[str, npt.NDArray[Any]]:
         "step": int(parts.rings.step),
     }
     text = json.dumps(about, ensure_ascii=False, sort_keys=True)
-    return {**parts.arrays.state(), _ABOUT: np.frombuffer(text.encode(), dtype=np.uint8).copy()}
+    return {
+        **parts.arrays.state(),
+        **dict(parts.rings.state()),
+        _ABOUT: np.frombuffer(text.encode(), dtype=np.uint8).copy(),
+    }
 
 
 def restore(plan: FeaturePlan, state: Mapping[str, npt.NDArray[Any]]) -> FeatureBuilder:
@@ -356,7 +359,7 @@ def restore(plan: FeaturePlan, state: Mapping[str, npt.NDArray[Any]]) -> Feature
         raise InputError("state", about.get("version"), "of another version or plan", remedy)
     builder = FeatureBuilder(plan, [Gpu(**gpu) for gpu in about["gpus"]], installed_ms=about["installed_ms"])
     builder.parts.arrays.restore(state)
-    builder.parts.rings.step = about["step"]
+    builder.parts.rings.restore(about["step"], state)
     builder.parts.happenings.known = about["events"]
     builder.assign(about["jobs"])
     builder.newest_ms, builder.late = about["newest_ms"], about["late"]

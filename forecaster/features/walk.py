@@ -202,7 +202,6 @@ class Walk:
         if step < self._recording.first:
             return
         self.builder.begin(at_ms)
-        self.builder.parts.rings.settle()
         self._recording.add(self.builder.parts.rings, step, len(self.builder.gpus))
         while self.builder.frozen:
             one = self.builder.frozen.popleft()

@@ -15,13 +15,15 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.metrics import METRICS, MetricKind
 from tocsin.domain.reading import Gpu, Reading
-from tocsin.forecaster.features.builder import FeatureBuilder
-from tocsin.forecaster.features.feed import StoreFeed
+from tocsin.forecaster.features.builder import FeatureBuilder, save
+from tocsin.forecaster.features.feed import Condenser, StoreFeed
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import examples_now
+from tocsin.sim.fleet import SimulatedFleet
+from tocsin.sim.spec import FleetSpec
 from tocsin.store.embedded.store import SqliteStore
 from tocsin.store.port import Columns
 from tocsin_testing.scale import fleet, matrix
@@ -99,7 +101,7 @@ def test_features_of_a_fleet(benchmark: BenchmarkFixture, say: Say) -> None:
         return examples_now(builder, int(tick.at_ms[0])).features.shape
 
     assert benchmark.pedantic(turn, rounds=5, warmup_rounds=1) == (size, len(builder.names))
-    held = sum(array.nbytes for array in builder.parts.arrays.state().values())
+    held = sum(array.nbytes for array in save(builder).values())
     if not benchmark.disabled:
         plain = _plain_seconds()
         mine = float(benchmark.stats.stats.median)
@@ -172,9 +174,20 @@ def test_a_tick_from_a_warm_store(benchmark: BenchmarkFixture, tmp_path: Path, s
     store.close()
 
 
-def test_features_of_a_month_fit_into_memory(say: Say) -> None:
-    """The arrays grow with GPUs and not with time."""
-    builder = FeatureBuilder(PLAN, fleet(100))
-    held = sum(array.nbytes for array in builder.parts.arrays.state().values())
-    say(f"features of one GPU over {max(PLAN.windows_ms) // DAY} days: {held / 100 / 1e3:.0f} kB")
-    assert held / 100 < 1.5e9 / FLEET
+def test_features_of_a_long_past_fit_into_memory(say: Say) -> None:
+    """What a GPU takes stands still once the longest window is full, and is half of what whole planes would take."""
+    plan = FeaturePlan(windows_ms=(HOUR, DAY, 3 * DAY))
+    simulated = SimulatedFleet(FleetSpec(32, 7, START, STEP, 1.0))
+    builder, condenser = FeatureBuilder(plan, simulated.gpus), Condenser(plan)
+    held = []
+    for _ in range(2):
+        for _ in range(5 * DAY // STEP // 2):
+            batch = simulated.step()
+            builder.update(condenser.columns(batch.readings), batch.events)
+        held.append(sum(array.nbytes for array in save(builder).values()) / 32)
+    rings = builder.parts.rings
+    planes = sum(array.nbytes for _, array in rings.state()) / 32
+    whole = (rings.fine + rings.coarse) * len(plan.names) * (np.float32().nbytes + np.bool_().nbytes)
+    say(f"closed steps of one GPU over 3 days: {planes / 1e3:.0f} kB, as whole matrices {whole / 1e3:.0f} kB")
+    assert held[1] < 2 * held[0]
+    assert planes < whole / 2
