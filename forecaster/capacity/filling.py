@@ -208,6 +208,8 @@ def _line(values: Floats, window: int) -> _Line:
 # The same for a running service: fed with every batch, it keeps the newest hours and says what fills up.
 
 NAME = MODEL
+AT_ONCE = 1_000
+"""Rows that are worked on at once: what that takes beside them is as much as they are, several times."""
 IN_A_ROW = 2
 """Minutes in a row that must say so before it is said."""
 LATE_MS = 2 * MINUTE
@@ -366,7 +368,9 @@ class FillingWatch:
             self._leaks.skip(passed - 1)
         for kept in self._kept:
             if kept.flags.writeable:
-                kept[:, :-passed] = kept[:, passed:].copy()
+                for first in range(0, len(kept), AT_ONCE):
+                    some = kept[first : first + AT_ONCE]
+                    some[:, :-passed] = some[:, passed:].copy()
                 kept[:, -passed:] = np.nan
 
     def _until(self, back: int) -> list[Floats]:
@@ -510,10 +514,12 @@ def _due(values: Floats, limit: FillLimit) -> _Due:
     rows = np.flatnonzero(below)
     if limit is LAYOUT:
         due[rows] = stepped_up(values[rows])
-    elif rows.size:
-        told = outlook(values[rows], limit.limit, limit.ahead_steps)
-        due[rows] = told.steps <= limit.ahead_steps
-        steps[rows], slope[rows], gone[rows] = told.steps, told.slope, told.seen
+    else:
+        for first in range(0, rows.size, AT_ONCE):
+            some = rows[first : first + AT_ONCE]
+            told = outlook(values[some], limit.limit, limit.ahead_steps)
+            due[some] = told.steps <= limit.ahead_steps
+            steps[some], slope[some], gone[some] = told.steps, told.slope, told.seen
     return _Due(due, steps, slope, gone)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import itemgetter
 from typing import Protocol
 
@@ -28,6 +28,8 @@ CHUNK_GPUS = 256
 MOST_ROWS = 8_000
 """Rows that a live feed reads at once: 80 MB of columns, and a store needs some times that while it puts them
 together. It is the brain's worker that reads so, beside all else."""
+AT_ONCE = 1_000
+"""Readings that are held at once: those of 10,000 GPUs are 100 MB."""
 LEAST_INTERVAL_MS = 10 * SECOND
 """At which an agent reads unless it is told otherwise."""
 
@@ -83,18 +85,27 @@ class StoreFeed:
         while self.fed_ms <= now_ms:
             end_ms = min(self.fed_ms + chunk_of(plan, len(self._builder.gpus)), now_ms + 1)
             events = self._source.events(max(self._from_ms, self.fed_ms - self._grace_ms), end_ms)
-            newest = None
-            if self._latest is not None and end_ms > now_ms:
-                readings = [one for one in self._latest(self.fed_ms) if one.at_ms <= now_ms]
-                self._builder.assign(jobs_of(readings))
-                newest = self._condenser.columns(readings)
+            newest = self._newest(now_ms) if end_ms > now_ms else []
             for first_ms, last_ms in pairwise(self._edges(end_ms)):
                 columns = self._source.columns(metrics, first_ms, last_ms)
-                if newest is not None:
-                    _complete(columns, newest)
+                for part in newest:
+                    _complete(columns, part)
                 self._builder.update(columns)
             self._builder.update(events=events)
             self.fed_ms = end_ms
+
+    def _newest(self, now_ms: int) -> list[Columns]:
+        """The newest reading of each GPU up to `now_ms`, condensed in parts; the builder learns of their jobs."""
+        if self._latest is None:
+            return []
+        readings = (one for one in self._latest(self.fed_ms) if one.at_ms <= now_ms)
+        jobs: dict[str, str] = {}
+        parts = []
+        while some := list(islice(readings, AT_ONCE)):
+            jobs |= jobs_of(some)
+            parts.append(self._condenser.columns(some))
+        self._builder.assign(jobs)
+        return parts
 
     def _edges(self, end_ms: int) -> list[int]:
         """From `fed_ms` to `end_ms`, with instants between at which to read anew."""

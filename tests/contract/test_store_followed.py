@@ -47,7 +47,7 @@ def test_agents_that_push_into_victoriametrics_are_seen_and_judged(tmp_path: Pat
         assert sent.status_code == 204
         pause = threading.Event()
         for _ in range(TRIES):  # a series that is new to the server is found after about ten seconds
-            if brain.store.latest(now) and brain.store.events(now, now + 1):
+            if list(brain.store.latest(now)) and brain.store.events(now, now + 1):
                 break
             pause.wait(0.1)
         follower.once()

@@ -186,7 +186,7 @@ def test_the_newest_readings_of_a_large_fleet_are_read_whatever_a_label_holds(ur
     wanted = {one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in sent}
     write(url, encode(Batch([*sent, older])))
     ended = time.monotonic() + 30
-    while len(store.latest(at_ms - 1)) < len(sent) and time.monotonic() < ended:
+    while len(list(store.latest(at_ms - 1))) < len(sent) and time.monotonic() < ended:
         flush(url)
     for _ in range(60):
         # Often: exports with `reduce_mem_usage` have a value of another GPU in one of fifty answers.

@@ -324,7 +324,7 @@ def test_a_range_outside_of_what_influxdb_can_say_asks_nothing(
     assert store.findings(start, end) == []
     assert store.predictions(start, end) == []
     assert store.series("GPU-1", ["gpu_power_watts"], start, end).values.shape == (0, 1)
-    assert start < FAR_MS or store.latest(start) == []
+    assert start < FAR_MS or list(store.latest(start)) == []
 
 
 @pytest.mark.parametrize(

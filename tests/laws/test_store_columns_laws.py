@@ -139,7 +139,7 @@ def test_latest_columns_are_the_latest_readings(h: Harness) -> None:
     fleet(h)
     metrics = [POWER, LINK, TEMPERATURE, "gpu_sm_clock_hertz"]
     for since in (0, T - HOUR, T + 1, T + 1000):
-        readings = h.store.latest(since)
+        readings = list(h.store.latest(since))
         found = h.store.latest_columns(metrics, since)
         assert [uuid for _, uuid in rows_of(found)] == list(found.gpus)
         assert rows_of(found) == [(r.at_ms - T, r.gpu.uuid) for r in readings]

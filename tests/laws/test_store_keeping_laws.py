@@ -15,7 +15,7 @@ from tocsin_testing.stores import Harness
 def test_init_and_close_may_be_repeated(h: Harness) -> None:
     put(h, reading(at_ms=T, power_watts=1))
     h.store.init()
-    assert len(h.store.latest(T)) == 1
+    assert len(list(h.store.latest(T))) == 1
     h.store.close()
     h.store.close()
 
@@ -27,7 +27,7 @@ def test_threads_write_and_read_at_once(h: Harness) -> None:
         try:
             for step in range(5):
                 put(h, reading(gpu(number), T + step, power_watts=step))
-                assert h.store.latest(T)
+                assert list(h.store.latest(T))
         except BaseException as error:
             failures.append(error)
 

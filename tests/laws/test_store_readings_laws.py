@@ -28,7 +28,7 @@ def test_a_reading_comes_back_as_it_was(h: Harness) -> None:
     )
     put(h, one)
     assert everything(h) == [one]
-    assert h.store.latest(T) == [one]
+    assert list(h.store.latest(T)) == [one]
 
 
 @pytest.mark.parametrize("reason", Missing)
@@ -36,7 +36,7 @@ def test_every_reason_survives_in_a_reading_without_values(h: Harness, reason: M
     lost = Reading(gpu(0), T, {}, {TEMPERATURE: reason, POWER: reason})
     put(h, lost)
     assert everything(h) == [lost]
-    assert h.store.latest(T) == [lost]
+    assert list(h.store.latest(T)) == [lost]
 
 
 def test_variants_keep_their_labels(h: Harness) -> None:
@@ -150,7 +150,7 @@ def test_order_of_writing_does_not_matter(h: Harness) -> None:
 def test_an_empty_batch_is_nothing(h: Harness) -> None:
     h.store.write(Batch())
     h.settle()
-    assert (h.store.gpus(), everything(h), h.store.latest(0)) == ([], [], [])
+    assert (h.store.gpus(), everything(h), list(h.store.latest(0))) == ([], [], [])
 
 
 # ---------------------------------------------------------------------- which readings
@@ -161,7 +161,7 @@ def test_ranges_have_their_start_and_not_their_end(h: Harness) -> None:
     assert [at for at, _ in times(h, T, T + 2)] == [0, 1]
     assert times(h, T + 1, T + 1) == []
     assert [r.at_ms for r in h.store.latest(T + 2)] == [T + 2]
-    assert h.store.latest(T + 3) == []
+    assert list(h.store.latest(T + 3)) == []
 
 
 def test_readings_of_chosen_gpus(h: Harness) -> None:

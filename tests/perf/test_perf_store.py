@@ -31,7 +31,7 @@ def test_the_embedded_store(benchmark: BenchmarkFixture, tmp_path: Path) -> None
     store, steps = SqliteStore(tmp_path / "store.db"), count()
     store.init()
     benchmark.pedantic(lambda: store.write(Batch(readings=tick(next(steps)))), rounds=15, warmup_rounds=1)
-    assert len(store.latest(0)) == GPUS
+    assert len(list(store.latest(0))) == GPUS
     store.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,8 +76,8 @@ class Store(Protocol):
     def gpus(self) -> list[Gpu]:
         """Every GPU that has a reading, by UUID."""
 
-    def latest(self, since_ms: int) -> list[Reading]:
-        """The newest reading of each GPU at or after `since_ms`, by UUID."""
+    def latest(self, since_ms: int) -> Iterable[Reading]:
+        """The newest reading of each GPU at or after `since_ms`, by UUID; to be gone through once."""
 
     def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
         """Readings in [`start_ms`, `end_ms`), by instant, then UUID."""

@@ -50,7 +50,7 @@ def test_owners_come_back(path: Path) -> None:
     assert [r.owners for r in store.readings(T0, T0 + 2, gpus={"GPU-00000000"})] == [(), owners]
     assert [r.owners for r in store.latest(T0)] == [owners, (), ()]
     store.write(Batch(readings=[replace(reading(gpu(0), T0 + 1, power_watts=2), owners=owners[:1])]))
-    assert store.latest(T0)[0].owners == owners[:1]
+    assert next(iter(store.latest(T0))).owners == owners[:1]
     store.close()
 
 
@@ -111,7 +111,7 @@ def test_another_process_reads_while_this_one_writes(path: Path) -> None:
     store = filled(path)
     code = (
         "import sys; from pathlib import Path; from tocsin.store.embedded.store import SqliteStore\n"
-        "s = SqliteStore(Path(sys.argv[1])); print(len(s.latest(0))); s.close()"
+        "s = SqliteStore(Path(sys.argv[1])); print(len(list(s.latest(0)))); s.close()"
     )
     store.write(Batch(readings=[reading(gpu(3))]))
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
@@ -135,7 +135,7 @@ def test_a_value_that_does_not_fit_costs_its_batch_and_mixes_up_nothing(path: Pa
 def test_threads_that_come_and_go_leave_no_connection_behind(path: Path) -> None:
     store = filled(path)
     for _ in range(30):
-        thread = threading.Thread(target=lambda: store.latest(0))
+        thread = threading.Thread(target=lambda: list(store.latest(0)))
         thread.start()
         thread.join()
     assert len(store._database._idle) == 1
@@ -154,7 +154,7 @@ def test_a_store_in_use_is_not_replaced(path: Path, tmp_path: Path) -> None:
 
 def test_a_folder_with_odd_characters_is_a_folder(tmp_path: Path) -> None:
     store = filled(tmp_path / "a#b c?d%20" / "store.db")
-    assert len(store.latest(0)) == 3
+    assert len(list(store.latest(0))) == 3
     store.close()
 
 

@@ -187,7 +187,7 @@ class Brain:
             self.journal.append(EntryKind.SERVICE_STARTED, begun)
         now = self.started_ms
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        kept = Batch(readings=self.store.latest(now - FORGET_MS), events=events)
+        kept = Batch(readings=list(self.store.latest(now - FORGET_MS)), events=events)
         self.memory.recall(self._with_room(kept))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))

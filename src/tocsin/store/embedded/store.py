@@ -261,6 +261,8 @@ _EVENT_COLUMNS = f"{ROWS['event']}, sum"
 _TRIES = 3
 _FRONT_MS = MINUTE
 """The newest readings of GPUs that are all read lie within this span; those of others are looked for hour by hour."""
+_AT_ONCE = 1_000
+"""Readings that are made of a block at once: each is a hundred times what its row takes."""
 _PAGE_ROWS = 250_000
 """About how many readings are put together at once while all of a long span are read."""
 _MAX_CUTS = 60
@@ -440,17 +442,21 @@ class SqliteStore:
     def _made(self, block: Block, order: Ints) -> Iterator[Reading]:
         if not len(block):
             return
-        with self._reading() as db:
-            known = known_gpus(db, np.unique(block.gpu).tolist())
         kept = [place for place, name in enumerate(block.names) if not is_made(name)]
-        plain = replace(block, names=tuple(block.names[place] for place in kept), values=block.values[kept])
-        yield from readings_of(plain.take(order), known)
+        names = tuple(block.names[place] for place in kept)
+        for first in range(0, len(order), _AT_ONCE):
+            part = block.take(order[first : first + _AT_ONCE])
+            part = replace(part, names=names, values=part.values[kept])
+            with self._reading() as db:
+                known = known_gpus(db, np.unique(part.gpu).tolist())
+            # A GPU may have been removed since its readings were asked for.
+            yield from readings_of(part.where(np.isin(part.gpu, list(known))), known)
 
     # ------------------------------------------------------------------ the newest of each GPU
 
-    def latest(self, since_ms: int) -> list[Reading]:
+    def latest(self, since_ms: int) -> Iterator[Reading]:
         found, roster = self._newest(since_ms, None)
-        return list(self._made(found, np.argsort(roster.rank[found.gpu], kind="stable")))
+        return self._made(found, np.argsort(roster.rank[found.gpu], kind="stable"))
 
     def latest_columns(self, metrics: Sequence[str], since_ms: int) -> Columns:
         found, roster = self._newest(since_ms, metrics)
