@@ -29,10 +29,11 @@ class StepSpan:
     total: Floats
     steps: Floats
 
-    def mean(self) -> Floats:
-        """Mean of the steps with a value, NaN without one."""
+    def mean(self, channel: int | slice = slice(None)) -> Floats:
+        """Mean of the steps with a value, NaN without one; float64[c, g], or float64[g] of one channel."""
+        total, steps = self.total[channel], self.steps[channel]
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.where(self.steps > 0, self.total / self.steps, np.nan))
+            return np.asarray(np.where(steps > 0, total / steps, np.nan))
 
     def copy(self) -> StepSpan:
         return StepSpan(self.total.copy(), self.steps.copy())

@@ -120,16 +120,15 @@ def _rate(plan: FeaturePlan, span: StepSpan, place: int) -> Floats:
 
 def _means(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:
     plan, names = parts.plan, parts.plan.names
-    means = [span.mean() for span in spans]
     newest, here = parts.rings.values(parts.rings.step)
     for channel in plan.of(FeatureKind.MEAN):
         place = names.index(channel.name)
-        level = means[0][place]
+        level = spans[0].mean(place)
         yield f"{channel.name}.level", level
         now = np.where(here[place], newest[place], np.nan)
         yield f"{channel.name}.{_labels(plan)[0]}", now - level
-        for label, mean in zip(_labels(plan)[1:], means[1:], strict=True):
-            yield f"{channel.name}.{label}", level - mean[place]
+        for label, span in zip(_labels(plan)[1:], spans[1:], strict=True):
+            yield f"{channel.name}.{label}", level - span.mean(place)
 
 
 def _peaks(parts: Parts, spans: list[StepSpan]) -> Iterator[Column]:

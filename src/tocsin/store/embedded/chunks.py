@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
+from sys import intern
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,8 @@ log = structlog.get_logger()
 
 CHUNK_ROWS = 512
 """Most readings in one chunk: one GPU, or the newest readings of all, can be had without much of the rest."""
-
+_LISTS = 128
+"""Lists of names that are remembered: each node has its own, of a thousand names where its processes have many."""
 _RUN_ROWS = 8_192
 """About how many rows of small chunks are unpacked together."""
 
@@ -105,7 +107,7 @@ def _sums(
     return column_sums(heads, names, *both)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_LISTS)
 def _chosen(names: tuple[str, ...], wanted: frozenset[str] | None) -> tuple[list[int], tuple[str, ...]]:
     """Places of the names that are wanted, and the names there."""
     places = [place for place, name in enumerate(names) if wanted is None or name in wanted]
@@ -284,9 +286,9 @@ def _unpacked_extra(data: object, wanted: frozenset[str] | None) -> Extra:
     return Extra(row[kept], moved[kept], value[kept], chosen)
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=_LISTS)
 def _names_in(text: bytes) -> tuple[str, ...]:
-    return tuple(json.loads(text))
+    return tuple(map(intern, json.loads(text)))  # nodes have most names in common: thousands of lists of a thousand
 
 
 _INSERT = f"INSERT INTO chunk ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(',')))})"

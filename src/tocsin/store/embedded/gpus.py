@@ -14,6 +14,7 @@ from tocsin.store.embedded.blocks import Flags, Ints
 from tocsin.store.embedded.notes import Index
 from tocsin.store.embedded.sums import ROWS, checked, row_sum
 from tocsin.store.identity import KnownGpu, is_bare
+from tocsin.store.points import read_labels
 
 Value = str | int | float | bytes | None
 Row = Sequence[Value]
@@ -51,7 +52,7 @@ def read_gpu(row: Sequence[object]) -> Gpu:
         mig_profile=str(profile),
         pool=str(pool),
         rack=str(rack),
-        labels=json.loads(str(labels)),
+        labels=read_labels(str(labels)),
         simulated=bool(simulated),
     )
 
