@@ -35,8 +35,8 @@ from tocsin_testing.chaos import until
 from tocsin_testing.killed_agent import AgentSite, Course
 
 KILLS = max(10, int(os.environ.get("TOCSIN_KILLS", "50")))
-LEAST_READINGS = 100_000
-LEAST_EXECUTIONS = 300
+LEAST_READINGS, LEAST_EXECUTIONS = (100_000, 300) if "TOCSIN_KILLS" in os.environ else (40_000, 120)
+"""What a run has to show; a brain that starts goes through all that was read before."""
 AGENTS = 2
 PATIENCE = 120.0
 RULES = """
