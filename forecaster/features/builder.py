@@ -241,12 +241,12 @@ class FeatureBuilder:
         `gpus`, numbers of rows, of those alone."""
         names = self.plan.names
         places = np.array([names.index(name) for name in self.plan.sequence], dtype=np.intp)
-        chosen = places if gpus is None else np.ix_(places, gpus)
-        found = np.empty((self._arrays.size if gpus is None else gpus.size, steps, places.size), np.float32)
+        some, again = (None, slice(None)) if gpus is None else np.unique(gpus, return_inverse=True)
+        found = np.empty((self._arrays.size if some is None else some.size, steps, places.size), np.float32)
         for place in range(steps):  # step by step, which stays in the processor's cache
-            values, here = self._rings.values(last - steps + 1 + place)
-            found[:, place] = shown_values(self.plan, values[chosen], here[chosen]).T
-        return found
+            values, here = self._rings.values(last - steps + 1 + place, some)
+            found[:, place] = shown_values(self.plan, values[places], here[places]).T
+        return found[again]
 
     def begin(self, now_ms: int) -> None:
         """Move on to `now_ms`: steps that ended before it are closed. Raises InputError where something later has been

@@ -85,19 +85,19 @@ class StoreFeed:
         while self.fed_ms <= now_ms:
             end_ms = min(self.fed_ms + chunk_of(plan, len(self._builder.gpus)), now_ms + 1)
             events = self._source.events(max(self._from_ms, self.fed_ms - self._grace_ms), end_ms)
-            newest = self._newest(now_ms) if end_ms > now_ms else []
+            newest = self._newest(now_ms) if end_ms > now_ms else None
             for first_ms, last_ms in pairwise(self._edges(end_ms)):
                 columns = self._source.columns(metrics, first_ms, last_ms)
-                for part in newest:
-                    _complete(columns, part)
+                if newest is not None:
+                    _complete(columns, newest)
                 self._builder.update(columns)
             self._builder.update(events=events)
             self.fed_ms = end_ms
 
-    def _newest(self, now_ms: int) -> list[Columns]:
-        """The newest reading of each GPU up to `now_ms`, condensed in parts; the builder learns of their jobs."""
+    def _newest(self, now_ms: int) -> Columns | None:
+        """The newest reading of each GPU up to `now_ms`, condensed; the builder learns of their jobs."""
         if self._latest is None:
-            return []
+            return None
         readings = (one for one in self._latest(self.fed_ms) if one.at_ms <= now_ms)
         jobs: dict[str, str] = {}
         parts = []
@@ -105,7 +105,7 @@ class StoreFeed:
             jobs |= jobs_of(some)
             parts.append(self._condenser.columns(some))
         self._builder.assign(jobs)
-        return parts
+        return _one_after_another(parts) if parts else None
 
     def _edges(self, end_ms: int) -> list[int]:
         """From `fed_ms` to `end_ms`, with instants between at which to read anew."""
@@ -114,6 +114,18 @@ class StoreFeed:
         rows = self._source.columns((), self.fed_ms, end_ms).at_ms
         between = [edge for edge in np.unique(rows[MOST_ROWS::MOST_ROWS]).tolist() if edge > self.fed_ms]
         return [self.fed_ms, *between, end_ms] if rows.size else []
+
+
+def _one_after_another(parts: Sequence[Columns]) -> Columns:
+    """`parts` of different GPUs as one."""
+    before = np.cumsum([0, *(len(part.gpus) for part in parts[:-1])], dtype=np.int32)
+    return Columns(
+        tuple(uuid for part in parts for uuid in part.gpus),
+        parts[0].metrics,
+        np.concatenate([part.gpu + first for part, first in zip(parts, before, strict=True)]),
+        np.concatenate([part.at_ms for part in parts]),
+        np.concatenate([part.values for part in parts]),
+    )
 
 
 def _complete(columns: Columns, newest: Columns) -> None:

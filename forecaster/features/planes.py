@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.features.arrays import Floats, Rows, Singles
+from tocsin.forecaster.features.arrays import Bools, Floats, Rows, Singles
 
 Bytes = npt.NDArray[np.uint8]
+Counts = npt.NDArray[np.uint16]
 State = Mapping[str, npt.NDArray[Any]]
 
 _PLACE_BYTES = 6
@@ -27,7 +28,7 @@ _AT_ONCE = 2**22
 @dataclass(slots=True)
 class Sparse:
     """A matrix [c, g]: the rows `full` as they are in `whole` [k, g]; of the others each `value` that is not nought, at
-    its `row` and `column`. More than one value at one place add up. A wider matrix has noughts beyond `g`."""
+    its `row` and `column`. A wider matrix has noughts beyond `g`."""
 
     full: npt.NDArray[np.uint16]
     whole: npt.NDArray[Any]
@@ -49,16 +50,28 @@ class Sparse:
             matrix[few[row], column],
         )
 
-    def take_out(self, rows: Rows, columns: Rows) -> None:
-        """Make `rows` nought in `columns`."""
-        self.whole[np.ix_(np.isin(self.full, rows), columns)] = 0
-        kept = ~(np.isin(self.row, rows) & np.isin(self.column, columns))
+    def put_into(self, found: npt.NDArray[Any], columns: Rows, place: Rows) -> None:
+        """Put the values of `columns` [n] into `found` [c, n], which is nought; `place` [g] has the place of each
+        column among them, -1 of the others."""
+        found[self.full] = self.whole[:, columns]
+        moved = place[self.column]
+        here = moved >= 0
+        found[self.row[here], moved[here]] = self.value[here]
+
+    def take_out(self, rows: Bools, columns: Bools) -> None:
+        """Make those of `rows` bool[c] nought in those of `columns` bool[g]."""
+        if self.full.size:
+            self.whole[np.ix_(rows[self.full], columns)] = 0
+        kept = ~(rows[self.row] & columns[self.column])
         if not kept.all():
             self.row, self.column, self.value = self.row[kept], self.column[kept], self.value[kept]
 
     def add(self, row: int, column: int, value: float) -> None:
         if place := np.flatnonzero(self.full == row).tolist():
             self.whole[place[0], column] += value
+            return
+        if place := np.flatnonzero((self.row == row) & (self.column == column)).tolist():
+            self.value[place[0]] += value
             return
         self.row = np.append(self.row, np.uint16(row))
         self.column = np.append(self.column, np.int32(column))
@@ -71,27 +84,40 @@ class Sparse:
 @dataclass(slots=True)
 class Plane:
     """One step of all channels: `values` [c, g], and how many fine steps had a value. Those are for most channels of a
-    GPU `base` uint8[g], where the bit in `same` [c / 8, g] says so, else what `other` [c, g] says."""
+    GPU `base` uint16[g], where the bit in `same` [c / 8, g] says so, else what `other` [c, g] says."""
 
     values: Sparse
-    base: Bytes
+    base: Counts
     same: Bytes
     other: Sparse
 
     @classmethod
-    def of(cls, values: Singles, steps: Bytes) -> Plane:
+    def of(cls, values: Singles, steps: Counts) -> Plane:
         base = steps.max(axis=0, initial=0)
         same = (steps == base) & (base > 0)
-        return cls(Sparse.of(values), base, np.packbits(same, axis=0), Sparse.of(np.where(same, np.uint8(0), steps)))
+        return cls(Sparse.of(values), base, np.packbits(same, axis=0), Sparse.of(np.where(same, np.uint16(0), steps)))
 
-    def take_out(self, channels: Rows, gpus: Rows) -> None:
-        """Make `channels` missing in `gpus`; those that came later have nothing here."""
-        gpus = gpus[gpus < self.base.size]
-        self.values.take_out(channels, gpus)
-        self.other.take_out(channels, gpus)
-        bits = np.zeros(len(self.same) * 8, np.bool_)
-        bits[channels] = True
-        self.same[:, gpus] &= ~np.packbits(bits)[:, None]
+    def take(self, channels: int, gpus: Rows) -> tuple[Singles, Counts]:
+        """float32[c, n] and uint16[c, n] of so many channels of `gpus` [n], each at most once; those that came later
+        have nothing here."""
+        values, steps = np.zeros((channels, gpus.size), np.float32), np.zeros((channels, gpus.size), np.uint16)
+        there = gpus < self.base.size
+        inside, place = gpus[there], np.full(self.base.size, -1, np.intp)
+        place[inside] = np.arange(inside.size)
+        some, counts = np.zeros((2, channels, inside.size)) if not there.all() else (values, steps)
+        self.values.put_into(some, inside, place)
+        self.other.put_into(counts, inside, place)
+        counts += (np.unpackbits(self.same[:, inside], axis=0, count=channels) * self.base[inside]).astype(counts.dtype)
+        if not there.all():
+            values[:, there], steps[:, there] = some, counts
+        return values, steps
+
+    def take_out(self, channels: Bools, gpus: Bools) -> None:
+        """Make those of `channels` bool[c] missing in those of `gpus`, bool[g or more]."""
+        here = gpus[: self.base.size]
+        self.values.take_out(channels, here)
+        self.other.take_out(channels, here)
+        self.same[:, here] &= ~np.packbits(channels)[:, None]
 
     def count(self, channel: int, gpu: int, *, seen: bool) -> None:
         """One more happening of a GPU, which may have come later; with `seen` the channel has a value now."""
@@ -118,8 +144,7 @@ def add_up(planes: Iterable[Plane], total: Floats, steps: Floats, peaks: int) ->
             here = slice(part[0].base.size)
             _add_values([plane.values for plane in part], total[:, here], peaks)
             same = np.unpackbits(np.array([plane.same for plane in part]), axis=1, count=len(steps))
-            same *= np.array([plane.base for plane in part])[:, None]
-            steps[:, here] += same.sum(axis=0, dtype=np.uint16)
+            steps[:, here] += (same * np.array([plane.base for plane in part])[:, None]).sum(axis=0, dtype=np.uint64)
             for plane in part:
                 if plane.other.full.size or plane.other.row.size:
                     _add_values([plane.other], steps[:, here], len(steps))
@@ -140,7 +165,7 @@ def _add_values(parts: Sequence[Sparse], total: Floats, peaks: int) -> None:
 
 def empty(channels: int) -> Plane:
     """A step in which nothing came, of no GPU yet."""
-    return Plane.of(np.zeros((channels, 0), np.float32), np.zeros((channels, 0), np.uint8))
+    return Plane.of(np.zeros((channels, 0), np.float32), np.zeros((channels, 0), np.uint16))
 
 
 # Planes as arrays by name, to be saved and taken up again.
@@ -162,14 +187,15 @@ def taken_up(state: State, name: str, channels: int, gpus: int) -> dict[int, Pla
     """What `saved` gave of planes with so many channels and GPUs. Raises InputError where that cannot be."""
     try:
         return {number: _plane(state, f"{name}.{number}", channels, gpus) for number in state[name].tolist()}
-    except (KeyError, AttributeError, IndexError) as error:
+    except (KeyError, AttributeError, IndexError, TypeError) as error:
         raise InputError("state", name, f"incomplete: {error}", "read the past from the store") from None
 
 
 def _plane(state: State, name: str, channels: int, gpus: int) -> Plane:
     base, same = state[f"{name}.base"], state[f"{name}.same"]
-    values, other = _sparse(state, f"{name}.values", np.float32), _sparse(state, f"{name}.other", np.uint8)
-    sound = base.dtype == same.dtype == np.uint8 and base.size <= gpus and same.shape == (-(-channels // 8), base.size)
+    values, other = _sparse(state, f"{name}.values", np.float32), _sparse(state, f"{name}.other", np.uint16)
+    sound = base.dtype == np.uint16 and same.dtype == np.uint8 and base.shape == (base.size,) and base.size <= gpus
+    sound = sound and same.shape == (-(-channels // 8), base.size)
     if not (sound and all(_fits(sparse, channels, base.size) for sparse in (values, other))):
         raise InputError("state", name, f"not of {channels} channels and {gpus} GPUs", "read the past from the store")
     return Plane(values, base, same, other)
@@ -191,7 +217,9 @@ def _sparse(state: State, name: str, dtype: npt.DTypeLike) -> Sparse:
 
 def _fits(one: Sparse, channels: int, gpus: int) -> bool:
     return (
-        one.whole.shape == (one.full.size, gpus)
+        one.full.ndim == 1
+        and bool((np.diff(one.full.astype(np.int64)) > 0).all())
+        and one.whole.shape == (one.full.size, gpus)
         and one.row.shape == one.column.shape == one.value.shape == (one.value.size,)
         and bool((one.full < channels).all() and (one.row < channels).all())
         and bool(((one.column >= 0) & (one.column < gpus)).all())

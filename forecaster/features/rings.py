@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import DAY
+from tocsin.domain.errors import InputError
 from tocsin.forecaster.features.arrays import NOT_YET, Arrays, Bools, Floats, Ints, Rows, Singles
 from tocsin.forecaster.features.plan import FeatureKind, FeaturePlan
 from tocsin.forecaster.features.planes import Plane, State, add_up, empty, saved, taken_up
@@ -65,8 +66,13 @@ class Rings:
     def restore(self, step: int, state: State) -> None:
         """Take up what `state` gave when `step` was in progress. Raises InputError where it is of another plan."""
         self.step = step
-        self._fine = taken_up(state, "fine", self._channels, self._arrays.size)
-        self._coarse = taken_up(state, "coarse", self._channels, self._arrays.size)
+        packed = self.oldest // self.per_coarse
+        spans = {"fine": (step - self.fine, step), "coarse": (packed - self.coarse - 1, packed)}
+        found = {name: taken_up(state, name, self._channels, self._arrays.size) for name in spans}
+        for name, (first, last) in spans.items():
+            if found[name] and not (first < min(found[name]) and max(found[name]) < last):
+                raise InputError("state", name, f"has steps not in {first} to {last}", "read the past from the store")
+        self._fine, self._coarse = found["fine"], found["coarse"]
 
     def step_of(self, at_ms: int) -> int:
         """The step that covers `at_ms`; its end belongs to it."""
@@ -106,7 +112,7 @@ class Rings:
         """Make a plane of the step in progress; one in which nothing came needs none."""
         values, here = self._current()
         if here.any():
-            self._fine[self.step] = Plane.of(values, here.view(np.uint8))
+            self._fine[self.step] = Plane.of(values, here.astype(np.uint16))
             self._begin()
 
     def _pack(self, first: int) -> None:
@@ -115,7 +121,7 @@ class Rings:
         whole = self._nothing()
         self._add(whole, first, first + self.per_coarse - 1)
         if whole.steps.any():
-            self._coarse[number] = Plane.of(whole.total.astype(np.float32), whole.steps.astype(np.uint8))
+            self._coarse[number] = Plane.of(whole.total.astype(np.float32), whole.steps.astype(np.uint16))
         self._coarse.pop(number - self.coarse, None)
 
     def _current(self) -> tuple[Singles, Bools]:
@@ -129,9 +135,12 @@ class Rings:
         """Make the steps from `first` [n] of each of `gpus` [n] up to that in progress missing in `channels`."""
         if not gpus.size:
             return
+        of_channels = np.isin(np.arange(self._channels), channels)
         for step, plane in self._fine.items():
             if (those := gpus[first <= step]).size:
-                plane.take_out(channels, those)
+                of_gpus = np.zeros(self._arrays.size, np.bool_)
+                of_gpus[those] = True
+                plane.take_out(of_channels, of_gpus)
         there = np.ix_(channels, gpus)
         self._arrays["sum"][there] = 0.0
         self._arrays["count"][there] = 0
@@ -142,19 +151,21 @@ class Rings:
             self._arrays["sum"][channel, gpu] += 1.0
             self._arrays["count"][channel, gpu] += 1
             return
-        if step > self.step - self.fine:
+        if self.step - self.fine < step < self.step:
             self._fine.setdefault(step, empty(self._channels)).count(channel, gpu, seen=True)
         number = step // self.per_coarse
         if self.oldest // self.per_coarse - self.coarse <= number < self.oldest // self.per_coarse:
             self._coarse.setdefault(number, empty(self._channels)).count(channel, gpu, seen=False)
 
-    def values(self, step: int) -> tuple[Singles, Bools]:
-        """Value float32[c, g] of each channel in one fine step, and where there is one."""
+    def values(self, step: int, gpus: Rows | None = None) -> tuple[Singles, Bools]:
+        """Value float32[c, n] of each channel in one fine step, and where there is one; of all GPUs, or of `gpus` [n],
+        each at most once."""
         if step == self.step:
-            return self._current()
-        span = self._nothing()
-        self._add(span, step, step)
-        return span.total.astype(np.float32), span.steps > 0
+            values, here = self._current()
+            return (values, here) if gpus is None else (values[:, gpus], here[:, gpus])
+        asked = np.arange(self._arrays.size) if gpus is None else gpus
+        found, steps = self._fine.get(step, empty(self._channels)).take(self._channels, asked)
+        return found, steps > 0
 
     # ------------------------------------------------------------------ windows
 

@@ -33,7 +33,7 @@ def made(seed: int, gpus: int, largest: int) -> tuple[Plane, Dense]:
     steps = np.where(draw.random((CHANNELS, gpus)) < 0.05, draw.integers(0, largest, (CHANNELS, gpus)), steps)
     values = np.where((draw.random((CHANNELS, gpus)) < share) & (steps > 0), draw.uniform(0.5, 9, (CHANNELS, gpus)), 0)
     values = values.astype(np.float32)
-    return Plane.of(values, steps.astype(np.uint8)), Dense(values.astype(np.float64), steps.astype(np.float64))
+    return Plane.of(values, steps.astype(np.uint16)), Dense(values.astype(np.float64), steps.astype(np.float64))
 
 
 def sums(planes: list[Plane], gpus: int) -> tuple[Floats, Floats]:
@@ -42,7 +42,7 @@ def sums(planes: list[Plane], gpus: int) -> tuple[Floats, Floats]:
     return total, steps
 
 
-@given(st.integers(0, 2**32), st.lists(st.integers(0, 9), max_size=6), st.sampled_from([1, 36]))
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 9), max_size=6), st.sampled_from([1, 36, 360]))
 def test_sums_of_planes_are_those_of_their_matrices(seed: int, more: list[int], largest: int) -> None:
     sizes = np.cumsum([*more, 3]).tolist()
     both = [made(seed + number, gpus, largest) for number, gpus in enumerate(sizes)]
@@ -86,7 +86,7 @@ class OnePlane(RuleBasedStateMachine):
         gpus=st.lists(st.integers(0, 45), min_size=1, unique=True),
     )
     def take_out(self, channels: list[int], gpus: list[int]) -> None:
-        self.plane.take_out(np.array(channels, np.intp), np.array(gpus, np.intp))
+        self.plane.take_out(np.isin(np.arange(CHANNELS), channels), np.isin(np.arange(50), gpus))
         there = np.ix_(channels, [gpu for gpu in gpus if gpu < self.gpus])
         for one in self._both():
             one[there] = 0
@@ -101,6 +101,16 @@ class OnePlane(RuleBasedStateMachine):
         np.testing.assert_allclose(total, self.dense.values, rtol=1e-6)
         np.testing.assert_array_equal(steps, self.dense.steps)
 
+    @rule(gpus=st.lists(st.integers(0, 45), unique=True))
+    def take(self, gpus: list[int]) -> None:
+        values, steps = self.plane.take(CHANNELS, np.array(gpus, np.intp))
+        inside = [gpu for gpu in gpus if gpu < self.gpus]
+        there = np.isin(gpus, inside)
+        np.testing.assert_allclose(values[:, there], self.dense.values[:, inside], rtol=1e-6)
+        np.testing.assert_array_equal(steps[:, there], self.dense.steps[:, inside])
+        assert not values[:, ~there].any()
+        assert not steps[:, ~there].any()
+
     def _both(self) -> tuple[Floats, Floats]:
         return self.dense.values, self.dense.steps
 
@@ -114,6 +124,12 @@ def test_a_state_that_cannot_be_is_refused(name: str) -> None:
     for held in (state[f"fine.7.{name}"].astype(np.float64), np.append(state[f"fine.7.{name}"].ravel(), 1)):
         with pytest.raises(InputError, match=r"read the past from the store"):
             taken_up({**state, f"fine.7.{name}": held}, "fine", CHANNELS, 20)
+    with pytest.raises(InputError, match="incomplete"):
+        taken_up({**state, "fine": np.array(7)}, "fine", CHANNELS, 20)
+    full = state["fine.7.values.full"]
+    assert full.size > 1
+    with pytest.raises(InputError, match="not of 11 channels"):
+        taken_up({**state, "fine.7.values.full": full[::-1]}, "fine", CHANNELS, 20)
     with pytest.raises(InputError, match="incomplete"):
         taken_up({key: one for key, one in state.items() if key != f"fine.7.{name}"}, "fine", CHANNELS, 20)
     with pytest.raises(InputError, match="not of 11 channels and 19 GPUs"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.metrics import variant
@@ -249,17 +249,20 @@ def test_a_late_event_is_still_seen() -> None:
     assert np.expm1(builder.table(START + 101 * STEP).column("event.bus.count")[2]) == pytest.approx(1.0)
 
 
-def test_what_processes_tell_comes_with_the_newest_readings() -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
+def test_what_processes_tell_comes_with_the_newest_readings(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "AT_ONCE", at_once)
     kept = MemoryStore()
-    values = {"gpu_power_watts": 100.0}
-    for pid, ratio in (("7", 0.2), ("8", 0.6)):
-        values[variant("gpu_allocator_external_fragmentation_ratio", "pid", pid)] = ratio
-    owner = Owner(pid=7, slurm_job="4711")
-    kept.write(Batch(readings=[Reading(FLEET[0], START, values, owners=(owner,))]))
-    builder = FeatureBuilder(PLAN, FLEET[:1])
+    for number, gpu in enumerate(FLEET[:3]):
+        values = {"gpu_power_watts": 100.0}
+        for pid, ratio in (("7", 0.2), ("8", 0.6 + number / 10)):
+            values[variant("gpu_allocator_external_fragmentation_ratio", "pid", pid)] = ratio
+        owner = Owner(pid=7, slurm_job=f"471{number}")
+        kept.write(Batch(readings=[Reading(gpu, START, values, owners=(owner,))]))
+    builder = FeatureBuilder(PLAN, FLEET[:3])
     warm(builder, kept, START, latest=kept.latest)
-    assert builder.table(START).column("fragmentation.1h")[0] == pytest.approx(0.6)
-    assert builder.parts.roster.jobs == {FLEET[0].uuid: "Slurm job 4711"}
+    assert builder.table(START).column("fragmentation.1h").tolist() == pytest.approx([0.6, 0.7, 0.8])
+    assert builder.parts.roster.jobs == {gpu.uuid: f"Slurm job 471{n}" for n, gpu in enumerate(FLEET[:3])}
 
 
 def test_readings_become_columns_in_the_order_of_time() -> None:
@@ -304,6 +307,37 @@ def test_a_state_of_another_plan_is_refused() -> None:
     state["sum"] = state["sum"][:, :1]
     with pytest.raises(InputError, match="has shape"):
         restore(PLAN, state)
+
+
+def test_a_state_with_steps_of_another_time_is_refused() -> None:
+    builder = FeatureBuilder(PLAN, FLEET)
+    builder.update(columns(FLEET, 0, 72))
+    state = save(builder)
+    for step in state["fine"].tolist():
+        state |= {name.replace(f".{step}.", f".{step + 999}."): state[name] for name in [*state] if f".{step}." in name}
+    with pytest.raises(InputError, match="has steps not in"):
+        restore(PLAN, {**state, "fine": state["fine"] + 999})
+
+
+def test_sequences_of_some_are_those_of_all() -> None:
+    builder = FeatureBuilder(PLAN, FLEET)
+    builder.update(columns(FLEET, 0, 72))
+    last = builder.closed(START + 72 * STEP)
+    some = np.array([5, 2, 5])
+    np.testing.assert_array_equal(builder.window(last, 96, some), builder.window(last, 96)[some])
+
+
+def test_long_coarse_steps_have_the_mean_of_all_their_steps() -> None:
+    plan = FeaturePlan(step_ms=MINUTE, windows_ms=(HOUR, 3 * DAY))
+    builder = FeatureBuilder(plan, FLEET[:1])
+    for minute in range(60 * 24 * 3 + 600):
+        at_ms = np.array([START + minute * MINUTE])
+        values = np.array([[60.0, minute % 7]])
+        metrics = ("gpu_temperature_celsius", "gpu_power_watts")
+        builder.update(Columns((FLEET[0].uuid,), metrics, np.zeros(1, np.int32), at_ms, values))
+    table = builder.table(builder.newest_ms)
+    assert table.column("temperature.level")[0] == 60.0
+    assert table.column("temperature.3d")[0] == pytest.approx(0.0, abs=1e-4)
 
 
 def test_an_event_of_an_unknown_gpu_makes_it_known() -> None:

@@ -11,6 +11,7 @@ from tocsin.domain.clock import DAY, MINUTE
 from tocsin.domain.metrics import variant
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.forecaster.capacity import filling
 from tocsin.forecaster.capacity.filling import FRAGMENTATION, OUT_OF_MEMORY, PAST, RECALLED, FillingWatch
 from tocsin.forecaster.capacity.leak import MEMORY_LEAK
 from tocsin.forecaster.live.recalibration import Recalibration
@@ -51,6 +52,12 @@ def test_a_leak_is_warned_of_ten_minutes_before_the_memory_is_full() -> None:
     assert "grows without a plateau" in prediction.sentence
     assert "显存" in prediction.sentence_zh
     assert prediction.simulated
+
+
+def test_parts_of_a_fleet_say_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rehearse("memory_leak", 30)
+    monkeypatch.setattr(filling, "AT_ONCE", 7)
+    assert rehearse("memory_leak", 30) == whole
 
 
 def test_a_layout_is_warned_of_when_it_begins_to_decay() -> None:
