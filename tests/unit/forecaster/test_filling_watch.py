@@ -55,9 +55,13 @@ def test_a_leak_is_warned_of_ten_minutes_before_the_memory_is_full() -> None:
 
 
 def test_parts_of_a_fleet_say_what_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = rehearse("memory_leak", 45)
+    whole, *_ = rehearse("memory_leak", 45)
     monkeypatch.setattr(filling, "AT_ONCE", 7)
-    assert rehearse("memory_leak", 45) == whole
+    parts, *_ = rehearse("memory_leak", 45)
+    assert [(minute, one.sentence, one.eta_ms) for minute, one in parts] == [
+        (minute, one.sentence, one.eta_ms) for minute, one in whole
+    ]
+    assert [one.probability for _, one in parts] == pytest.approx([one.probability for _, one in whole])
 
 
 def test_a_layout_is_warned_of_when_it_begins_to_decay() -> None:
