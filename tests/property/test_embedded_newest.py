@@ -93,7 +93,7 @@ class Newest(RuleBasedStateMachine):
     @invariant()
     def writers_say_what_the_reader_says(self) -> None:
         expected = self.reader.latest_columns(PLAIN, 0)
-        readings = self.reader.latest(0)
+        readings = list(self.reader.latest(0))
         assert [(r.gpu.uuid, r.at_ms) for r in readings] == list(
             zip(expected.gpus, expected.at_ms.tolist(), strict=True)
         )
