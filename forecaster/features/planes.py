@@ -1,5 +1,6 @@
 """Closed steps of the grid. Of 47 channels some 20 have a value for every GPU in every step; errors, losses and waits
 are nought nearly everywhere. So a plane is held by what is in it: a month of 10,000 GPUs is 0.3 GB in place of 0.7.
+SciPy has matrices for this, but whatever scores would have to load it, which takes more than small fleets' planes do.
 """
 
 from __future__ import annotations
@@ -203,13 +204,8 @@ def _plane(state: State, name: str, channels: int, gpus: int) -> Plane:
 
 def _sparse(state: State, name: str, dtype: npt.DTypeLike) -> Sparse:
     held = {each.name: state[f"{name}.{each.name}"] for each in fields(Sparse)}
-    for part, kind in (
-        ("whole", dtype),
-        ("value", dtype),
-        ("full", np.uint16),
-        ("row", np.uint16),
-        ("column", np.int32),
-    ):
+    kinds = {"full": np.uint16, "whole": dtype, "row": np.uint16, "column": np.int32, "value": dtype}
+    for part, kind in kinds.items():
         if held[part].dtype != kind:
             raise InputError("state", f"{name}.{part}", f"is {held[part].dtype}", "read the past from the store")
     return Sparse(**held)
