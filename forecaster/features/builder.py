@@ -314,6 +314,8 @@ def _masks(plan: FeaturePlan) -> tuple[Bools, Bools]:
 # A builder as arrays, so that a service that starts again need not read a month.
 
 VERSION = 2
+DENSE_VERSION = 1
+"""The version before it, which held every step whole; it is read, and no longer written."""
 _ABOUT = "about"
 
 
@@ -355,11 +357,12 @@ def restore(plan: FeaturePlan, state: Mapping[str, npt.NDArray[Any]]) -> Feature
         about = json.loads(state[_ABOUT].tobytes())
     except (KeyError, ValueError):
         raise InputError("state", sorted(state)[:5], "not the state of a feature builder", remedy) from None
-    if about.get("version") != VERSION or about.get("plan") != _plan_text(plan):
+    if about.get("version") not in (VERSION, DENSE_VERSION) or about.get("plan") != _plan_text(plan):
         raise InputError("state", about.get("version"), "of another version or plan", remedy)
     builder = FeatureBuilder(plan, [Gpu(**gpu) for gpu in about["gpus"]], installed_ms=about["installed_ms"])
     builder.parts.arrays.restore(state)
-    builder.parts.rings.restore(about["step"], state)
+    rings = builder.parts.rings
+    (rings.restore if about["version"] == VERSION else rings.restore_dense)(about["step"], state)
     builder.parts.happenings.known = about["events"]
     builder.assign(about["jobs"])
     builder.newest_ms, builder.late = about["newest_ms"], about["late"]

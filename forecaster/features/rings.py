@@ -74,6 +74,30 @@ class Rings:
                 raise InputError("state", name, f"has steps not in {first} to {last}", "read the past from the store")
         self._fine, self._coarse = found["fine"], found["coarse"]
 
+    def restore_dense(self, step: int, state: State) -> None:
+        """Take up grids as version 1 of a saved builder has them: `fine` float32[k, c, g] with `fine_here`, `coarse`
+        float32[m, c, g], means of what is no sum, with `coarse_steps`; each step at its number modulo k or m. Raises
+        InputError where they are of another plan."""
+        self.step = step
+        fine, here = (self._dense(state, name, self.fine) for name in ("fine", "fine_here"))
+        for number in range(step - self.fine + 1, step):
+            if here[number % self.fine].any():
+                self._fine[number] = Plane.of(fine[number % self.fine], here[number % self.fine].astype(np.uint16))
+        coarse, steps = (self._dense(state, name, self.coarse) for name in ("coarse", "coarse_steps"))
+        packed = self.oldest // self.per_coarse
+        for number in range(packed - self.coarse, packed):
+            total, counts = coarse[number % self.coarse].copy(), steps[number % self.coarse].astype(np.uint16)
+            total[self._means] *= counts[self._means]
+            if counts.any() or total.any():
+                self._coarse[number] = Plane.of(total, counts)
+
+    def _dense(self, state: State, name: str, steps: int) -> npt.NDArray[Any]:
+        found = state.get(name)
+        shape = (steps, self._channels, self._arrays.size)
+        if found is None or found.shape != shape or found.dtype.kind not in "fbu":
+            raise InputError("state", name, f"not of shape {shape}", "read the past from the store")
+        return found
+
     def step_of(self, at_ms: int) -> int:
         """The step that covers `at_ms`; its end belongs to it."""
         return (at_ms - 1) // self._plan.step_ms

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,8 @@ from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin.forecaster.features.feed import Condenser, StoreFeed, jobs_of
 from tocsin.forecaster.features.onsets import Onset
-from tocsin.forecaster.features.plan import SEQUENCE, FeaturePlan
+from tocsin.forecaster.features.plan import SEQUENCE, FeatureKind, FeaturePlan
+from tocsin.forecaster.features.planes import taken_up
 from tocsin.forecaster.features.walk import Rules, Span, examples_from, examples_now
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.spec import FleetSpec
@@ -317,6 +320,47 @@ def test_a_state_with_steps_of_another_time_is_refused() -> None:
         state |= {name.replace(f".{step}.", f".{step + 999}."): state[name] for name in [*state] if f".{step}." in name}
     with pytest.raises(InputError, match="has steps not in"):
         restore(PLAN, {**state, "fine": state["fine"] + 999})
+
+
+def dense(builder: FeatureBuilder) -> dict[str, np.ndarray[Any, Any]]:
+    """What version 1 of `save` gave of `builder`: every step whole, those of the coarse grid as means."""
+    state, rings = save(builder), builder.parts.rings
+    about = json.loads(state["about"].tobytes()) | {"version": 1}
+    channels, gpus = state["sum"].shape
+    means = slice(PLAN.count(FeatureKind.COUNTER), channels - PLAN.count(FeatureKind.PEAK))
+    grids = {"fine": (rings.fine, "fine_here", np.bool_), "coarse": (rings.coarse, "coarse_steps", np.uint8)}
+    found = {name: state[name] for name in state if "." not in name and name not in grids}
+    for name, (length, counts, kind) in grids.items():
+        found[name] = np.zeros((length, channels, gpus), np.float32)
+        found[counts] = np.zeros((length, channels, gpus), kind)
+        for number, plane in taken_up(state, name, channels, gpus).items():
+            values, steps = plane.take(channels, np.arange(gpus))
+            if name == "coarse":
+                values[means] /= np.maximum(steps[means], 1)
+            found[name][number % length], found[counts][number % length] = values, steps
+    return found | {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+
+
+def test_a_state_of_the_version_before_is_gone_on_from() -> None:
+    first = FeatureBuilder(PLAN, FLEET)
+    first.update(columns(FLEET, 0, 500), EVENTS[:2])
+    second = restore(PLAN, dense(first))
+    late = [*EVENTS[:2], event(EventKind.XID, FLEET[4], 100, 48), event(EventKind.XID, FLEET[1], 499, 48)]
+    for builder in (first, second):
+        builder.update(columns(FLEET, 500, 560), late)
+    now = START + 560 * STEP
+    np.testing.assert_allclose(first.table(now).values, second.table(now).values, rtol=1e-5)
+    np.testing.assert_array_equal(first.sequences(now), second.sequences(now))
+
+
+@pytest.mark.parametrize("name", ["fine", "fine_here", "coarse", "coarse_steps"])
+def test_a_damaged_state_of_the_version_before_is_refused(name: str) -> None:
+    state = dense(FeatureBuilder(PLAN, FLEET))
+    with pytest.raises(InputError, match="not of shape"):
+        restore(PLAN, state | {name: state[name][1:]})
+    del state[name]
+    with pytest.raises(InputError, match="not of shape"):
+        restore(PLAN, state)
 
 
 def test_sequences_of_some_are_those_of_all() -> None:
