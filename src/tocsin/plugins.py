@@ -183,6 +183,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
 
 EXTRAS = {
     "fastapi": "brain",
+    "httptools": "brain",
     "uvicorn": "brain",
     "influxdb_client": "brain",
     "polars": "brain",

@@ -11,19 +11,16 @@ import socket
 import ssl
 import threading
 from asyncio import sslproto
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h11
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp
 
 from tocsin.api.connections import Listener, OpenConnections, room_for
-from tocsin.api.errors import ApiError
-from tocsin.api.gate import ALWAYS, PEER_NAMES
+from tocsin.api.http_protocol import HttpProtocol
 from tocsin.config.access import ApiSettings
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.http_client import load_pair, stamp
@@ -95,23 +92,8 @@ def server_tls(settings: ApiSettings) -> ServerTls | None:
     return ServerTls(settings.tls_certificate, settings.tls_key, settings.client_ca)
 
 
-def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """DNS names and URIs of a verified client certificate, else its common name.
-
-    `certificate` is what `ssl.SSLSocket.getpeercert` returns. As for servers (RFC 9525), the common name counts only
-    where there is no alternative name.
-    """
-    alternative = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind in {"DNS", "URI"}]
-    common = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
-    return tuple(alternative or map(str, common))
-
-
-FULL = "too_many_connections"
-"""Code of the answer where no more connections are taken."""
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 5
-SHORT_ANSWER = 8_192
-"""Bytes of an answer that a socket takes at once, whatever its reader does: its connection may be closed after it."""
 sslproto.SSLProtocol.max_size = 32 * 1024
 # What asyncio keeps for each TLS connection, in place of 256 KiB: a record has 16 KiB at most, and connections are kept
 # by the thousand.
@@ -148,124 +130,6 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-class _Protocol(H11Protocol):
-    """Uvicorn's HTTP/1.1 with a limit on how long headers may take, and the names of a client certificate.
-
-    Uvicorn limits only the silence between two requests: a client that sends a byte now and then would hold a
-    connection for ever. Nor does it know of clients that do not read what they asked for: an answer that nobody takes
-    on for `unread_seconds` ends with its connection. Where `open_ones` are too many and none is idle, a connection gets
-    one answer, 503, which `refused` counts.
-    """
-
-    header_seconds = 10.0
-    unread_seconds = 60.0
-    open_ones: OpenConnections
-    refused: Callable[[str], None]
-    answered = 0
-    """Bytes of the body of the last answer."""
-    _timer: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        tls = transport.get_extra_info("ssl_object")
-        certificate = tls.getpeercert() if tls is not None else None
-        if certificate:
-            self.app = _with_names(self.app, names_of(certificate))
-        if not self.open_ones.has_room_for(self._address):
-            self.app = _full(self.app, self.refused)
-        self.app = _measured(self.app, self)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        self.open_ones.busy(self)
-        super().data_received(data)
-        self._watch()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        # A longer answer may be on its way still, for as long as its reader takes.
-        if self.conn.their_state is h11.IDLE and self.answered <= SHORT_ANSWER and not self.transport.is_closing():
-            self.open_ones.idle(self, self._address)
-
-    def end_idle(self) -> None:
-        self.transport.abort()
-
-    @property
-    def _address(self) -> str:
-        return self.client[0] if self.client is not None else ""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.open_ones.closed(self)
-        self._rest()
-        self._read_on()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread = self._unread or self.loop.call_later(self.unread_seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._read_on()
-
-    def _read_on(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._rest()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.header_seconds, self._too_slow)
-
-    def _rest(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _too_slow(self) -> None:
-        self._timer = None
-        if self.conn.their_state is h11.IDLE:
-            self.transport.abort()
-
-
-def _measured(app: Any, protocol: _Protocol) -> Any:
-    async def measured(scope: Scope, receive: Receive, send: Send) -> None:
-        protocol.answered = 0
-
-        async def counted(message: Message) -> None:
-            protocol.answered += len(message.get("body", b""))
-            await send(message)
-
-        await app(scope, receive, counted)
-
-    return measured
-
-
-def _with_names(app: Any, names: tuple[str, ...]) -> Any:
-    async def named(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"][PEER_NAMES] = names
-        await app(scope, receive, send)
-
-    return named
-
-
-def _full(app: Any, refused: Callable[[str], None]) -> Any:
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == ALWAYS:
-            await app(scope, receive, send)
-            return
-        refused(FULL)
-        headers = {"Retry-After": "1", "Connection": "close"}
-        await ApiError(503, FULL, "too many connections are open; try again", headers=headers).response()(
-            scope, receive, send
-        )
-
-    return answer
-
-
 def _places(wanted: int) -> OpenConnections:
     """As many of the `wanted` connections as there are file descriptors for."""
     most = room_for(wanted)
@@ -298,6 +162,7 @@ class ApiServer:
         self._tls = server_tls(settings)
         self._connections = _places(limits.connections)
         own = {
+            "header_bytes": limits.header_bytes,
             "header_seconds": limits.header_seconds,
             "unread_seconds": limits.body_seconds,
             "open_ones": self._connections,
@@ -310,10 +175,9 @@ class ApiServer:
             ws="none",
             # What counts connections is a socket of Python's own.
             loop="asyncio",
-            http=type("Protocol", (_Protocol,), {**own, "refused": staticmethod(refused)}),
+            http=type("Protocol", (HttpProtocol,), {**own, "refused": staticmethod(refused)}),
             proxy_headers=False,
             server_header=False,
-            h11_max_incomplete_event_size=limits.header_bytes,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
             timeout_keep_alive=KEPT_SECONDS,
             ssl_context_factory=self._context if self._tls is not None else None,

@@ -14,7 +14,8 @@ import pytest
 import trustme
 from pydantic import SecretStr, ValidationError
 
-from tocsin.api.server import ApiServer, ServerTls, names_of
+from tocsin.api.http_protocol import names_of
+from tocsin.api.server import ApiServer, ServerTls
 from tocsin.client.client import Client
 from tocsin.client.errors import Denied
 from tocsin.collector.spool import Spool
