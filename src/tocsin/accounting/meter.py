@@ -24,6 +24,7 @@ from tocsin.accounting.profile import Profile
 from tocsin.domain.clock import DAY, SECOND
 from tocsin.domain.fragmentation import stranded
 from tocsin.domain.mig_layout import template_of
+from tocsin.domain.number_row import picked
 from tocsin.domain.reading import Reading
 
 IDLE_ACTIVITY = 0.05
@@ -309,8 +310,7 @@ def _watts(last: _Sample, now: _Sample, span_ms: int, *, seen: bool) -> float | 
 def _sample(uuid: str, at_ms: int, readings: Sequence[Reading], same: _Sample | None) -> _Sample:
     """The whole GPU `uuid` at an instant; `same` is what came of that instant before."""
     if same is None and len(readings) == 1 and readings[0].gpu.uuid == uuid:  # As a rule.
-        values = readings[0].values
-        return _Sample(at_ms, [_part(readings[0], 1.0)], values.get(ENERGY), values.get(POWER))
+        return _Sample(at_ms, [_part(readings[0], 1.0)], *picked(readings[0].values, _METERED))
     known = {} if same is None else {part.uuid: part for part in same.parts}
     whole = next((one for one in readings if one.gpu.uuid == uuid), None)
     instances = {one.gpu.uuid: _part(one, slice_share(one)) for one in readings if one.gpu.uuid != uuid}
@@ -349,33 +349,45 @@ def slice_share(reading: Reading) -> float:
     return min(1.0, (int(match[1]) if match else 1) / slices)
 
 
+_METERED = ENERGY, POWER
+_TOLD = (
+    "gpu_utilization_ratio",
+    "gpu_graphics_engine_active_ratio",
+    "gpu_sm_active_ratio",
+    "gpu_processes",
+    "gpu_memory_used_ratio",
+    "gpu_memory_used_bytes",
+    "gpu_memory_total_bytes",
+    "gpu_nvlink_transmit_bytes_per_second",
+    "gpu_nvlink_receive_bytes_per_second",
+    "gpu_nvlink_bandwidth_bytes_per_second",
+)
+
+
 def _part(reading: Reading, share: float) -> _Part:
-    values = reading.values
-    busy = values.get("gpu_utilization_ratio", values.get("gpu_graphics_engine_active_ratio"))
+    busy, engine, active, processes, ratio, used, total, sent, received, both = picked(reading.values, _TOLD)
+    busy = engine if busy is None else busy
     holders = holders_of(reading.owners) if reading.owners else ()
-    use = _use(values, busy, bool(holders))
+    empty = None if holders else _empty(processes, ratio)
+    use = _use(busy, empty, bool(holders)) if reading.values else Use.NOT_SEEN
     if use is Use.NOT_SEEN:
         holders = ()
-    elif not holders and (use in (Use.USED, Use.IDLE) or (use is Use.UNTOLD and values.get("gpu_processes", 0) > 0)):
+    elif not holders and (use in (Use.USED, Use.IDLE) or (use is Use.UNTOLD and (processes or 0) > 0)):
         holders = _UNKNOWN
-    active = values.get("gpu_sm_active_ratio")
     return _Part(
         reading.gpu.uuid,
         share,
         use,
         holders,
-        values.get("gpu_memory_used_bytes"),
-        values.get("gpu_memory_total_bytes"),
+        used,
+        total,
         busy if active is None else active,
         active is None and busy is not None,
-        _link(values),
+        both if sent is None and received is None else (sent or 0.0) + (received or 0.0),
     )
 
 
-def _use(values: Mapping[str, float], busy: float | None, held: bool) -> Use:
-    if not values:
-        return Use.NOT_SEEN
-    empty = None if held else _empty(values)
+def _use(busy: float | None, empty: bool | None, held: bool) -> Use:
     if busy is not None and busy >= IDLE_ACTIVITY:
         return Use.USED
     if empty:
@@ -383,20 +395,11 @@ def _use(values: Mapping[str, float], busy: float | None, held: bool) -> Use:
     return Use.UNTOLD if busy is None or (empty is None and not held) else Use.IDLE
 
 
-def _empty(values: Mapping[str, float]) -> bool | None:
+def _empty(processes: float | None, memory: float | None) -> bool | None:
     """Whether nobody holds a GPU without known owners; None where nothing tells."""
-    processes, memory = values.get("gpu_processes"), values.get("gpu_memory_used_ratio")
     if processes is not None:
         return processes == 0
     return None if memory is None else memory < HELD_MEMORY
-
-
-_LINKS = ("gpu_nvlink_transmit_bytes_per_second", "gpu_nvlink_receive_bytes_per_second")
-
-
-def _link(values: Mapping[str, float]) -> float | None:
-    known = [values[name] for name in _LINKS if name in values]
-    return sum(known) if known else values.get("gpu_nvlink_bandwidth_bytes_per_second")
 
 
 def hosts_and_days(late: Iterable[tuple[str, int]], today: int) -> set[tuple[str, int]]:

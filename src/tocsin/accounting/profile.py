@@ -35,16 +35,20 @@ class Profile:
         data[_SECONDS] += seconds
         if memory is not None and total:
             data[_MEMORY_S] += seconds
-            data[_MEMORY_MAX] = max(data[_MEMORY_MAX], memory)
-            data[_MEMORY_TOTAL] = max(data[_MEMORY_TOTAL], total)
+            if memory > data[_MEMORY_MAX]:
+                data[_MEMORY_MAX] = memory
+            if total > data[_MEMORY_TOTAL]:
+                data[_MEMORY_TOTAL] = total
             data[_HEAD + _bin(memory / total)] += seconds
         if activity is not None:
             data[_ACTIVITY_S] += seconds
-            data[_ACTIVITY_MAX] = max(data[_ACTIVITY_MAX], activity)
+            if activity > data[_ACTIVITY_MAX]:
+                data[_ACTIVITY_MAX] = activity
             data[_HEAD + BINS + _bin(activity)] += seconds
         if link is not None:
             data[_LINK_S] += seconds
-            data[_LINK_MAX] = max(data[_LINK_MAX], link)
+            if link > data[_LINK_MAX]:
+                data[_LINK_MAX] = link
 
     def hold(self, gpus: int) -> None:
         """The work held so many GPUs of one host at once."""
@@ -117,7 +121,8 @@ class Profile:
 
 
 def _bin(ratio: float) -> int:
-    return min(BINS - 1, max(0, int(ratio * BINS)))
+    found = int(ratio * BINS)
+    return BINS - 1 if found >= BINS else found if found > 0 else 0
 
 
 def _quantile(bins: Sequence[float], share: float) -> float | None:

@@ -23,6 +23,8 @@ class Names:
 
     keys: tuple[str, ...]
     places: Mapping[str, int] = field(repr=False)
+    picks: dict[tuple[str, ...], tuple[tuple[str, int | None], ...]] = field(default_factory=dict, repr=False)
+    """Where each of some keys stands, of those that were asked for together."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return names_of, (self.keys,)
@@ -99,6 +101,32 @@ def shape_of(values: Mapping[str, float]) -> tuple[Names | None, int]:
     if isinstance(values, NumberRow):
         return values.names, hash(tuple(values.rest))
     return None, hash(tuple(values))
+
+
+def picked(values: Mapping[str, float], keys: tuple[str, ...]) -> list[float | None]:
+    """The values of `keys`, None where there is none. For sets of keys that the program names: each is remembered."""
+    if not isinstance(values, NumberRow):
+        return [values.get(key) for key in keys]
+    names, numbers, rest = values.names, values.numbers, values.rest
+    if (picks := names.picks.get(keys)) is None:
+        picks = names.picks[keys] = tuple((key, names.places.get(key)) for key in keys)
+    return [rest.get(key) if place is None else numbers[place] for key, place in picks]
+
+
+class Apart:
+    """Whether values and others have no key in common, of GPUs that are much alike: what rows of the same names share
+    with the same others is seen once. What it is asked about must live as long as it does."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, values: Mapping[str, float], others: Mapping[str, object]) -> bool:
+        if not isinstance(values, NumberRow):
+            return others.keys().isdisjoint(values.keys())
+        key = id(values.names), id(others)
+        if (apart := self._known.get(key)) is None:
+            apart = self._known[key] = values.names.places.keys().isdisjoint(others.keys())
+        return apart and (not values.rest or others.keys().isdisjoint(values.rest.keys()))
 
 
 def joined(values: Mapping[str, float], more: Mapping[str, float]) -> Mapping[str, float]:

@@ -12,7 +12,7 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.metrics import BY_FIELD, METRICS, nearest
-from tocsin.domain.number_row import joined
+from tocsin.domain.number_row import Apart, joined
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import MAX_FUTURE_MS, MOST_OWNERS, Gpu, Missing, Owner, Reading, sanitise
 from tocsin.store import points
@@ -42,7 +42,7 @@ from tocsin.store.line_protocol.heads import (
 )
 from tocsin.store.line_protocol.packed import BEGIN as PACKED_BEGIN
 from tocsin.store.line_protocol.packed import PackedLine, cut_packed
-from tocsin.store.line_protocol.packed_names import Member, known_member, known_names, known_reasons, reason_of
+from tocsin.store.line_protocol.packed_names import Member, known_members, known_names, known_reasons, reason_of
 from tocsin.store.line_protocol.repeats import Block, Blocks, Items, Tails
 from tocsin.store.points import FieldValue, Point, PointError
 
@@ -116,9 +116,10 @@ class LineRows:
     def readings(self) -> list[Reading]:
         """One for each GPU and instant, in the order of their first lines; a value outranks a reason."""
         found = []
+        apart = Apart()
         for key, row in self._rows.items():
             missing = row.missing
-            if not missing.keys().isdisjoint(row.values):
+            if not apart(row.values, missing):
                 missing = {name: reason for name, reason in missing.items() if name not in row.values}
             found.append(Reading(self._gpu_of(key, row.gpu), key[1], row.values, missing, row.owners))
         return found
@@ -398,7 +399,7 @@ class _Decoder:
         for name in tags.keys() - {"host", "label"}:
             self._warn(f"tag {name[:100]!r} is not known, ignored")
         label = tags.get("label", "")
-        members = [known_member(tags.get("host", ""), one) for one in packed.gpus.split(",")]
+        members = known_members(tags.get("host", ""), packed.gpus)
         problems = [self._against(member, label) for member in members]
         heads = [
             None if problem else GpuHead(member.gpu, label, member.value, ())

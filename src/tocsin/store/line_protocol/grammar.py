@@ -35,6 +35,8 @@ _BOOLEANS: dict[str, bool] = {
 
 
 _LONGEST = 1_024
+_HEADS = 8_192
+"""Heads that are remembered: each of 1,250 nodes has two of packed lines, and those of its events."""
 
 
 class LineError(ValueError):
@@ -116,7 +118,7 @@ def remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
     return wrap
 
 
-@remembered(2_048)
+@remembered(_HEADS)
 def parse_head(head: str) -> tuple[str, Mapping[str, str]]:
     """Measurement and tags; not to be changed by the caller. Raises LineError."""
     if not head.isprintable() and CONTROL.search(head) is not None:

@@ -38,9 +38,9 @@ MOST_ROWS = 64
 """GPUs that are written to one line of values: 300 numbers of each are 200 KB."""
 _KINDS = 256
 """Sets of keys that a writer remembers, some KB each: an agent has one for each of its GPUs and their processes."""
-_OF_ONE = frozenset({"pid"})
+_OF_ONE = frozenset({"pid", "instance"})
 """Labels whose values no two GPUs have in common."""
-_SIMPLE = re.compile(r"[\w.:/-]+", re.ASCII)
+_SIMPLE = re.compile(r"[\w.:@/-]+", re.ASCII)
 """Names of hosts and GPUs, and values of labels, that can stand in such a line."""
 
 

@@ -16,12 +16,16 @@ from tocsin.domain.number_row import Names, NumberRow, names_of
 from tocsin.domain.reading import Gpu, Missing
 from tocsin.store import points
 from tocsin.store.line_protocol.heads import LABELS
-from tocsin.store.line_protocol.packed import FLOAT, cut_gpu, cut_member, cut_name
+from tocsin.store.line_protocol.packed import FLOAT, MOST_ALIKE, cut_gpu, cut_member, cut_name
 
 _LONGEST = 16_384
 """Text of names that is remembered: those of all metrics and 18 links have 11,000 characters."""
 _TEXTS = 256
 """Texts of names that are remembered: each kind of GPU and of source has some."""
+_LONGEST_MEMBERS = 1_024
+"""Text of GPUs that is remembered, of no more than `MOST_ALIKE`: eight with their processes have 450 characters."""
+_MEMBERS = 4_096
+"""Texts of GPUs that are remembered, 7 KB each at most: a host sends one, and one of those with processes."""
 _NUMBER = np.dtype("<f8")
 _REASONS = {str(reason.value): reason for reason in Missing}
 
@@ -78,8 +82,17 @@ class Member:
     value: str
 
 
-def known_member(host: str, text: str) -> Member:
-    """The GPU that `text` names on a line of `host`. Raises PointError without a UUID."""
+def known_members(host: str, text: str) -> tuple[Member, ...]:
+    """The GPUs that `text` names on a line of `host`. Raises PointError for one without a UUID."""
+    few = len(host) + len(text) <= _LONGEST_MEMBERS and text.count(",") < MOST_ALIKE
+    return (_known_members if few else _read_members)(host, text)
+
+
+def _read_members(host: str, text: str) -> tuple[Member, ...]:
+    return tuple(_read_member(host, one) for one in text.split(","))
+
+
+def _read_member(host: str, text: str) -> Member:
     name, value = cut_member(text)
     return Member((_known_gpu if len(host) + len(name) <= points.MAX_NAME else _read_gpu)(host, name), value)
 
@@ -91,6 +104,7 @@ def _read_gpu(host: str, name: str) -> Gpu:
 
 
 _known_gpu = lru_cache(maxsize=65_536)(_read_gpu)
+_known_members = lru_cache(maxsize=_MEMBERS)(_read_members)
 
 
 def known_names(text: str, label: str) -> KnownNames | None:
