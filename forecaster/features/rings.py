@@ -79,6 +79,8 @@ class Rings:
         float32[m, c, g], means of what is no sum, with `coarse_steps`; each step at its number modulo k or m. Raises
         InputError where they are of another plan."""
         self.step = step
+        if step == NOT_YET:
+            return
         fine, here = (self._dense(state, name, self.fine) for name in ("fine", "fine_here"))
         for number in range(step - self.fine + 1, step):
             if here[number % self.fine].any():

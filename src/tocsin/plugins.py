@@ -183,7 +183,6 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
 
 EXTRAS = {
     "fastapi": "brain",
-    "httptools": "brain",
     "uvicorn": "brain",
     "influxdb_client": "brain",
     "polars": "brain",

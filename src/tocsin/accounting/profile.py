@@ -122,7 +122,7 @@ class Profile:
 
 def _bin(ratio: float) -> int:
     found = int(ratio * BINS)
-    return BINS - 1 if found >= BINS else found if found > 0 else 0
+    return BINS - 1 if found >= BINS else max(0, found)
 
 
 def _quantile(bins: Sequence[float], share: float) -> float | None:

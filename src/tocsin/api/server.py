@@ -162,7 +162,6 @@ class ApiServer:
         self._tls = server_tls(settings)
         self._connections = _places(limits.connections)
         own = {
-            "header_bytes": limits.header_bytes,
             "header_seconds": limits.header_seconds,
             "unread_seconds": limits.body_seconds,
             "open_ones": self._connections,
@@ -178,6 +177,7 @@ class ApiServer:
             http=type("Protocol", (HttpProtocol,), {**own, "refused": staticmethod(refused)}),
             proxy_headers=False,
             server_header=False,
+            h11_max_incomplete_event_size=limits.header_bytes,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
             timeout_keep_alive=KEPT_SECONDS,
             ssl_context_factory=self._context if self._tls is not None else None,

@@ -35,8 +35,9 @@ _BOOLEANS: dict[str, bool] = {
 
 
 _LONGEST = 1_024
-_HEADS = 8_192
-"""Heads that are remembered: each of 1,250 nodes has two of packed lines, and those of its events."""
+_HEADS, _LONGEST_HEAD = 8_192, 256
+"""Heads that are remembered: each of 1,250 nodes has two of packed lines, and those of its events. Tags of a character
+take fifty times their text: heads of no more than this are 100 MB together at most."""
 
 
 class LineError(ValueError):
@@ -108,17 +109,17 @@ def cut_head(line: str) -> tuple[str, str]:
 R = TypeVar("R")
 
 
-def remembered(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
-    """The newest `most` answers by text; a text beyond `_LONGEST` is read each time, so that no sender fills memory."""
+def remembered(most: int, longest: int = _LONGEST) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
+    """The newest `most` answers by text; a text beyond `longest` is read each time, so that no sender fills memory."""
 
     def wrap(read: Callable[[str], R]) -> Callable[[str], R]:
         known = lru_cache(maxsize=most)(read)
-        return wraps(read)(lambda text: (known if len(text) <= _LONGEST else read)(text))
+        return wraps(read)(lambda text: (known if len(text) <= longest else read)(text))
 
     return wrap
 
 
-@remembered(_HEADS)
+@remembered(_HEADS, _LONGEST_HEAD)
 def parse_head(head: str) -> tuple[str, Mapping[str, str]]:
     """Measurement and tags; not to be changed by the caller. Raises LineError."""
     if not head.isprintable() and CONTROL.search(head) is not None:

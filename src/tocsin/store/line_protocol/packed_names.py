@@ -25,7 +25,7 @@ _TEXTS = 256
 _LONGEST_MEMBERS = 1_024
 """Text of GPUs that is remembered, of no more than `MOST_ALIKE`: eight with their processes have 450 characters."""
 _MEMBERS = 4_096
-"""Texts of GPUs that are remembered, 7 KB each at most: a host sends one, and one of those with processes."""
+"""Texts of GPUs that are remembered, 10 KB each at most: a host sends one, and one of those with processes."""
 _NUMBER = np.dtype("<f8")
 _REASONS = {str(reason.value): reason for reason in Missing}
 
