@@ -355,7 +355,9 @@ def test_a_state_of_the_version_before_is_gone_on_from() -> None:
 
 @pytest.mark.parametrize("name", ["fine", "fine_here", "coarse", "coarse_steps"])
 def test_a_damaged_state_of_the_version_before_is_refused(name: str) -> None:
-    state = dense(FeatureBuilder(PLAN, FLEET))
+    builder = FeatureBuilder(PLAN, FLEET)
+    builder.update(columns(FLEET, 0, 72))
+    state = dense(builder)
     with pytest.raises(InputError, match="not of shape"):
         restore(PLAN, state | {name: state[name][1:]})
     del state[name]
