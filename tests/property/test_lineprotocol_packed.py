@@ -98,6 +98,22 @@ def test_what_all_gpus_of_a_host_say_alike_is_said_once() -> None:
     assert decode("\n".join(lines), now_ms=T0).batch.readings == node()
 
 
+def test_gpus_with_instances_of_their_own_say_the_rest_alike() -> None:
+    used = [variant("gpu_mig_instance_memory_used_ratio", "instance", f"MIG-{n}@4") for n in range(3)]
+    made = [Reading(gpu(n), T0, {"gpu_power_watts": 100.0 + n, used[n]: 0.5}) for n in range(3)]
+    packed = encode(Batch(made), info=False, packed=True)
+    assert packed.count(BEGIN) == packed.count("\n") == 2
+    assert [one.values for one in decode(packed, now_ms=T0).batch.readings] == [one.values for one in made]
+
+
+def test_many_gpus_on_one_line_are_not_remembered() -> None:
+    many, before = ",".join(f"G{n}" for n in range(MOST_ALIKE + 1)), packed_names._known_members.cache_info().currsize
+    numbers = b64encode(struct.pack("<d", 1.0) * (MOST_ALIKE + 1)).decode()
+    found = decode(f'gpu_packed,host=h gpus="{many}",names="power_watts",values="{numbers}" {T0}', now_ms=T0)
+    assert len(found.batch.readings) == MOST_ALIKE + 1
+    assert packed_names._known_members.cache_info().currsize == before
+
+
 def test_a_gpu_of_another_hosts_costs_itself_alone() -> None:
     made = node(3)
     stolen = made[1].gpu.uuid

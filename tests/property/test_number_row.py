@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.domain.number_row import Names, NumberRow, joined, names_of, parts_of, shape_of
+from tocsin.domain.number_row import Apart, Names, NumberRow, joined, names_of, parts_of, picked, shape_of
 from tocsin.domain.reading import Reading
 from tocsin.rules.frame import Ageing, Frame, MetricKeys
 from tocsin.rules.sheet import GPU_SHEET
@@ -81,6 +81,24 @@ def test_a_shape_is_that_of_the_same_keys(
     first, second = _put_together(one)[0], _put_together(other)[0]
     if shape_of(first) == shape_of(second):
         assert list(first) == list(second)
+
+
+@given(_said(), st.lists(st.sampled_from(_KEYS), unique=True).map(tuple))
+def test_values_that_are_picked_are_those_of_a_dict(
+    said: list[tuple[dict[str, float], bool]], keys: tuple[str, ...]
+) -> None:
+    found, plain = _put_together(said)
+    for _ in range(2):  # the second time it is known where they stand
+        assert picked(found, keys) == [plain.get(key) for key in keys]
+
+
+@given(st.lists(_said(), max_size=3), st.sets(st.sampled_from(_KEYS)))
+def test_values_are_apart_from_what_has_none_of_their_keys(
+    several: list[list[tuple[dict[str, float], bool]]], others: set[str]
+) -> None:
+    made = [_put_together(said) for said in several]
+    apart, named = Apart(), dict.fromkeys(others)
+    assert [apart(found, named) for found, _ in made] == [others.isdisjoint(plain) for _, plain in made]
 
 
 def test_a_key_that_is_not_there_is_missed_by_its_name() -> None:
