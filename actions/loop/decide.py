@@ -209,10 +209,12 @@ def _other_throttles(
 ) -> list[Decision]:
     """Throttles of the other GPUs of an incident: a shared cause of heat is no reason to let all but one run hot.
 
-    None for a GPU that is limited as a rank of the same job as one before it. Each GPU keeps the finding of which
-    people were asked, whatever else is found of its heat.
+    Of the root's own GPU too where the root has cleared and heat came back. None for a GPU that is limited as a rank
+    of the same job as one before it. Each GPU keeps the finding of which people were asked, whatever else is found of
+    its heat.
     """
-    left_out = {base_key(incident.root.subject), *lost, *_limited(first)}
+    root_gpu = set() if incident.cause_cleared else {base_key(incident.root.subject)}
+    left_out = {*root_gpu, *lost, *_limited(first)}
     by_gpu = grouped(
         (base_key(member.subject), member) for member in _holding(incident) if member.action is ActionKind.THROTTLE
     )

@@ -37,6 +37,12 @@ def full(number: int, at_ms: int) -> Finding:
     return Finding(rule, subject, Severity.WARNING, *kind, at_ms, at_ms, "s", level=AlertLevel.NOTE)
 
 
+def hot(number: int, at_ms: int, *, page: bool) -> Finding:
+    subject = Subject(SubjectKind.GPU, f"GPU-{number}", f"node-{number}")
+    rule, severity = ("slow", Severity.CRITICAL) if page else ("hot", Severity.WARNING)
+    return Finding(rule, subject, severity, Category.THERMAL, ActionKind.THROTTLE, at_ms, at_ms, "s")
+
+
 class Part:
     """A journal up to an entry, with a checkpoint behind entry `after`."""
 
@@ -65,19 +71,23 @@ def test_a_start_from_any_entry_goes_on_with_the_same_incidents(tmp_path: Path, 
         live: list[Finding] = []
         after_restarts: list[bool] = []
         rested: list[bool] = []
+        came_back: list[bool] = []
         for _ in range(STEPS):
             clock.advance(MINUTE)
             now = clock.now_ms()
             live = [one for one in live if chance.random() < 0.8]
             new = [found(chance.choice(CODES), chance.randrange(8), now - MINUTE) for _ in range(chance.randrange(5))]
             new += [full(chance.randrange(4), now - MINUTE) for _ in range(chance.randrange(2))]
+            new += [hot(8 + chance.randrange(6), now - MINUTE, page=chance.random() < 0.2) for _ in range(2)]
             known = {(one.rule, one.subject.key) for one in live}
-            new = [one for one in new if one.rule != "memory_full" or (one.rule, one.subject.key) not in known]
+            lasts = {"memory_full", "hot", "slow"}
+            new = [one for one in new if one.rule not in lasts or (one.rule, one.subject.key) not in known]
             # Of one rule and subject there is one finding at a time.
             live = list({(one.rule, one.subject.key): one for one in [*new, *live]}.values())
             made = book.step(live, (), NO_TOPOLOGY, now)
             recorder.record(live, made, resting=book.resting)
             rested.append(bool(book.resting))
+            came_back.extend(one.cause_cleared for one in made if one.root.category is Category.THERMAL)
             started = OpenIncidents(Recorder(journal).held(), now)
             clock.advance(MINUTE)
             again, goes_on = (one.step(live, (), NO_TOPOLOGY, clock.now_ms()) for one in (started, book))
@@ -85,6 +95,7 @@ def test_a_start_from_any_entry_goes_on_with_the_same_incidents(tmp_path: Path, 
             after_restarts.append(any(one.cause_cleared for one in again))
         assert any(after_restarts), "causes did clear before their effects"
         assert any(rested), "what stands was over for a while"
+        assert any(came_back), "heat came and went"
         entries = list(journal.entries())
         whole = through_json(recorder.state())
         assert through_json(Recorder(journal).state()) == whole

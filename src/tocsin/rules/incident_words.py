@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tocsin.domain.clock import to_minute
 from tocsin.domain.finding import Finding
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.rules.cause_groups import CauseGroup
@@ -155,6 +156,17 @@ def standing(holding: Sequence[Finding], place: Place) -> Words:
     of = f"{len(holding)} GPUs of {hosts} host{'s' if hosts != 1 else ''}"
     chinese = f"{where_zh}：{hosts} 台主机的 {len(holding)} 块 GPU 现象相同。最久：{oldest.sentence_zh}"
     return f"{where}: {of} show the same. Longest: {oldest.sentence}", chinese if oldest.sentence_zh else ""
+
+
+def again(hot: Sequence[Finding], group: CauseGroup, since_ms: int) -> Words:
+    """That heat which came and went is there again: `hot` are its findings that hold, the oldest first."""
+    first = hot[0]
+    gpus = len({finding.subject.key for finding in hot})
+    head, head_zh = _together(group, gpus) if gpus > 1 else ("", "")
+    tail, tail_zh = _look_at(group)
+    since = to_minute(since_ms)
+    chinese = f"{head_zh}{first.sentence_zh}自 {since} 起时有时无。{tail_zh}" if first.sentence_zh else ""
+    return f"{head}{first.sentence} It has come and gone since {since}.{tail}", chinese
 
 
 def over(left: int) -> Words:

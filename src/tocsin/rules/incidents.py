@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.event import Event, EventKind
-from tocsin.domain.finding import ActionKind, Category, Finding, Incident, SubjectKind
+from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Subject, SubjectKind
 from tocsin.domain.place import Place
 from tocsin.rules import incident_words
 from tocsin.rules.cause_groups import OWN, CauseGroup, Symptoms, own_groups
@@ -95,18 +95,29 @@ def incident_of(
     decided = _with_verdict(found, [symptoms.ordered[i] for i in positions if i not in cleared])
     members = [decided if finding is found else finding for finding in members]
     last = max(finding.last_ms for finding in members)
-    over = [symptoms.ordered[i] for i in positions if i in cleared]
-    if is_standing(found):
-        said, said_zh = incident_words.standing([one for one in members if one not in over] or [decided], group.place)
-    else:
-        said, said_zh = incident_words.burst(decided, members, group, len(group.members))
-    if not is_standing(found) and any(finding is found for finding in over):
-        more, more_zh = incident_words.over(len(members) - len(over))
-        said, said_zh = said + more, said_zh and said_zh + more_zh
+    holding = [finding for i, finding in zip(positions, members, strict=True) if i not in cleared]
+    said, said_zh = _words_of(decided, members, holding, group)
     somewhere = found.subject.kind in (SubjectKind.GPU, SubjectKind.HOST)
     place = group.place if somewhere else None
-    cleared_ids = tuple(one.id for one in over)
+    cleared_ids = tuple(symptoms.ordered[i].id for i in positions if i in cleared)
     return Incident(decided, tuple(members), members[0].started_ms, last, said, place, cleared_ids, said_zh)
+
+
+def _words_of(
+    root: Finding, members: Sequence[Finding], holding: Sequence[Finding], group: CauseGroup
+) -> incident_words.Words:
+    """What the incident of `root` says; `holding` are those of its members that hold."""
+    if is_standing(root):
+        return incident_words.standing(holding or [root], group.place)
+    cleared = not any(one is root for one in holding)
+    hot = [one for one in holding if symptom_of(one) is Symptom.HEAT] if cleared else []
+    if hot and symptom_of(root) is Symptom.HEAT:
+        return incident_words.again(hot, group, root.started_ms)
+    said, said_zh = incident_words.burst(root, members, group, len(group.members))
+    if cleared:
+        more, more_zh = incident_words.over(len(holding))
+        said, said_zh = said + more, said_zh and said_zh + more_zh
+    return said, said_zh
 
 
 def root_of(symptoms: Symptoms, group: CauseGroup) -> int:
@@ -161,7 +172,9 @@ def _with_verdict(root: Finding, members: Sequence[Finding]) -> Finding:
 
 REST_MS = DAY
 """How long what stands must be over for its incident to be past: load, memory in use and fragmentation cross their
-levels many times a day, and are told of once."""
+levels many times a day, and are told of once. So does heat that a person is told of without being woken."""
+PAGE_REST_MS = HOUR
+"""The same for heat that woke somebody: later it may be another failure (own choice)."""
 _NEW_CAUSES = OWN - {Symptom.PROGRAM}
 
 Key = tuple[str, str, int]
@@ -197,9 +210,26 @@ class HeldIncident:
         """Whether it is about what comes and goes and breaks nothing."""
         return is_standing(self.members[self.root])
 
+    @property
+    def heat(self) -> bool:
+        """Whether it is about heat, which goes with the work and the hour."""
+        return symptom_of(self.members[self.root]) is Symptom.HEAT
+
+    @property
+    def pages(self) -> bool:
+        """Whether a person was woken by it."""
+        return any(one.alert_level is AlertLevel.PAGE for one in self.members.values())
+
     def rests(self, now_ms: int) -> bool:
         """Whether it is over, and what of it holds again by now is the same as before."""
-        return self.rests_ms is not None and self.standing and now_ms - self.rests_ms <= REST_MS
+        if self.rests_ms is None or not (self.standing or self.heat):
+            return False
+        return now_ms - self.rests_ms <= (PAGE_REST_MS if self.heat and self.pages else REST_MS)
+
+    def takes_back(self, finding: Finding) -> bool:
+        """Whether `finding`, of heat on one of its subjects, can be what it was about before it rested."""
+        later = self.rests_ms is not None and finding.started_ms >= self.rests_ms
+        return later and (self.pages or finding.alert_level is not AlertLevel.PAGE)
 
     def look(self, live: Mapping[Key, Finding], seen_ms: int) -> None:
         """Take note of what holds now; what does not was last seen at `seen_ms`."""
@@ -264,7 +294,8 @@ class OpenIncidents:
 
         An open incident keeps its root and its members until all of them are over; two may still become one, and a
         cause that is nearer may still turn up. A page about a new fault never joins an incident whose cause is over.
-        What stands rests for REST_MS once nothing of it holds: it is left out, and the same incident if it comes back.
+        What stands, and heat, rests for REST_MS once nothing of it holds: it is left out, and the same incident if it
+        comes back; heat that paged for PAGE_REST_MS.
         With `keep_gone` what nothing holds of is remembered: just after a start not everything has been seen again.
         """
         live = {key_of(one): one for one in findings}
@@ -272,6 +303,7 @@ class OpenIncidents:
             one.look(live, self._seen_ms)
         alive = [one for one in self._held if one.alive or one.rests(now_ms)]
         gone = [one for one in self._held if not one.alive and not one.rests(now_ms)] if keep_gone else []
+        _take_heat_back(alive, live)
         pool = {key: found for one in alive for key, found in one.members.items() if key in one.over_ms} | live
         made = _collapsed(list(pool.values()), events, topology, alive, pool.keys() - live.keys())
         over_ms = {key: at_ms for one in alive for key, at_ms in one.over_ms.items()}
@@ -285,6 +317,32 @@ class OpenIncidents:
         """The ids of the incidents that rest."""
         held = (one for one in self._held if one.rests(self._seen_ms))
         return frozenset(one.members[one.root].id for one in held)
+
+
+def _take_heat_back(held: Sequence[HeldIncident], live: Mapping[Key, Finding]) -> None:
+    """Make heat that holds again a member of the incident that rests and was about it.
+
+    Not where it pages and did not before, where it is of another incident already, nor where the host is hot in a place
+    that was not: that is another cause.
+    """
+    # Of several on one subject the newest takes it.
+    hot = sorted((one for one in held if one.heat), key=lambda one: (one.opened_ms, one.root))
+    resting = {subject: one for one in hot if one.rests_ms is not None for _, subject, _ in one.members}
+    if not resting:
+        return
+    known = {key for one in held for key in one.members}
+    before = {subject for one in hot for _, subject, _ in one.members}
+    heat = {key: finding for key, finding in live.items() if symptom_of(finding) is Symptom.HEAT}
+    spread = {_host_of(finding.subject) for key, finding in heat.items() if key[1] not in before}
+    back = {key: finding for key, finding in heat.items() if key[1] in resting}
+    apart = {key[1] for key, finding in back.items() if key in known or not resting[key[1]].takes_back(finding)}
+    for key, finding in back.items():
+        if key[1] not in apart and _host_of(finding.subject) not in spread:
+            resting[key[1]].members[key] = finding
+
+
+def _host_of(subject: Subject) -> str:
+    return subject.host or subject.name
 
 
 def _held(incident: Incident, over_ms: Mapping[Key, int], rests_ms: Mapping[Key, int | None]) -> HeldIncident:

@@ -95,7 +95,7 @@ class FaultLine:
         for run in self._runs:
             kind = self._kinds[run.kind]
             strikes = not run.benign and (run.onset_ms is not None or run.stage is not Stage.OVER)
-            onset_ms = run.slowed_ms if kind.heats else run.onset_at_ms if strikes else None
+            onset_ms = run.shown_ms if kind.heats else run.onset_at_ms if strikes else None
             if kind.hard and onset_ms is not None:
                 found.append(self._hard_fault(kind, run, onset_ms))
         return found

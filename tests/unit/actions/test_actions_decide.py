@@ -106,6 +106,18 @@ def test_gpus_that_are_still_hot_stay_throttled_when_the_first_of_them_is_not() 
     assert [one.subject for one in throttled] == [hot[1].subject, hot[2].subject]
 
 
+def test_heat_that_is_back_is_throttled_anew_and_told_of_once() -> None:
+    subject = Subject(SubjectKind.GPU, "GPU-1", "node-1", "train")
+    first = finding(subject, rule="hot", action=ActionKind.THROTTLE)
+    back = replace(first, started_ms=first.started_ms + HOUR, last_ms=first.started_ms + HOUR)
+    before = decide([incident(first)], [], VIEW, Policy(settings()))
+    again = decide([replace(incident(first, back), cleared=(first.id,))], [], VIEW, Policy(settings()))
+    assert [one.action for one in again] == [one.action for one in before] == [ActionKind.NOTIFY, ActionKind.THROTTLE]
+    assert again[0].key == before[0].key
+    assert again[1].key != before[1].key
+    assert again[1].findings[0] == back.id
+
+
 def test_every_hot_gpu_of_one_cause_gets_its_throttle() -> None:
     hot = [
         finding(Subject(SubjectKind.GPU, f"GPU-{n}", "node-1", "train"), rule="hot", action=ActionKind.THROTTLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import HOUR, MINUTE, to_minute
 from tocsin.domain.finding import ActionKind, Category, Finding, Incident, Severity, Subject, SubjectKind
 from tocsin.domain.place import Place, PlaceKind
 from tocsin.rules.incidents import REST_MS, OpenIncidents, collapse
@@ -91,6 +91,52 @@ def test_another_gpu_of_the_pool_goes_on_where_the_first_ended() -> None:
     assert [one.subject.name for one in again.members] == ["GPU-0", "GPU-2"]
     assert again.cleared == (first.id,)
     assert again.sentence == "node-0 GPU-2: memory is at 95%."
+
+
+def hot(n: int, minute: float, *, rule: str = "thermal_margin_low", page: bool = False) -> Finding:
+    at_ms, subject = T0 + round(minute * MINUTE), Subject(SubjectKind.GPU, f"GPU-{n}", f"node-{n // 4}", "train")
+    kind = (Severity.CRITICAL if page else Severity.WARNING, Category.THERMAL, ActionKind.THROTTLE)
+    return Finding(rule, subject, *kind, at_ms, at_ms, f"node-{n // 4} GPU-{n}: hot.")
+
+
+def test_heat_that_comes_and_goes_is_one_incident() -> None:
+    life = Life()
+    (first,) = life.at(0, hot(1, 0))
+    for minute in range(30, 600, 30):
+        assert life.at(minute - 5) == []
+        assert life.open.resting == {first.id}
+        (again,) = life.at(minute, hot(1, minute), hot(1, minute, rule="temperature_high"))
+        assert (again.id, again.opened_ms, again.place) == (first.id, first.opened_ms, Place(PlaceKind.GPU, "GPU-1"))
+        assert again.sentence == f"node-0 GPU-1: hot. It has come and gone since {to_minute(T0)}."
+        assert len(again.members) - len(again.cleared) == 2
+
+
+def test_heat_that_pages_is_news_after_a_warning() -> None:
+    life = Life()
+    (first,) = life.at(0, hot(1, 0))
+    life.at(10)
+    (page,) = life.at(60, hot(1, 60, rule="thermal_slowdown", page=True), hot(1, 60))
+    assert (page.id != first.id, page.alert_level, len(page.members)) == (True, AlertLevel.PAGE, 2)
+    assert life.open.resting == {first.id}
+
+
+@pytest.mark.parametrize(("after", "same"), [(50, True), (70, False)])
+def test_heat_that_paged_is_the_same_for_an_hour(after: int, same: bool) -> None:
+    life = Life()
+    (first,) = life.at(0, hot(1, 0, rule="thermal_slowdown", page=True))
+    life.at(1)
+    life.at(1 + after)
+    (again,) = life.at(1 + after, hot(1, 1 + after, rule="thermal_slowdown", page=True))
+    assert (again.id == first.id) is same
+
+
+def test_heat_where_there_was_none_before_is_another_cause() -> None:
+    life = Life()
+    (first,) = life.at(0, hot(1, 0))
+    life.at(10)
+    other = life.at(60, hot(1, 60), hot(2, 60))
+    assert first.id not in {one.id for one in other}
+    assert [one.id for one in life.at(61, hot(1, 60), hot(2, 60), hot(5, 61))][: len(other)] == [o.id for o in other]
 
 
 def test_other_faults_do_not_rest() -> None:

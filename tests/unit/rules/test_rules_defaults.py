@@ -231,6 +231,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "thermal_margin_low": (flat(2, thermal_margin_celsius=2), flat(5, thermal_margin_celsius=3)),
     "thermal_margin_gone": (flat(1, thermal_margin_celsius=0), flat(5, thermal_margin_celsius=1)),
+    "thermal_margin_at_slowdown": (flat(1, thermal_margin_celsius=-3), flat(5, thermal_margin_celsius=-2)),
     "memory_temperature_high": (
         flat(1, memory_temperature_celsius=96, memory_temperature_max_operating_celsius=95),
         flat(5, memory_temperature_celsius=95, memory_temperature_max_operating_celsius=95),
@@ -500,6 +501,15 @@ def test_whichever_comes_first_of_85_and_slowdown_less_7() -> None:
     assert finding.threshold == 85
     early = flat(1, temperature_celsius=83, temperature_slowdown_celsius=89).run()
     assert early.last.active[0].threshold == 82
+
+
+def test_a_margin_pages_at_the_hardwares_slowdown_and_not_where_the_driver_begins() -> None:
+    part = {"tlimit_slowdown_celsius": -2}
+    assert "thermal_margin_at_slowdown" not in flat(5, thermal_margin_celsius=-1, **part).run().active
+    hot = flat(1, thermal_margin_celsius=-2, **part).run().last.active
+    (finding,) = (one for one in hot if one.alert_level is AlertLevel.PAGE)
+    assert (finding.rule, finding.threshold) == ("thermal_margin_at_slowdown", -2)
+    assert all(one.alert_level is not AlertLevel.PAGE for one in flat(5, thermal_margin_celsius=0).run().last.active)
 
 
 def test_the_bit_of_thermal_slowdown_counts_where_the_seconds_counter_is_absent() -> None:

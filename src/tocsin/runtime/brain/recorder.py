@@ -14,6 +14,7 @@ from tocsin.domain.place import Place, PlaceKind
 from tocsin.journal.port import Draft, LiveJournal
 from tocsin.queries.card_life import CardLife, record_payload
 from tocsin.rules.incidents import REST_MS, HeldIncident, key_of
+from tocsin.rules.symptoms import Symptom, is_standing, symptom_of
 
 _FINDING = TypeAdapter(Finding)
 RECORDER_PART = "recorder"
@@ -32,7 +33,7 @@ class OpenRecord:
 
     A fold of its entries: `findings` by id are all that are open, and the cleared ones of open incidents; `over_ms`
     says when these cleared; `members` has the ids of each incident, and `places` its place. `resting` says when closed
-    incidents ended that are the same if they come back; of these the root is kept.
+    incidents ended that are the same if they come back; of those that stand the root is kept.
     """
 
     def __init__(self) -> None:
@@ -70,14 +71,15 @@ class OpenRecord:
             self._incident[name] = incident
         return self._forget(incident, left)
 
-    def closed(self, incident: str, at_ms: int, *, rests: bool) -> list[str]:
-        """An incident is over, and `rests` or is past or part of another; returns the cleared findings that are
-        forgotten, with those of incidents that have rested out."""
+    def closed(self, incident: str, at_ms: int, *, rests: bool, whole: bool = False) -> list[str]:
+        """An incident is over, and `rests`, `whole` or its root alone, or is past or part of another; returns the
+        cleared findings that are forgotten, with those of incidents that have rested out."""
         past = [name for name, since_ms in self.resting.items() if at_ms - since_ms > REST_MS]
         if rests:
             self.resting[incident] = at_ms
-            left = [name for name in self.members.get(incident, {}) if name != incident]
-            self.members[incident] = {incident: None}
+            left = [] if whole else [name for name in self.members.get(incident, {}) if name != incident]
+            self.members[incident] = {name: None for name in self.members.get(incident, {}) if name not in left}
+            self.members[incident][incident] = None
             return [*self._forget(incident, left), *self._end(past)]
         return self._end([incident, *past])
 
@@ -99,12 +101,14 @@ class OpenRecord:
         return forgotten
 
     def held(self) -> Iterator[HeldIncident]:
-        """The incidents of several findings, and those that rest, as they were left; one whose root is not on record is
-        left out."""
+        """The incidents of several findings or of heat, and those that rest, as they were left; one whose root is not
+        on record is left out."""
         for incident, names in self.members.items():
             found = [self.findings[name] for name in names if name in self.findings]
             root = next((one for one in found if one.id == incident), None)
-            if root is None or (len(found) < 2 and incident not in self.resting):
+            if root is None:
+                continue
+            if len(found) < 2 and incident not in self.resting and symptom_of(root) is not Symptom.HEAT:
                 continue
             kind, _, where = self.places[incident].partition(":")
             place = Place(PlaceKind(kind), where) if where and kind in set(PlaceKind) else None
@@ -136,6 +140,10 @@ class OpenRecord:
         made.resting = dict(state.get("resting", {}))
         made._incident.update(state.get("of", {}))
         return made
+
+
+def _rest_of(payload: Mapping[str, Any]) -> dict[str, bool]:
+    return {name: bool(payload.get(name)) for name in ("rests", "whole")}
 
 
 class Recorder:
@@ -227,7 +235,7 @@ class Recorder:
                 raised.pop(one, None)
         elif entry.kind == EntryKind.INCIDENT_CLOSED:
             self._incidents.pop(name, None)
-            for one in self._record.closed(name, entry.at_ms, rests=bool(entry.payload.get("rests"))):
+            for one in self._record.closed(name, entry.at_ms, **_rest_of(entry.payload)):
                 raised.pop(one, None)
 
     def _open(self, finding: Finding) -> None:
@@ -290,7 +298,7 @@ class Recorder:
             self._record.changed(name, entry.payload)
         elif entry.kind == EntryKind.INCIDENT_CLOSED:
             self._incidents.pop(name, None)
-            self._record.closed(name, entry.at_ms, rests=bool(entry.payload.get("rests")))
+            self._record.closed(name, entry.at_ms, **_rest_of(entry.payload))
 
     def _incident_entries(
         self, incidents: Sequence[Incident], keep_gone: bool, resting: Collection[str]
@@ -312,7 +320,7 @@ class Recorder:
         gone = set() if keep_gone else set(self._incidents) - {incident.id for incident in incidents}
         by_member = {member.id: incident.id for incident in incidents for member in incident.members}
         for name in sorted(gone):
-            closed = {"id": name, "rests": True} if name in resting else self._closed_payload(name, by_member)
+            closed = self._rests_payload(name) if name in resting else self._closed_payload(name, by_member)
             entries.append((EntryKind.INCIDENT_CLOSED, closed, self._is_simulated(name)))
         return entries, opened
 
@@ -320,6 +328,12 @@ class Recorder:
         """Whether the finding of that id is simulated; an incident has the id of its root."""
         finding = self._record.findings.get(name)
         return finding is not None and finding.simulated
+
+    def _rests_payload(self, name: str) -> dict[str, object]:
+        """That an incident rests, whole where all that it was about may come back: of heat, not of what stands."""
+        root = self._record.findings.get(name)
+        whole = root is not None and not is_standing(root)
+        return {"id": name, "rests": True, **({"whole": True} if whole else {})}
 
     def _closed_payload(self, name: str, by_member: Mapping[str, str]) -> dict[str, object]:
         """That an incident is over, or which open one its findings belong to now."""

@@ -65,10 +65,8 @@ class FaultRun:
     """Factor on what its precursor raises."""
     peak: float = 0.5
     """Strength that a benign precursor reaches."""
-    slowed_ms: int | None = None
-    """First instant at which heat slowed a GPU that it touches."""
     shown_ms: int | None = None
-    """First instant at which an event line or a reading shows that it struck."""
+    """First instant at which an event line or a reading shows that it struck; of heat, that hardware slows a GPU."""
 
     def strength(self, at_ms: int) -> float:
         """How far the precursor has come, 0 to 1. A benign one rises as any other to its peak and fades from there."""
@@ -102,9 +100,9 @@ class FaultKind:
     the fault lasts after it struck when nobody acts. `abrupt_share` of the faults strike without a precursor;
     `benign_share` of the precursors lead to nothing. `cured_by` are the actions that end a fault that struck; one of
     software ends with its process, struck or not. A `hard` one stops work until somebody sees to the machine: it is
-    worth waking a person for. The onset of an `announced` one gives an event line; one that `heats` is hard once it
-    slows a GPU down, not before. `rises`, `marks` and `named` are the keys that the kind's tables of the scenario must
-    have.
+    worth waking a person for. The onset of an `announced` one gives an event line; one that `heats` is hard once
+    hardware slows a GPU down, not before: while the driver holds the clocks back, it can wait. `rises`, `marks` and
+    `named` are the keys that the kind's tables of the scenario must have.
     """
 
     kind: ClassVar[str]
@@ -219,8 +217,6 @@ class FaultKind:
         """Note on `run` what the readings at the end of `window` show of it."""
         if self.heats:
             hit = self.touches(run, world)
-            if run.slowed_ms is None and (throttle.sw_thermal[hit] | throttle.hw_thermal[hit]).any():
-                run.slowed_ms = window.end_ms
             if run.shown_ms is None and throttle.hw_thermal[hit].any():
                 run.shown_ms = window.end_ms
         elif run.stage is Stage.STRUCK and run.shown_ms is None:
