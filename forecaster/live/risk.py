@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +30,8 @@ from tocsin.forecaster.lifecycle.gate import LEARNING, LEARNING_ZH, SIMULATED_AL
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.mended import mended
 from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, since_repair, unlikely_sentence, why
-from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
+from tocsin.forecaster.live.unforeseen import beside
 from tocsin.forecaster.trend.statements import where
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
@@ -77,19 +78,19 @@ class RiskModel:
     def predict(
         self,
         builder: FeatureBuilder,
-        gpus: Sequence[Gpu],
+        seen: SeenGpus,
         now_ms: int,
         score: Score = score_here,
-        repaired: Mapping[str, int] | None = None,
     ) -> list[Prediction]:
-        """A prediction for each of `gpus` that the builder knows, in that order, then one on the drift of the fleet.
-        MIG instances share their GPU's. What a GPU showed before it was `repaired` is no sign."""
+        """A prediction for each of the GPUs `seen` that the builder knows, in that order, then one on the drift of the
+        fleet. MIG instances share their GPU's. What a GPU showed before it was repaired is no sign."""
+        gpus, repaired = seen.gpus, seen.repaired
         known = examples_now(builder, now_ms)
         place = {known.devices[device]: row for row, device in enumerate(known.device.tolist())}
         asked = [gpu for gpu in gpus if gpu.uuid in place and not gpu.is_mig]
         # Not those that the builder still knows and that have left: what is usual is so among the others.
         read = known.take(np.array([place[gpu.uuid] for gpu in asked], dtype=np.int64))
-        fleet, changed = mended(read, repaired or {}, builder.plan)
+        fleet, changed = mended(read, repaired, builder.plan)
         scores = score(self._version, fleet)
         told = self._told_of_repair(read, changed, score)
         warned = self._explain(fleet, self._above(scores))
@@ -97,10 +98,13 @@ class RiskModel:
         shares = None if kinds is None else kinds.shares(fleet)
         made = []
         for row, gpu in enumerate(asked):
-            split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], scores[row, -1])
-            said = self._say(gpu, fleet, row, scores[row], split, warned.get(row), now_ms)
+            unforeseen = seen.unforeseen.get((self.card.family, gpu.simulated), 0.0)
+            chances = self._chances(scores[row], unforeseen)
+            split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], chances[-1])
+            said = self._say(gpu, fleet, row, chances, split, warned.get(row), now_ms)
+            said = _beside_the_models(said, float(scores[row, -1]), unforeseen)
             if row in told:
-                english, chinese = since_repair((said.sentence, said.sentence_zh), (repaired or {})[gpu.uuid])
+                english, chinese = since_repair((said.sentence, said.sentence_zh), repaired[gpu.uuid])
                 said = replace(said, sentence=english, sentence_zh=chinese)
             made.append(said)
         reference = self._version.reference
@@ -108,6 +112,11 @@ class RiskModel:
         if shift is not None and shift.gpus >= LEAST_GPUS:
             made.append(self._drift(shift, now_ms, any(gpu.simulated for gpu in gpus)))
         return made
+
+    def _chances(self, scores: Floats, unforeseen: float) -> list[float]:
+        """What is stated by horizon: the model's `scores` of a GPU, and what no sign foretells."""
+        last = self.horizons_ms[-1]
+        return [beside(float(p), unforeseen, ahead / last) for ahead, p in zip(self.horizons_ms, scores, strict=True)]
 
     def _drift(self, shift: Shift, now_ms: int, simulated: bool) -> Prediction:
         worst = ", ".join(f"{name} ({index:.2f})" for name, index in shift.worst)
@@ -154,10 +163,17 @@ class RiskModel:
         return warned
 
     def _say(
-        self, gpu: Gpu, fleet: Examples, row: int, scores: Floats, split: Split, warned: RiskWarning | None, now_ms: int
+        self,
+        gpu: Gpu,
+        fleet: Examples,
+        row: int,
+        chances: Sequence[float],
+        split: Split,
+        warned: RiskWarning | None,
+        now_ms: int,
     ) -> Prediction:
         blank = self._blank(gpu, now_ms)
-        if not np.isfinite(scores[-1]):
+        if not np.isfinite(chances[-1]):
             reason = short_history(self._scorer.name, int(fleet.history_ms[row]), self._scorer.min_history_ms)
             return replace(
                 blank,
@@ -167,12 +183,12 @@ class RiskModel:
                 sentence=f"{where(gpu)}: not enough data for a risk: {reason}.",
                 sentence_zh=f"{where(gpu)}：数据不足，无法评估风险（{word_in_chinese(reason)}）。",
             )
-        chance, ahead = float(scores[-1]), self.horizons_ms[-1]
+        chance, ahead = chances[-1], self.horizons_ms[-1]
         made = replace(
             blank,
             probability=chance,
             threshold=None if not np.isfinite(self.level) else self.level,
-            curve=tuple((each, float(p)) for each, p in zip(self.horizons_ms, scores, strict=True)),
+            curve=tuple(zip(self.horizons_ms, chances, strict=True)),
             classes=split,
         )
         if warned is None:
@@ -194,6 +210,14 @@ class RiskModel:
             sentence="",
             simulated=gpu.simulated,
         )
+
+
+def _beside_the_models(said: Prediction, raw: float, unforeseen: float) -> Prediction:
+    """`said` with the model's own word beside what is stated, and its level where what is stated has it."""
+    if not unforeseen or said.probability is None:
+        return said
+    level = None if said.threshold is None else beside(said.threshold, unforeseen)
+    return replace(said, raw=raw, threshold=level)
 
 
 def _split(classes: Sequence[str], shares: Floats, chance: float) -> Split:
@@ -290,17 +314,11 @@ class RiskWatch:
         self._feed: StoreFeed | None = None
         self._saved_ms = 0
 
-    def predict(
-        self,
-        gpus: Sequence[Gpu],
-        now_ms: int,
-        surplus: Collection[str] = (),
-        repaired: Mapping[str, int] | None = None,
-    ) -> list[Prediction]:
-        """The risk of each of `gpus` at `now_ms`; those of `surplus`, more than their hosts have, tell nothing about
-        others, and what a GPU showed before it was `repaired`, by UUID, is no sign. Raises InputError for a damaged
-        model and what the store raises."""
-        model = self._current()
+    def predict(self, seen: SeenGpus, now_ms: int) -> list[Prediction]:
+        """The risk of each GPU that is `seen` at `now_ms`; those that are more than their hosts have tell nothing about
+        others, and what a GPU showed before it was repaired is no sign. Raises InputError for a damaged model and what
+        the store raises."""
+        model, gpus = self._current(), seen.gpus
         if model is None:
             return [_verdict(None, now_ms, simulated=world) for world in _worlds(gpus)]
         heard = [gpu for gpu in gpus if model.gate.heard(simulated=gpu.simulated)]
@@ -309,12 +327,12 @@ class RiskWatch:
         if not heard:
             return said
         builder, feed = self._up_to_date(gpus, now_ms)
-        builder.leave_out(surplus)
+        builder.leave_out(seen.surplus)
         feed.until(now_ms)
         if now_ms - self._saved_ms >= SAVE_MS:
             self._save(builder, feed)
             self._saved_ms = now_ms
-        return [*model.predict(builder, heard, now_ms, self._score, repaired), *said]
+        return [*model.predict(builder, replace(seen, gpus=heard), now_ms, self._score), *said]
 
     def _current(self) -> RiskModel | None:
         version = self._registry.in_service

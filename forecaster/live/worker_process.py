@@ -80,7 +80,7 @@ class Models:
             from tocsin.forecaster.live.risk import RiskWatch
 
             self._watch = RiskWatch(self._place, self._store, score=self.score)
-        return self._watch.predict(seen.gpus, now_ms, seen.surplus, seen.repaired)
+        return self._watch.predict(seen, now_ms)
 
 
 def one_thread() -> None:

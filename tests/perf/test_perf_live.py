@@ -25,7 +25,7 @@ from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.lifecycle.gate import GateRecord, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.risk import RiskWatch
-from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.store.embedded.store import SqliteStore
 from tocsin_testing.scale import fleet, matrix
 
@@ -98,12 +98,12 @@ def test_a_turn_of_the_risk(benchmark: BenchmarkFixture, tmp_path: Path, say: Sa
     now = [write(store, gpus, step) for step in range(WARM)][-1]
     learned(family, tmp_path / "models")
     watch = RiskWatch(RiskInputs(StoreSettings(kind=StoreKind.SQLITE, path=path), tmp_path / "models"), store)
-    assert len(watch.predict(gpus, now)) >= len(gpus)
+    assert len(watch.predict(SeenGpus(gpus), now)) >= len(gpus)
     steps = iter(range(WARM, WARM + 9))
     instants: list[int] = []
 
     def turn() -> int:
-        return len([one for one in watch.predict(gpus, instants[-1]) if one.probability is not None])
+        return len([one for one in watch.predict(SeenGpus(gpus), instants[-1]) if one.probability is not None])
 
     assert benchmark.pedantic(turn, setup=lambda: instants.append(write(store, gpus, next(steps))), rounds=3) == len(
         gpus

@@ -138,7 +138,7 @@ def shelve(
 @pytest.fixture
 def said(tmp_path: Path, fitted: Scorer, book: CaseRecord, store: Store) -> list[Prediction]:
     shelve(tmp_path, fitted, book)
-    return RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
+    return RiskWatch(place(tmp_path), store).predict(SeenGpus(GPUS), NOW)
 
 
 def test_the_gpu_that_goes_bad_is_warned_of_with_its_reasons(said: list[Prediction]) -> None:
@@ -197,17 +197,17 @@ def test_a_turn_later_only_what_is_new_is_read_and_a_restart_goes_on_from_the_st
 
     counted: Store = Counted()  # type: ignore[assignment]
     first = RiskWatch(place(tmp_path), counted)
-    first.predict(GPUS, NOW - 2 * HOUR)
-    first.predict(GPUS, NOW - HOUR)
-    whole = first.predict(GPUS, NOW)
+    first.predict(SeenGpus(GPUS), NOW - 2 * HOUR)
+    first.predict(SeenGpus(GPUS), NOW - HOUR)
+    whole = first.predict(SeenGpus(GPUS), NOW)
     assert asked[-1] == (NOW - HOUR + 1, NOW + 1)
     assert (tmp_path / "state.npz").exists()
     asked.clear()
-    again = RiskWatch(place(tmp_path), counted).predict(GPUS, NOW)
+    again = RiskWatch(place(tmp_path), counted).predict(SeenGpus(GPUS), NOW)
     assert all(start >= NOW - HOUR for start, _ in asked)
     assert [one.probability for one in again] == pytest.approx([one.probability for one in whole])
     (tmp_path / "state.npz").write_bytes(b"torn")
-    fresh = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
+    fresh = RiskWatch(place(tmp_path), store).predict(SeenGpus(GPUS), NOW)
     assert [one.probability for one in fresh] == pytest.approx([one.probability for one in whole])
 
 
@@ -216,13 +216,13 @@ def test_a_promotion_is_seen_at_the_next_turn_and_no_model_says_nothing(
 ) -> None:
     monkeypatch.setattr("tocsin.forecaster.lifecycle.model_registry.shipped", lambda: None)
     watch = RiskWatch(place(tmp_path), store)
-    (silence,) = watch.predict(GPUS, NOW - HOUR)
+    (silence,) = watch.predict(SeenGpus(GPUS), NOW - HOUR)
     assert (silence.sentence, silence.reason) == (LEARNING, "no model is in service")
     shelf = shelve(tmp_path, fitted, None)
-    assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v1"}
+    assert {one.model_version for one in watch.predict(SeenGpus(GPUS), NOW)} == {"v1"}
     shelf.add(ModelVersion("v2", fitted, card("v2"), None, gate=PASSED))
     shelf.promote("v2", NOW, "bob")
-    assert {one.model_version for one in watch.predict(GPUS, NOW)} == {"v2"}
+    assert {one.model_version for one in watch.predict(SeenGpus(GPUS), NOW)} == {"v2"}
 
 
 FAILED = ModelGate((GateRecord(False, False, "a test", 9, (), ("not above recency rule on a test",)),))
@@ -234,7 +234,7 @@ def test_a_model_that_has_not_passed_is_not_heard_of_real_gpus(
     gate: ModelGate, tmp_path: Path, fitted: Scorer, store: Store
 ) -> None:
     shelve(tmp_path, fitted, None, gate=gate)
-    (said,) = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
+    (said,) = RiskWatch(place(tmp_path), store).predict(SeenGpus(GPUS), NOW)
     assert (said.target, said.subject.kind) == (MODEL_GATE, SubjectKind.FLEET)
     assert said.status is PredictionStatus.NOT_ENOUGH_DATA
     assert said.sentence == LEARNING
@@ -247,7 +247,7 @@ def test_a_model_fitted_on_simulated_data_speaks_of_simulated_gpus_alone(
 ) -> None:
     shelve(tmp_path, fitted, None, gate=SIMULATED)
     mixed = [replace(one, simulated=number > 1) for number, one in enumerate(GPUS)]
-    said = RiskWatch(place(tmp_path), store).predict(mixed, NOW)
+    said = RiskWatch(place(tmp_path), store).predict(SeenGpus(mixed), NOW)
     risks = [one for one in said if one.target == HARDWARE_FAULT]
     assert [one.subject.name for one in risks] == [one.uuid for one in mixed[2:]]
     verdicts = {one.subject.name: one.sentence for one in said if one.target == MODEL_GATE}
@@ -257,7 +257,7 @@ def test_a_model_fitted_on_simulated_data_speaks_of_simulated_gpus_alone(
 def test_a_record_at_the_gate_is_heard_at_the_next_start(tmp_path: Path, fitted: Scorer, store: Store) -> None:
     shelf = shelve(tmp_path, fitted, None, gate=FAILED)
     assert shelf.record("v1", PASSED.records[0]) == PASSED, "the newer record on the same data counts"
-    said = RiskWatch(place(tmp_path), store).predict(GPUS, NOW)
+    said = RiskWatch(place(tmp_path), store).predict(SeenGpus(GPUS), NOW)
     assert {one.target for one in said} == {HARDWARE_FAULT}
     (tmp_path / "models" / "v1" / "gate.json").write_text("{")
     with pytest.raises(InputError, match="gate"):
@@ -271,34 +271,58 @@ def test_what_a_repair_has_mended_is_no_sign_until_there_are_new_ones(
 ) -> None:
     shelve(tmp_path, fitted, None)
     watch = RiskWatch(place(tmp_path), store)
-    before = {one.subject.name: one for one in watch.predict(GPUS, NOW) if one.target == HARDWARE_FAULT}
+    before = {one.subject.name: one for one in watch.predict(SeenGpus(GPUS), NOW) if one.target == HARDWARE_FAULT}
     failing = GPUS[2].uuid
     assert before[failing].status is PredictionStatus.LIKELY
     reset_ms = NOW - HOUR // 2
-    after = {one.subject.name: one for one in watch.predict(GPUS, NOW, (), {failing: reset_ms})}
+    after = {one.subject.name: one for one in watch.predict(SeenGpus(GPUS, repaired={failing: reset_ms}), NOW)}
     assert after[failing].status is PredictionStatus.UNLIKELY
     assert f"what it showed before its repair at {to_minute(reset_ms)} no longer counts" in after[failing].sentence
     assert "不再计入" in after[failing].sentence_zh
     assert {one.sentence for uuid, one in after.items() if uuid != failing} == {
         one.sentence for uuid, one in before.items() if uuid != failing
     }
-    long_ago = {one.subject.name: one for one in watch.predict(GPUS, NOW, (), {failing: NOW - 12 * HOUR})}
+    repaired = {failing: NOW - 12 * HOUR}
+    long_ago = {one.subject.name: one for one in watch.predict(SeenGpus(GPUS, repaired=repaired), NOW)}
     assert long_ago[failing].status is PredictionStatus.LIKELY, "it has replayed for hours since"
+
+
+def test_what_no_sign_foretells_is_stated_beside_the_models_word_and_warns_of_nobody_else(
+    tmp_path: Path, fitted: Scorer, store: Store
+) -> None:
+    shelve(tmp_path, fitted, None)
+    watch = RiskWatch(place(tmp_path), store)
+    alone = [one for one in watch.predict(SeenGpus(GPUS), NOW) if one.target == HARDWARE_FAULT]
+    unforeseen = {(alone[0].model, False): 0.02, (alone[0].model, True): 0.5}
+    beside = [one for one in watch.predict(SeenGpus(GPUS, unforeseen=unforeseen), NOW) if one.target == HARDWARE_FAULT]
+    for before, after in zip(alone, beside, strict=True):
+        assert before.probability is not None
+        assert after.probability is not None
+        assert after.probability == pytest.approx(1 - (1 - before.probability) * 0.98)
+        assert (after.raw, after.status) == (before.probability, before.status)
+        assert after.curve[-1] == (after.horizon_ms, after.probability)
+        assert [chance for _, chance in after.curve] == sorted(chance for _, chance in after.curve)
+        assert sum(chance for _, chance in after.classes) == pytest.approx(after.probability if after.classes else 0)
+        assert (after.threshold is None) is (before.threshold is None)
+        assert after.threshold is None or (after.probability >= after.threshold) is (
+            after.status is PredictionStatus.LIKELY
+        )
+        assert after.sentence != before.sentence or after.probability > 0.99
 
 
 def test_a_clock_that_was_set_back_starts_from_the_past_again(tmp_path: Path, fitted: Scorer, store: Store) -> None:
     shelve(tmp_path, fitted, None)
     watch = RiskWatch(place(tmp_path), store)
-    watch.predict(GPUS, NOW)
-    earlier = watch.predict(GPUS, NOW - 10 * HOUR)
-    alone = RiskWatch(replace(place(tmp_path), state=None), store).predict(GPUS, NOW - 10 * HOUR)
+    watch.predict(SeenGpus(GPUS), NOW)
+    earlier = watch.predict(SeenGpus(GPUS), NOW - 10 * HOUR)
+    alone = RiskWatch(replace(place(tmp_path), state=None), store).predict(SeenGpus(GPUS), NOW - 10 * HOUR)
     assert earlier == alone
 
 
 def test_a_short_past_is_said(tmp_path: Path, book: CaseRecord, store: Store) -> None:
     scorer = registry.build("calibrated", scorer="hazard", min_history_ms=5 * DAY)
     scorer.fit(examples())
-    (one, *_) = RiskModel(ModelVersion("v", scorer, card(), book)).predict(_builder(store), GPUS, NOW)
+    (one, *_) = RiskModel(ModelVersion("v", scorer, card(), book)).predict(_builder(store), SeenGpus(GPUS), NOW)
     assert one.status is PredictionStatus.NOT_ENOUGH_DATA
     assert "h of history, 120.0 h needed" in one.sentence
     assert "数据不足" in one.sentence_zh
@@ -316,7 +340,7 @@ def _builder(store: Store):  # type: ignore[no-untyped-def]
 def test_a_model_that_was_not_calibrated_never_warns(store: Store) -> None:
     scorer = registry.build("hazard")
     scorer.fit(examples())
-    said = RiskModel(ModelVersion("v", scorer, card(), None)).predict(_builder(store), GPUS, NOW)
+    said = RiskModel(ModelVersion("v", scorer, card(), None)).predict(_builder(store), SeenGpus(GPUS), NOW)
     assert {one.status for one in said} == {PredictionStatus.UNLIKELY}
     assert {one.threshold for one in said} == {None}
 

@@ -11,7 +11,7 @@ import pytest
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.finding import Subject, SubjectKind
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import HARDWARE_FAULT, Prediction, PredictionStatus
 from tocsin.forecaster.live.recalibration import EDGES, KindPrior, Recalibration, crossed, shipped_priors
 from tocsin.forecaster.trend.statements import BEYOND, BEYOND_ZH, crossing
 from tocsin_testing.builders import T0
@@ -289,3 +289,22 @@ def test_cases_come_due_in_order_and_wait_when_put_back() -> None:
     assert [(one.subject.name, one.at_ms) for one in due] == [("GPU-2", T0), ("GPU-1", T0)]
     kinds.put_back(due)
     assert kinds.take_due(T0 + 4 * HOUR, 9)[:2] == due
+
+
+def test_faults_without_a_sign_are_learnt_from_what_was_not_warned_of() -> None:
+    kinds = Recalibration(0.5, {})
+    quiet = replace(
+        said(0, T0), target=HARDWARE_FAULT, metric="", status=PredictionStatus.UNLIKELY, model="hazard", threshold=None
+    )
+    for turn in range(20):
+        made = [
+            replace(quiet, subject=replace(quiet.subject, name=f"GPU-{n}", host=f"node-{n}"), at_ms=T0 + turn * DAY)
+            for n in range(10)
+        ]
+        made = [replace(one, probability=0.4, raw=0.01) for one in made]
+        kinds.follow(made)
+        due = kinds.take_due(made[0].at_ms + made[0].horizon_ms, 100)
+        kinds.settle([(one, number == 0) for number, one in enumerate(due)])
+    (chance,) = kinds.unforeseen(HARDWARE_FAULT, T0 + 20 * DAY).values()
+    assert 0.04 < chance < 0.1 - 0.01, "of 10 GPUs one failed each day; the model's own word was 0.01"
+    assert kinds.unforeseen("another target", T0) == {}

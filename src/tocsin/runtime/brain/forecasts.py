@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 import structlog
@@ -14,7 +15,7 @@ from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import SubjectKind
 from tocsin.domain.grouping import grouped
-from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.prediction import HARDWARE_FAULT, Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.features.onsets import Onset, onsets_of
@@ -205,6 +206,8 @@ class FleetForecasts:
         has one turn in `QUIET_TURNS`, and each after an event; nothing in between."""
         if not self._risk_has_turn(now_ms):
             return []
+        with self._lock:
+            seen = replace(seen, unforeseen=self._kinds.unforeseen(HARDWARE_FAULT, now_ms))
         made = self._supervised("risk forecast failed", lambda: self._worker.submit_risk(seen, now_ms).result())
         if made:
             self._risk_ms, self._risk_turn = now_ms, self._turn
