@@ -106,10 +106,11 @@ def decide(
             wanted.append(_notice(incident, meant, prediction, view, policy))
         if meant is not None:
             wanted += [*_replacements(incident, meant, view, policy), meant]
-        if choice.action is ActionKind.THROTTLE:
-            wanted += _other_throttles(incident, choice, meant, lost, view, policy)
         if incident.cause_cleared:
+            wanted += _throttles(incident, pick, None, lost, view, policy)
             wanted += _owed_repairs(incident, view, policy, pick)
+        elif choice.action is ActionKind.THROTTLE:
+            wanted += _throttles(incident, pick, meant, lost, view, policy)
     return _one_disruptive_each(wanted, view.controls.finished)
 
 
@@ -199,9 +200,9 @@ def _about_standing(
     return made
 
 
-def _other_throttles(
+def _throttles(
     incident: Incident,
-    choice: Choice,
+    pick: Pick,
     first: Decision | None,
     lost: AbstractSet[str],
     view: FleetView,
@@ -209,9 +210,9 @@ def _other_throttles(
 ) -> list[Decision]:
     """Throttles of the other GPUs of an incident: a shared cause of heat is no reason to let all but one run hot.
 
-    Of the root's own GPU too where the root has cleared and heat came back. None for a GPU that is limited as a rank
-    of the same job as one before it. Each GPU keeps the finding of which people were asked, whatever else is found of
-    its heat.
+    Of the root's own GPU too where the root has cleared and heat came back. What throttles did not end is asked for
+    what comes after them. None for a GPU that is limited as a rank of the same job as one before it. Each GPU keeps the
+    finding of which people were asked, whatever else is found of its heat.
     """
     root_gpu = set() if incident.cause_cleared else {base_key(incident.root.subject)}
     left_out = {*root_gpu, *lost, *_limited(first)}
@@ -229,6 +230,9 @@ def _other_throttles(
             continue
         root = min(found, key=order)
         own = replace(incident, root=root, members=found, sentence=root.sentence, sentence_zh=root.sentence_zh)
+        choice = pick(own)
+        if choice.action is ActionKind.NOTIFY:
+            continue
         meant = replace(_action(own, choice, None, view, policy), incident=incident.id)
         left_out |= _limited(meant)
         made.append(meant)

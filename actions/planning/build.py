@@ -270,7 +270,9 @@ def host_risk(
         host = one.subject.name if one.subject.kind is SubjectKind.HOST else host_of.get(one.subject.name, "")
         if not host:
             continue
-        chance = max((p for ahead, p in one.curve if ahead <= horizon_ms), default=one.probability)
+        # What no sign foretells is as likely on every host.
+        own = one.own_curve if one.curve else ()
+        chance = max((p for ahead, p in own if ahead <= horizon_ms), default=one.own_probability)
         if chance is not None:
             key = host, one.subject.key
             worst[key] = max(worst.get(key, 0.0), chance)

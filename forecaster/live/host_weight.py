@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 HOSTS = 5
 """From so many hosts on, none weighs more than one in so many (own choice)."""
@@ -20,16 +20,11 @@ def weighed(cases: Iterable[tuple[str, bool]], few: int) -> tuple[float, float]:
     for host, right in cases:
         counts[host] += 1
         rights[host] += right
-    shares = host_shares(counts, few)
+    if not counts:
+        return 0.0, 0.0
+    largest = sorted(counts.values(), reverse=True)
+    cap = largest[HOSTS - 1] if len(largest) >= HOSTS else few if len(largest) == 1 else max(few, largest[-1])
+    shares = {host: min(count, cap) / count for host, count in counts.items()}
     return sum(counts[host] * share for host, share in shares.items()), sum(
         rights[host] * share for host, share in shares.items()
     )
-
-
-def host_shares(counts: Mapping[str, float], few: float) -> dict[str, float]:
-    """Of the cases of each host, counted in `counts`, the share that weighs, as `weighed` has it."""
-    if not counts:
-        return {}
-    largest = sorted(counts.values(), reverse=True)
-    cap = largest[HOSTS - 1] if len(largest) >= HOSTS else few if len(largest) == 1 else max(few, largest[-1])
-    return {host: min(count, cap) / count if count else 0.0 for host, count in counts.items()}

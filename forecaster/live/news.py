@@ -16,6 +16,7 @@ def is_news(said: Prediction, before: Prediction | None, stored_ms: int) -> bool
 
 
 def moved(before: Prediction, after: Prediction) -> bool:
-    """Whether a probability has gone into another bin of reliability."""
-    stated = [None if one.probability is None else bin_of(one.probability) for one in (before, after)]
+    """Whether a probability has gone into another bin of reliability; of a fault, the model's own: what no sign
+    foretells changes for all GPUs at once."""
+    stated = [None if (own := one.own_probability) is None else bin_of(own) for one in (before, after)]
     return stated[0] != stated[1]

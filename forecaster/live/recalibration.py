@@ -28,7 +28,7 @@ from tocsin.forecaster.features.examples import Floats
 from tocsin.forecaster.hazard.calibration import log_odds
 from tocsin.forecaster.hazard.curves import sigmoid
 from tocsin.forecaster.live.host_weight import weighed
-from tocsin.forecaster.live.unforeseen import HALF_LIFE_MS, Unforeseen, of_worlds
+from tocsin.forecaster.live.unforeseen import HALF_LIFE_MS, ModelKey, Unforeseen, chances_of
 from tocsin.forecaster.trend.statements import without_end
 
 EDGES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -312,7 +312,7 @@ class Recalibration:
         self._floor = floor
         self._priors = shipped_priors() if priors is None else priors
         self._kinds: dict[_Kind, KindRecord] = {}
-        self._unforeseen: dict[_Kind, Unforeseen] = {}
+        self._unforeseen: dict[tuple[str, ModelKey], Unforeseen] = {}
         self._restored: frozenset[tuple[str, bool]] = frozenset()
         self._open: dict[_CaseKey, Prediction] = {}
         self._ends: list[tuple[int, int, _CaseKey, Prediction]] = []
@@ -391,13 +391,13 @@ class Recalibration:
             self._record(case).settle(case, came, end_ms)
             said = case.raw if case.raw is not None else case.probability
             if not case.metric and case.status is PredictionStatus.UNLIKELY and said is not None:
-                key = case.target, case.model, case.simulated
+                key = case.target, (case.model, case.model_version, case.simulated)
                 self._unforeseen.setdefault(key, Unforeseen()).settle(case.subject.host, said, came, end_ms)
 
-    def unforeseen(self, target: str, now_ms: int) -> dict[tuple[str, bool], float]:
-        """By model and whether of simulated GPUs: the chance (0 to 1) within a window of `target` that comes without a
-        sign, beside what the model says."""
-        return of_worlds(self._unforeseen, target, now_ms)
+    def unforeseen(self, target: str) -> dict[ModelKey, float]:
+        """By model, version and world: the chance (0 to 1) within a window that `target` comes without a sign, beside
+        what the model says."""
+        return chances_of(self._unforeseen, target)
 
     def judge(self, now_ms: int) -> list[KindFigures]:
         """Mute and hear; the kinds for which that changed."""

@@ -98,7 +98,7 @@ class RiskModel:
         shares = None if kinds is None else kinds.shares(fleet)
         made = []
         for row, gpu in enumerate(asked):
-            unforeseen = seen.unforeseen.get((self.card.family, gpu.simulated), 0.0)
+            unforeseen = seen.unforeseen.get((self.card.family, self.card.version, gpu.simulated), 0.0)
             chances = self._chances(scores[row], unforeseen)
             split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], chances[-1])
             said = self._say(gpu, fleet, row, chances, split, warned.get(row), now_ms)

@@ -83,6 +83,21 @@ class Prediction:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def own_probability(self) -> float | None:
+        """`probability` without what no sign foretells: the model's own word about a fault. What is done about one GPU
+        and not another goes by it."""
+        return self.probability if self.metric or self.raw is None else self.raw
+
+    @property
+    def own_curve(self) -> tuple[tuple[int, float], ...]:
+        """`curve` as `own_probability` has it: by horizon (ms), one point where there is no curve."""
+        curve = self.curve or ((self.horizon_ms, self.probability or 0.0),)
+        if self.metric or self.raw is None or self.probability is None or self.probability >= 1.0:
+            return curve
+        left = (1.0 - self.probability) / (1.0 - self.raw)
+        return tuple((ahead, max(0.0, 1.0 - (1.0 - p) / left ** (ahead / self.horizon_ms))) for ahead, p in curve)
+
+    @property
     def alert_level(self) -> AlertLevel:
         """A warning at most: what has not happened wakes nobody."""
         return AlertLevel.WARNING if self.warns else AlertLevel.NOTE

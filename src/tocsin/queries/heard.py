@@ -28,4 +28,4 @@ def heard(predictions: Iterable[Prediction], least: Mapping[str, float]) -> list
     """Those of `predictions` that are as likely as `least` asks of their target; whether a model fits is no trouble to
     come."""
     told = (one for one in predictions if one.target != MODEL_DRIFT)
-    return [one for one in told if (one.probability or 0.0) >= least.get(one.target, 0.0)]
+    return [one for one in told if (one.own_probability or 0.0) >= least.get(one.target, 0.0)]

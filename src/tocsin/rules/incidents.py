@@ -172,9 +172,12 @@ def _with_verdict(root: Finding, members: Sequence[Finding]) -> Finding:
 
 REST_MS = DAY
 """How long what stands must be over for its incident to be past: load, memory in use and fragmentation cross their
-levels many times a day, and are told of once. So does heat that a person is told of without being woken."""
+levels many times a day, and are told of once. So does heat that a person is told of without being woken, for
+`TOLD_AGAIN_MS`."""
 PAGE_REST_MS = HOUR
 """The same for heat that woke somebody: later it may be another failure (own choice)."""
+TOLD_AGAIN_MS = 7 * DAY
+"""Heat that comes and goes is a new incident after this long, so that nobody forgets it (own choice)."""
 _NEW_CAUSES = OWN - {Symptom.PROGRAM}
 
 Key = tuple[str, str, int]
@@ -212,12 +215,13 @@ class HeldIncident:
 
     @property
     def heat(self) -> bool:
-        """Whether it is about heat, which goes with the work and the hour."""
-        return symptom_of(self.members[self.root]) is Symptom.HEAT
+        """Whether it is about heat of GPUs, which goes with the work and the hour; not about what cools them."""
+        root = self.members[self.root]
+        return root.subject.kind is SubjectKind.GPU and not root.told and symptom_of(root) is Symptom.HEAT
 
     @property
     def pages(self) -> bool:
-        """Whether a person was woken by it."""
+        """Whether a person was woken by any of it."""
         return any(one.alert_level is AlertLevel.PAGE for one in self.members.values())
 
     def rests(self, now_ms: int) -> bool:
@@ -227,9 +231,14 @@ class HeldIncident:
         return now_ms - self.rests_ms <= (PAGE_REST_MS if self.heat and self.pages else REST_MS)
 
     def takes_back(self, finding: Finding) -> bool:
-        """Whether `finding`, of heat on one of its subjects, can be what it was about before it rested."""
-        later = self.rests_ms is not None and finding.started_ms >= self.rests_ms
-        return later and (self.pages or finding.alert_level is not AlertLevel.PAGE)
+        """Whether `finding` can be what it was about before it rested: heat of the same GPU that asks for the same, and
+        pages where that had paged."""
+        before = [one for one in self.members.values() if one.subject.key == finding.subject.key and not one.told]
+        if self.rests_ms is None or not self.rests_ms <= finding.started_ms <= self.opened_ms + TOLD_AGAIN_MS:
+            return False
+        if finding.told or all(one.action is not finding.action for one in before):
+            return False
+        return finding.alert_level is not AlertLevel.PAGE or any(one.alert_level is AlertLevel.PAGE for one in before)
 
     def look(self, live: Mapping[Key, Finding], seen_ms: int) -> None:
         """Take note of what holds now; what does not was last seen at `seen_ms`."""
@@ -322,8 +331,8 @@ class OpenIncidents:
 def _take_heat_back(held: Sequence[HeldIncident], live: Mapping[Key, Finding]) -> None:
     """Make heat that holds again a member of the incident that rests and was about it.
 
-    Not where it pages and did not before, where it is of another incident already, nor where the host is hot in a place
-    that was not: that is another cause.
+    Not where it pages and that GPU did not before, where it is of another incident already, nor where the host is hot
+    in a place that was not: that is another cause.
     """
     # Of several on one subject the newest takes it.
     hot = sorted((one for one in held if one.heat), key=lambda one: (one.opened_ms, one.root))

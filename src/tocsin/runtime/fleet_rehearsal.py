@@ -293,7 +293,7 @@ class FleetRehearsal:
                     shown_ms=None if one is None else one.shown_ms,
                     ended_ms=fault.ended_ms,
                     hard=one is not None,
-                    # Heat that slows a GPU down is there, whatever it would have come to.
+                    # Heat at which hardware slows a GPU is there, whatever it would have come to.
                     benign=fault.benign and one is None,
                     precursor=not fault.abrupt,
                 )

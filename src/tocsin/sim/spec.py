@@ -60,11 +60,11 @@ class FleetSpec:
 
 @dataclass(frozen=True, slots=True)
 class HardFault:
-    """Ground truth of a fault that a person must see to: of hardware or power, a hang, or heat that slows a GPU down.
+    """Ground truth of a fault that a person must see to: of hardware or power, a hang, or heat at which hardware slows.
 
     `places` are the UUIDs of the GPUs that show it, their hosts, and their racks where all of a rack do. `first_ms` is
-    its first symptom, `onset_ms` when it strikes or, of heat, first slows a GPU, maybe after the last step. `shown_ms`
-    is the first event line or reading that shows it: of heat, hardware slowdown; None while there is none.
+    its first symptom, `onset_ms` when it strikes or, of heat, hardware first slows a GPU, maybe after the last step.
+    `shown_ms` is the first event line or reading that shows it; None while there is none.
     """
 
     kind: str

@@ -118,6 +118,16 @@ def test_heat_that_is_back_is_throttled_anew_and_told_of_once() -> None:
     assert again[1].findings[0] == back.id
 
 
+def test_heat_that_throttles_did_not_end_goes_on_up_the_ladder_when_it_is_back() -> None:
+    subject = Subject(SubjectKind.GPU, "GPU-1", "node-1", "train")
+    first = replace(finding(subject, rule="hot", action=ActionKind.THROTTLE), category=Category.THERMAL)
+    back = replace(first, started_ms=first.started_ms + HOUR, last_ms=first.started_ms + HOUR)
+    failures = {(subject.key, ActionKind.THROTTLE): (T0 - 1, T0 - 2)}
+    view = replace(VIEW, controls=replace(VIEW.controls, failures=failures))
+    again = decide([replace(incident(first, back), cleared=(first.id,))], [], view, Policy(settings()))
+    assert [one.action for one in again] == [ActionKind.NOTIFY, ActionKind.PLACE_ELSEWHERE]
+
+
 def test_every_hot_gpu_of_one_cause_gets_its_throttle() -> None:
     hot = [
         finding(Subject(SubjectKind.GPU, f"GPU-{n}", "node-1", "train"), rule="hot", action=ActionKind.THROTTLE)

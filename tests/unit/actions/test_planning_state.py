@@ -21,6 +21,7 @@ from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Owner, Reading
+from tocsin.forecaster.live.unforeseen import beside
 from tocsin_testing.builders import T0
 
 
@@ -193,6 +194,18 @@ def test_the_risk_of_a_host_is_that_of_any_of_its_parts() -> None:
     )
     assert found == {"n0": pytest.approx(1 - 0.8 * 0.75), "n1": pytest.approx(0.3)}
     assert host_risk([risk(gpu, "a", 0.2)], hosts, T0 + 49 * HOUR, HOUR) == {}
+
+
+def test_what_no_sign_foretells_makes_no_host_worse_than_another() -> None:
+    curve = tuple(
+        (ahead, beside(0.02 * ahead / (48 * HOUR), 0.1, ahead / (48 * HOUR))) for ahead in (24 * HOUR, 48 * HOUR)
+    )
+    said = [
+        risk(SubjectKind.GPU, "a", beside(0.02, 0.1), raw=0.02, curve=curve),
+        risk(SubjectKind.GPU, "b", beside(0.02, 0.1), raw=0.02),
+    ]
+    found = host_risk(said, {"a": "n0", "b": "n1"}, T0, 24 * HOUR)
+    assert found == {"n0": pytest.approx(0.01), "n1": pytest.approx(0.02)}
 
 
 def test_names_of_work() -> None:

@@ -27,6 +27,7 @@ from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.forecaster.lifecycle.cases import CaseRecord
 from tocsin.forecaster.lifecycle.gate import LEARNING, SIMULATED_ALONE, GateRecord, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import CASES, MODEL, PRIOR, ModelRegistry, ModelVersion
+from tocsin.forecaster.live.news import moved
 from tocsin.forecaster.live.reasons import CHANNELS, Reason, likely_sentence, reasons, why
 from tocsin.forecaster.live.risk import RiskModel, RiskWatch
 from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
@@ -293,7 +294,8 @@ def test_what_no_sign_foretells_is_stated_beside_the_models_word_and_warns_of_no
     shelve(tmp_path, fitted, None)
     watch = RiskWatch(place(tmp_path), store)
     alone = [one for one in watch.predict(SeenGpus(GPUS), NOW) if one.target == HARDWARE_FAULT]
-    unforeseen = {(alone[0].model, False): 0.02, (alone[0].model, True): 0.5}
+    model, version = alone[0].model, alone[0].model_version
+    unforeseen = {(model, version, False): 0.02, (model, version, True): 0.5, (model, "another", False): 0.5}
     beside = [one for one in watch.predict(SeenGpus(GPUS, unforeseen=unforeseen), NOW) if one.target == HARDWARE_FAULT]
     for before, after in zip(alone, beside, strict=True):
         assert before.probability is not None
@@ -301,6 +303,9 @@ def test_what_no_sign_foretells_is_stated_beside_the_models_word_and_warns_of_no
         assert after.probability == pytest.approx(1 - (1 - before.probability) * 0.98)
         assert (after.raw, after.status) == (before.probability, before.status)
         assert after.curve[-1] == (after.horizon_ms, after.probability)
+        for (_, own), (_, alone_chance) in zip(after.own_curve, before.curve, strict=True):
+            assert own == pytest.approx(alone_chance), "what is done goes by the model's own word"
+        assert not moved(before, after)
         assert [chance for _, chance in after.curve] == sorted(chance for _, chance in after.curve)
         assert sum(chance for _, chance in after.classes) == pytest.approx(after.probability if after.classes else 0)
         assert (after.threshold is None) is (before.threshold is None)

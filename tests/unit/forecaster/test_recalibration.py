@@ -305,6 +305,7 @@ def test_faults_without_a_sign_are_learnt_from_what_was_not_warned_of() -> None:
         kinds.follow(made)
         due = kinds.take_due(made[0].at_ms + made[0].horizon_ms, 100)
         kinds.settle([(one, number == 0) for number, one in enumerate(due)])
-    (chance,) = kinds.unforeseen(HARDWARE_FAULT, T0 + 20 * DAY).values()
+    ((key, chance),) = kinds.unforeseen(HARDWARE_FAULT).items()
+    assert key == ("hazard", "1", False)
     assert 0.04 < chance < 0.1 - 0.01, "of 10 GPUs one failed each day; the model's own word was 0.01"
-    assert kinds.unforeseen("another target", T0) == {}
+    assert kinds.unforeseen("another target") == {}

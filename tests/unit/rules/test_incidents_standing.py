@@ -93,9 +93,16 @@ def test_another_gpu_of_the_pool_goes_on_where_the_first_ended() -> None:
     assert again.sentence == "node-0 GPU-2: memory is at 95%."
 
 
-def hot(n: int, minute: float, *, rule: str = "thermal_margin_low", page: bool = False) -> Finding:
+def hot(
+    n: int,
+    minute: float,
+    *,
+    rule: str = "thermal_margin_low",
+    page: bool = False,
+    action: ActionKind = ActionKind.THROTTLE,
+) -> Finding:
     at_ms, subject = T0 + round(minute * MINUTE), Subject(SubjectKind.GPU, f"GPU-{n}", f"node-{n // 4}", "train")
-    kind = (Severity.CRITICAL if page else Severity.WARNING, Category.THERMAL, ActionKind.THROTTLE)
+    kind = (Severity.CRITICAL if page else Severity.WARNING, Category.THERMAL, action)
     return Finding(rule, subject, *kind, at_ms, at_ms, f"node-{n // 4} GPU-{n}: hot.")
 
 
@@ -137,6 +144,54 @@ def test_heat_where_there_was_none_before_is_another_cause() -> None:
     other = life.at(60, hot(1, 60), hot(2, 60))
     assert first.id not in {one.id for one in other}
     assert [one.id for one in life.at(61, hot(1, 60), hot(2, 60), hot(5, 61))][: len(other)] == [o.id for o in other]
+
+
+def told(rule: str, minute: float, *, page: bool = False) -> Finding:
+    """What a host's management controller reports of its cooling."""
+    at_ms, subject = T0 + round(minute * MINUTE), Subject(SubjectKind.HOST, "node-0", "node-0")
+    kind = (Severity.CRITICAL if page else Severity.WARNING, Category.THERMAL, ActionKind.NOTIFY)
+    return Finding(rule, subject, *kind, at_ms, at_ms, f"node-0: {rule}.", told=True)
+
+
+def test_what_cools_does_not_come_and_go() -> None:
+    life = Life()
+    (first,) = life.at(0, told("coolant_flow", 0), hot(1, 0, rule="thermal_slowdown", page=True))
+    life.at(20)
+    (leak,) = life.at(40, told("leak_detected", 40, page=True))
+    assert (leak.id != first.id, leak.alert_level) == (True, AlertLevel.PAGE)
+    life.at(41)
+    (fan,) = life.at(300, told("fan_failed", 300))
+    (again,) = life.at(310) or life.at(320, told("fan_failed", 320))
+    assert len({first.id, leak.id, fan.id, again.id}) == 4
+
+
+def test_heat_that_asks_for_something_else_is_news() -> None:
+    life = Life()
+    (first,) = life.at(0, hot(1, 0, rule="temperature_above_node_mates", action=ActionKind.NOTIFY))
+    life.at(10)
+    (other,) = life.at(60, hot(1, 60))
+    assert (other.id != first.id, other.root.action) == (True, ActionKind.THROTTLE)
+
+
+def test_another_gpu_of_the_place_that_pages_for_the_first_time_is_news() -> None:
+    life = Life()
+    (first,) = life.at(0, hot(1, 0, rule="thermal_slowdown", page=True), hot(2, 0), hot(3, 0))
+    assert len(first.members) == 3
+    life.at(10)
+    (page,) = life.at(40, hot(3, 40, rule="thermal_slowdown", page=True))
+    assert (page.id != first.id, page.alert_level) == (True, AlertLevel.PAGE)
+
+
+def test_heat_that_comes_and_goes_for_a_week_is_told_of_again() -> None:
+    life = Life()
+    (first,) = life.at(0, hot(1, 0))
+    seen = set()
+    for day in range(1, 10):
+        life.at(day * 1440 - 60)
+        (again,) = life.at(day * 1440, hot(1, day * 1440))
+        seen.add(again.id)
+    assert first.id in seen
+    assert len(seen) == 2
 
 
 def test_other_faults_do_not_rest() -> None:

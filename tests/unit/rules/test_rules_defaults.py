@@ -503,6 +503,13 @@ def test_whichever_comes_first_of_85_and_slowdown_less_7() -> None:
     assert early.last.active[0].threshold == 82
 
 
+@pytest.mark.parametrize(("own", "warned"), [(0.49, False), (0.51, True)])
+def test_what_no_sign_foretells_warns_of_nobody(own: float, warned: bool) -> None:
+    (said,) = risk(0.55).predictions
+    case = Case(predictions=(replace(said, raw=own),))
+    assert ("gpu_fault_predicted" in case.run().active) is warned
+
+
 def test_a_margin_pages_at_the_hardwares_slowdown_and_not_where_the_driver_begins() -> None:
     part = {"tlimit_slowdown_celsius": -2}
     assert "thermal_margin_at_slowdown" not in flat(5, thermal_margin_celsius=-1, **part).run().active

@@ -54,9 +54,9 @@ class RiskProbe(PredictionProbe):
         return likely and self._chance(prediction) >= self._condition.probability
 
     def _chance(self, prediction: Prediction) -> float:
-        """The probability by the longest horizon of the prediction within `within`; 0 where it has none that short."""
-        curve = prediction.curve or ((prediction.horizon_ms, prediction.probability or 0.0),)
-        return max((chance for ahead, chance in curve if ahead <= self._condition.within), default=0.0)
+        """The model's own word by the longest horizon of the prediction within `within`; 0 where it has none that
+        short. What no sign foretells is no reason to warn of this GPU."""
+        return max((chance for ahead, chance in prediction.own_curve if ahead <= self._condition.within), default=0.0)
 
     def report(self, row: int) -> Report:
         prediction = self._said[row]

@@ -207,7 +207,7 @@ class FleetForecasts:
         if not self._risk_has_turn(now_ms):
             return []
         with self._lock:
-            seen = replace(seen, unforeseen=self._kinds.unforeseen(HARDWARE_FAULT, now_ms))
+            seen = replace(seen, unforeseen=self._kinds.unforeseen(HARDWARE_FAULT))
         made = self._supervised("risk forecast failed", lambda: self._worker.submit_risk(seen, now_ms).result())
         if made:
             self._risk_ms, self._risk_turn = now_ms, self._turn
