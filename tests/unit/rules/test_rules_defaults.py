@@ -306,9 +306,9 @@ CASES: dict[str, tuple[Case, Case]] = {
         counter('pcie_errors_total{kind="correctable"}', 60),
     ),
     "nvlink_recovery_one_link": (link("2"), link("13")),
-    "nvlink_symbol_errors_one_link": (symbols(1000.0), symbols(990.0)),
-    "nvlink_crc_grows": (grown(12.0), grown(4.0)),
-    "memory_errors_grow": (grown(16.0, row_remap_correctable_total=1), grown(16.0, row_remap_correctable_total=0)),
+    "nvlink_symbol_errors_one_link": (symbols(2500.0), symbols(2400.0)),
+    "nvlink_crc_grows": (grown(36.0), grown(16.0)),
+    "memory_errors_grow": (grown(16.0, row_remap_correctable_total=2), grown(16.0, row_remap_correctable_total=1)),
     "nvlink_recoveries": (
         counter("nvlink_recovery_errors_total", 2, minutes=1),
         counter("nvlink_recovery_errors_total", 1, minutes=1),
