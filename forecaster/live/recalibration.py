@@ -389,7 +389,7 @@ class Recalibration:
         for case, came in found:
             end_ms = case.at_ms + case.horizon_ms
             self._record(case).settle(case, came, end_ms)
-            said = case.raw if case.raw is not None else case.probability
+            said = case.own_probability
             if not case.metric and case.status is PredictionStatus.UNLIKELY and said is not None:
                 key = case.target, (case.model, case.model_version, case.simulated)
                 self._unforeseen.setdefault(key, Unforeseen()).settle(case.subject.host, said, came, end_ms)

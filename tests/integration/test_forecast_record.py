@@ -201,23 +201,27 @@ def test_what_lacks_the_same_as_before_has_one_turn_in_six_and_what_comes_nearer
     assert sum(stuck in asked for asked in worker.asked[2:]) == 2
 
 
-def test_the_risk_has_one_turn_in_six_and_each_after_an_event_or_a_failure() -> None:
+def test_the_risk_has_one_turn_in_six_and_each_after_an_event_a_repair_or_a_failure() -> None:
     store, worker = MemoryStore(), Turns({})
     running = FleetForecasts(store, worker, ForecastSettings(worker=False))
+    repaired: dict[str, int] = {}
 
     def turns(count: int, first: int) -> int:
         before = worker.risks
         for turn in range(first, first + count):
-            running.run_risk(SeenGpus((), ()), T0 + turn * 5 * MINUTE)
+            running.run_risk(SeenGpus((), frozenset(), dict(repaired)), T0 + turn * 5 * MINUTE)
             running.run(GPUS, T0 + turn * 5 * MINUTE)
         return worker.risks - before
 
     assert turns(12, 0) == 2
     store.write(Batch(events=[xid(79, GPUS[0], T0 + 56 * MINUTE)]))
     assert turns(1, 12) == 1
-    assert turns(5, 13) == 0
+    assert turns(2, 13) == 0
+    repaired[GPUS[0].uuid] = T0 + 66 * MINUTE
+    assert turns(1, 15) == 1
+    assert turns(5, 16) == 0
     worker.fails = True
-    assert turns(3, 18) == 3
+    assert turns(3, 21) == 3
 
 
 def test_pools_have_one_turn_in_six_and_the_next_where_one_is_new_or_it_failed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -75,7 +76,7 @@ def test_a_start_from_any_entry_goes_on_with_the_same_incidents(tmp_path: Path, 
         for _ in range(STEPS):
             clock.advance(MINUTE)
             now = clock.now_ms()
-            live = [one for one in live if chance.random() < 0.8]
+            live = [replace(one, last_ms=now) for one in live if chance.random() < 0.8]
             new = [found(chance.choice(CODES), chance.randrange(8), now - MINUTE) for _ in range(chance.randrange(5))]
             new += [full(chance.randrange(4), now - MINUTE) for _ in range(chance.randrange(2))]
             new += [hot(8 + chance.randrange(6), now - MINUTE, page=chance.random() < 0.2) for _ in range(2)]

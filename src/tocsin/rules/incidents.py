@@ -110,8 +110,8 @@ def _words_of(
     if is_standing(root):
         return incident_words.standing(holding or [root], group.place)
     cleared = not any(one is root for one in holding)
-    hot = [one for one in holding if symptom_of(one) is Symptom.HEAT] if cleared else []
-    if hot and symptom_of(root) is Symptom.HEAT:
+    hot = [one for one in holding if symptom_of(one) is Symptom.HEAT] if symptom_of(root) is Symptom.HEAT else []
+    if cleared and any(one.subject.key == root.subject.key and one.started_ms > root.last_ms for one in hot):
         return incident_words.again(hot, group, root.started_ms)
     said, said_zh = incident_words.burst(root, members, group, len(group.members))
     if cleared:

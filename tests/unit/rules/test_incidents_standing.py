@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tocsin.domain.alert_level import AlertLevel
@@ -116,6 +118,16 @@ def test_heat_that_comes_and_goes_is_one_incident() -> None:
         assert (again.id, again.opened_ms, again.place) == (first.id, first.opened_ms, Place(PlaceKind.GPU, "GPU-1"))
         assert again.sentence == f"node-0 GPU-1: hot. It has come and gone since {to_minute(T0)}."
         assert len(again.members) - len(again.cleared) == 2
+
+
+def test_heat_that_stays_elsewhere_has_not_come_and_gone() -> None:
+    life = Life()
+    life.at(0, *(hot(n, 0) for n in range(3)))
+    still = [replace(hot(n, 0), last_ms=T0 + 10 * MINUTE) for n in range(3)]
+    life.at(10, *still)
+    (left,) = life.at(11, *still[1:])
+    assert left.cause_cleared
+    assert left.sentence.endswith("It has cleared; 2 of what it explains have not.")
 
 
 def test_heat_that_pages_is_news_after_a_warning() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -66,6 +66,7 @@ class FleetForecasts:
         self._last_ms: int | None = None
         self._turn = self._risk_turn = self._pools_turn = 0
         self._risk_ms: int | None = None
+        self._repaired: Mapping[str, int] = {}
         self._pools: frozenset[str] = frozenset()
         self._quiet: set[str] = set()
         # Forgotten since the run under way began: models may be at work on them.
@@ -203,14 +204,14 @@ class FleetForecasts:
 
     def run_risk(self, seen: SeenGpus, now_ms: int) -> list[Prediction]:
         """The risk of a hardware fault for what is `seen` as of `now_ms`; blocks as `run` does. It looks days ahead: it
-        has one turn in `QUIET_TURNS`, and each after an event; nothing in between."""
-        if not self._risk_has_turn(now_ms):
+        has one turn in `QUIET_TURNS`, and each after an event or a proven repair; nothing in between."""
+        if seen.repaired == self._repaired and not self._risk_has_turn(now_ms):
             return []
         with self._lock:
             seen = replace(seen, unforeseen=self._kinds.unforeseen(HARDWARE_FAULT))
         made = self._supervised("risk forecast failed", lambda: self._worker.submit_risk(seen, now_ms).result())
         if made:
-            self._risk_ms, self._risk_turn = now_ms, self._turn
+            self._risk_ms, self._risk_turn, self._repaired = now_ms, self._turn, seen.repaired
         return made
 
     def _risk_has_turn(self, now_ms: int) -> bool:
