@@ -22,7 +22,7 @@ from tocsin.forecaster.features.examples import NEVER, Examples
 from tocsin.forecaster.lifecycle.gate import GateRecord
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.live.risk import RiskWatch
-from tocsin.forecaster.live.risk_inputs import RiskInputs
+from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 from tocsin.store.upkeep import look_after
@@ -214,7 +214,7 @@ def test_kept_features_are_gone_on_from(state: Path) -> None:
         for simulated in (True, False):
             models.record(str(models.in_service), GateRecord(True, simulated, "kept", 40))
         place = RiskInputs(settings_of(path), state / "models", path.with_name("store.db.features.npz"))
-        said = [one for one in RiskWatch(place, counted).predict(store.gpus(), now) if one.target != MODEL_GATE]
+        said = [one for one in RiskWatch(place, counted).predict(SeenGpus(store.gpus()), now) if one.target != MODEL_GATE]
     found = [[one.subject.name, one.target, one.model_version] for one in said]
     assert found == [one[:3] for one in expected()["risks"]]
     assert [one.probability for one in said] == pytest.approx([one[3] for one in expected()["risks"]])
