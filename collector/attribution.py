@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -168,49 +168,35 @@ class AttributionCompanion:
 
     def __init__(self, attribution: Attribution) -> None:
         self._attribution = attribution
-        self._listed: dict[str, _Listed] = {}
 
     def enrich(self, batch: Batch, now_ms: int) -> Batch:
         """`batch` with owners; a reading that has some already, from an exporter that knows pods, keeps them."""
-        listed: dict[str, _Listed] = {}
         owners: dict[int, Owner | None] = {}
         readings: list[Reading] = []
         changed = False
         for reading in batch.readings:
             if not reading.owners and not reading.gpu.simulated:
-                mine = listed[reading.gpu.uuid] = self._pids(reading)
+                pids = _pids((*reading.values, *reading.missing))
                 # A process on several GPUs is looked at once.
-                for pid in mine.pids:
+                for pid in pids:
                     if pid not in owners:
                         owners[pid] = self._attribution.owner(pid, now_ms)
-                found = tuple(owner for pid in mine.pids if (owner := owners[pid]) is not None)
+                found = tuple(owner for pid in pids if (owner := owners[pid]) is not None)
                 if found:
                     reading = replace(reading, owners=found)
                     changed = True
             readings.append(reading)
-        self._listed = listed
         self._attribution.keep(owners.keys())
         return replace(batch, readings=tuple(readings)) if changed else batch
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _pids(self, reading: Reading) -> _Listed:
-        """The processes that `reading` lists; names hardly ever change, and those of the reading before are known."""
-        keys = (*reading.values, *reading.missing)
-        known = self._listed.get(reading.gpu.uuid)
-        return known if known is not None and known.keys == keys else _Listed(keys, _pids(keys))
 
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """Names of one reading, and the processes among them, rising."""
-
-    keys: tuple[str, ...]
-    pids: tuple[int, ...]
-
-
-def _pids(keys: Iterable[str]) -> tuple[int, ...]:
+@lru_cache(maxsize=128)
+def _pids(keys: tuple[str, ...]) -> tuple[int, ...]:
+    """The processes among the names of a reading, rising. Few sets of names take turns on each GPU: what is read once a
+    minute is in some."""
     found = {_pid_of(key) for key in keys if key.startswith(_PROCESS_KEY) and key.endswith("}")}
     return tuple(sorted(pid for pid in found if pid is not None))
 

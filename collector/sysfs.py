@@ -14,8 +14,12 @@ _DIGITS = 20
 def text_of(path: Path) -> str | None:
     """The content of an attribute without blanks at its ends; None where there is none."""
     try:
-        with path.open("rb", buffering=0) as file:
-            return file.read(MOST_BYTES).decode("ascii", errors="replace").strip()
+        # Without a file object in between: some are read at every reading.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, MOST_BYTES).decode("ascii", errors="replace").strip()
+        finally:
+            os.close(descriptor)
     except OSError:  # a port that is down, or a device on its way out, answers EINVAL, EIO or ENODEV
         return None
 

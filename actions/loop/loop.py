@@ -299,7 +299,7 @@ class ActionLoop:
         waits for the next step, whose `view` has read every GPU since."""
         now_ms = self._clock.now_ms()
         if self._budget.shared:
-            view = replace(view, rest=self._budget.publish(share_of(self._current(view))))
+            view = replace(view, rest=self._budget.publish(share_of(self._own(view))))
         current = self._current(view)
         decided = decide(incidents, predictions, current, self.policy, self._routing.supports)
         wanted = {decision.key: decision for decision in decided}

@@ -150,9 +150,12 @@ class Versions:
             self._closing.wait(self._every)
 
 
+_GPU_FIELDS = tuple(field.name for field in fields(Gpu))
+
+
 def _alike(one: Gpu, other: Gpu) -> bool:
     """Whether all that is known of both is the same: some sources make their GPUs anew with each reading."""
-    return one is other or all(getattr(one, f.name) == getattr(other, f.name) for f in fields(Gpu))
+    return one is other or all(getattr(one, name) == getattr(other, name) for name in _GPU_FIELDS)
 
 
 def _labelled(gpu: Gpu, facts: Facts) -> Gpu:

@@ -24,12 +24,9 @@ def _own(
     shown: str = "",
     labels: dict[str, str] | None = None,
     at: str = "30m",
-    bare: bool = False,
 ) -> Alert:
-    """An alert on the one metric of Tocsin's own that `expr` names; `labels` are those of its series beside its target.
-
-    It has the labels of its series, unless it is `bare`.
-    """
+    """An alert on the one metric of Tocsin's own that `expr` names, with the labels of its series: `labels`, and those
+    of its target."""
     metric, more = only_metric(expr, OWN_METRICS), labels or {}
     assert set(more) <= set(OWN_METRICS[metric].labels), name
     series = f"{metric}{{{matching(_LABELS | more)}}}"
@@ -43,7 +40,7 @@ def _own(
         says,
         remedy,
         source,
-        Case({series: fires}, at, {} if bare else _LABELS | more, shown),
+        Case({series: fires}, at, _LABELS | more, shown),
         Case({series: rests}, at),
     )
 
@@ -187,14 +184,22 @@ _BRAIN_LIVES = (
         source=OWN.format("five minutes until Prometheus forgets, and five more"),
         fires="1x10 _x40", rests="1x50",
     ),
-    _own(
-        "TocsinNoActiveBrain", "critical", "2m", "max(tocsin_brain_active) == 0",
-        summary="No brain acts",
-        says="Every brain that is scraped says that another one holds the lease.",
-        remedy="Look at the lease: a file, or coordination.k8s.io. A brain that lost its way to it takes over within "
-        "the lease's time.",
-        source=OWN.format("two minutes, twice the usual hand-over"),
-        fires="1x10 0x30", rests="1x40", bare=True,
+    # A cell whose brains all stand by is not covered by one that has an active brain.
+    Alert(
+        "TocsinNoActiveBrain", "max by (cell) (tocsin_brain_active) == 0", "2m", "critical", "service",
+        "No brain acts",
+        "Every brain that is scraped, of the alert's cell where it has one, says that another one holds the lease.",
+        "Look at the lease: a file, a row of the database, or coordination.k8s.io. A brain that lost its way to it "
+        "takes over within the lease's time.",
+        OWN.format("two minutes, twice the usual hand-over"),
+        Case(
+            {
+                f"tocsin_brain_active{{{matching(_LABELS | {'cell': cell})}}}": values
+                for cell, values in (("east", "1x10 0x30"), ("west", "1x40"))
+            },
+            labels={"cell": "east"},
+        ),
+        Case({f"tocsin_brain_active{{{matching(_LABELS)}}}": "1x40"}),
     ),
     _own(
         "TocsinEvaluationStalled", "critical", "0s", "tocsin_evaluation_age_seconds > 120",

@@ -224,6 +224,48 @@ def test_a_gpu_that_moves_is_left_alone_as_long_as_where_it_was(server: servers.
     other.end()
 
 
+def test_what_is_judged_between_two_looks_tells_nothing_of_others_as_its_own(
+    server: servers.Postgres, fleet: str
+) -> None:
+    one, other = two(server, fleet)
+    first = one.gpus[first_of(one)]
+    subject = Subject(SubjectKind.GPU, first.uuid, first.host, first.pool)
+    one.loop.operator.release(subject, "ann", "it was reseated")
+    one.loop.silences.plan(Matcher(MatcherKind.HOST, first.host), "ann", one.clock.now_ms(), 30 * MINUTE, "new fans")
+    one.step()
+    other.step()
+    for world in (other, one, other):
+        view = world.view()
+        world.loop.step_alone(view, view.incidents, ())
+    with closing(one.fleet.database.line()) as line:
+        told = sorted((cell, kind) for cell, kind in line.ask("SELECT cell, kind FROM past"))
+    assert told == [(one.cell, "hold_off"), (one.cell, "maintenance")]
+    one.end()
+    other.end()
+
+
+def test_a_key_of_before_an_older_journal_came_back_is_tried_again_and_both_tries_count(
+    server: servers.Postgres, fleet: str
+) -> None:
+    one, other = two(server, fleet)
+    one.loop.operator.pause("ann", "looking")
+    one.break_gpu(first_of(one), action=ActionKind.RESET_GPU)
+    one.step()
+    tried = taking_of(one.only(ActionKind.RESET_GPU).decision, one.view())
+    with closing(one.fleet.database.line()) as line:
+        line.ask(
+            "INSERT INTO attempt SELECT %s, %s, %s, %s, %s, true, clock_timestamp() - interval '1 hour'",
+            (one.cell, tried["key"], tried["slot"], tried["action"], tried["hosts"]),
+        )
+    one.loop.operator.resume("ann")
+    one.step()
+    assert len(one.executor.done) == 1
+    with closing(one.fleet.database.line()) as line:
+        assert line.ask("SELECT count(*) FROM attempt")[0][0] == 2
+    one.end()
+    other.end()
+
+
 def test_what_is_planned_for_a_host_and_who_has_taken_a_card_go_along(server: servers.Postgres, fleet: str) -> None:
     one, other = two(server, fleet)
     first = one.gpus[first_of(one)]

@@ -19,7 +19,7 @@ from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.port import NotLeading
 from tocsin.journal.postgres import schema
 from tocsin.journal.postgres.connections import CellDatabase, DatabaseAway, DatabaseRefused
-from tocsin.journal.postgres.journal import FollowedJournal, PostgresJournal
+from tocsin.journal.postgres.journal import FollowedJournal, JournalReplaced, PostgresJournal
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.past import PostgresPast
 from tocsin_testing import servers
@@ -201,6 +201,22 @@ def test_a_follower_reads_to_where_it_came_and_goes_on_from_there(journal: Postg
     assert followed.follow() == []
     with pytest.raises(NotLeading, match=f"{journal.lease.identity} is the active one"):
         followed.append(EntryKind.PAUSE, {})
+
+
+def test_a_follower_notices_that_another_journal_is_in_its_place(journal: PostgresJournal) -> None:
+    for n in range(3):
+        journal.append(EntryKind.PAUSE, {"n": n})
+    followed, far = (FollowedJournal(journal.database, journal.lease.holder) for _ in range(2))
+    assert followed.follow() == []
+    with closing(journal.database.line()) as line:
+        line.ask("ALTER TABLE entry DISABLE TRIGGER USER")
+        line.ask("UPDATE entry SET hash = repeat('0', 64) WHERE seq = 3")
+        with pytest.raises(JournalReplaced, match="entry 3 is not in the journal as it was followed"):
+            followed.follow()
+        line.ask("DELETE FROM entry WHERE seq = 3")
+        line.ask("UPDATE head SET seq = 2")
+    with pytest.raises(JournalReplaced):
+        far.follow()
 
 
 def test_a_follower_is_told(journal: PostgresJournal) -> None:

@@ -214,7 +214,9 @@ def test_kept_features_are_gone_on_from(state: Path) -> None:
         for simulated in (True, False):
             models.record(str(models.in_service), GateRecord(True, simulated, "kept", 40))
         place = RiskInputs(settings_of(path), state / "models", path.with_name("store.db.features.npz"))
-        said = [one for one in RiskWatch(place, counted).predict(SeenGpus(store.gpus()), now) if one.target != MODEL_GATE]
+        said = [
+            one for one in RiskWatch(place, counted).predict(SeenGpus(store.gpus()), now) if one.target != MODEL_GATE
+        ]
     found = [[one.subject.name, one.target, one.model_version] for one in said]
     assert found == [one[:3] for one in expected()["risks"]]
     assert [one.probability for one in said] == pytest.approx([one[3] for one in expected()["risks"]])

@@ -82,7 +82,7 @@ def create_app(
     )
     app.state.document, app.state.documenting = b"", asyncio.Lock()
     app.state.service = service
-    app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads)
+    app.state.read_audit = ReadAudit(settings.audit_reads, clock, service.record_reads, service.must_lead)
     app.state.encoded_map, app.state.export_turns = EncodedMap(), CapacityLimiter(EXPORTS_AT_ONCE)
     app.state.ingest = Ingest(service, settings.max_body_bytes)
     app.state.login_service = LoginService(settings, clock, authenticator.sessions, service)

@@ -17,6 +17,7 @@ from tocsin.api.oidc import OidcVerifier, looks_like_jwt
 from tocsin.api.principal import Principal, simple
 from tocsin.api.sessions import PREFIX, LoginSessions, digest_of
 from tocsin.api.tenancy import require_declared
+from tocsin.client.moved import ACTIVE_ONLY
 from tocsin.config.access import ApiSettings, Role, Token
 from tocsin.config.host_tokens import host_of_token
 from tocsin.domain.clock import Clock
@@ -170,6 +171,8 @@ def _require(*roles: Role) -> Callable[..., Coroutine[Any, Any, Principal]]:
         require_role(principal, roles)
         if principal.namespaces:
             require_declared(request.method, request.scope["route"].path, principal.name)
+        if ACTIVE_ONLY in request.headers:
+            request.app.state.service.must_lead()
         request.app.state.read_audit.note(principal, request.method, request.url.path)
         return principal
 

@@ -42,24 +42,32 @@ Record = Callable[[Sequence[dict[str, object]], int], None]
 """Puts rows on record, with how many reads are in none of them. Raises TocsinError."""
 
 
+def _always() -> None:
+    """Whatever is read can be put on record."""
+
+
 class ReadAudit:
     """Counts reads and hands them to `record`, at `look`, which somebody calls now and then. Safe to use from several
     threads. What cannot be put on record waits for the next time, within the same bound."""
 
-    def __init__(self, settings: ReadAuditSettings, clock: Clock, record: Record) -> None:
+    def __init__(
+        self, settings: ReadAuditSettings, clock: Clock, record: Record, must_lead: Callable[[], None] = _always
+    ) -> None:
         self._roles = frozenset(settings.roles)
         self._tenants, self._paths = settings.tenants, tuple(settings.paths)
-        self._clock, self._record = clock, record
+        self._clock, self._record, self._must_lead = clock, record, must_lead
         self._lock, self._looking = threading.Lock(), threading.Lock()
         self._rows: dict[tuple[str, str, str], ReadRow] = {}
         self._left_out = 0
 
     def note(self, who: Principal, method: str, path: str) -> None:
-        """Count a request that is answered, where the settings ask for it."""
+        """Count a request that is answered, where the settings ask for it. Raises what `must_lead` raises where it
+        could never be put on record: then it is not answered."""
         if method not in {"GET", "HEAD"} or not self._wants(who):
             return
         if not any(fnmatchcase(path, pattern) for pattern in self._paths):
             return
+        self._must_lead()
         now_ms, key = self._clock.now_ms(), (who.name, who.role.value, path[:_LETTERS])
         with self._lock:
             self._add(ReadRow(*key, 1, now_ms, now_ms))

@@ -355,6 +355,9 @@ class Service(Protocol):
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         """Put a log-in, a log-out or a lock after wrong passwords on record; `detail` holds no secret."""
 
+    def must_lead(self) -> None:
+        """Raises NotLeading on standby: nothing is put on record here."""
+
     def record_reads(self, rows: Sequence[Mapping[str, object]], left_out: int) -> None:
         """Put on record who read what, in rows of the journal's form; `left_out` more reads are in none of them.
 

@@ -12,6 +12,8 @@ MISDIRECTED = 421
 """Status of an answer that names another brain (RFC 9110, section 15.5.20)."""
 OTHER_CELL = "other_cell"
 """Its error code."""
+ACTIVE_ONLY = "tocsin-active-only"
+"""Header by which a brain on standby is not to answer: what it sees stands for no cell."""
 ASSIGNED_ONLY = "tocsin-assigned-only"
 """Header of what an agent sends elsewhere than to its own address: only the cell that has its host is to take it."""
 

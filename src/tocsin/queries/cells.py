@@ -23,6 +23,7 @@ from tocsin.api.errors import ApiError
 from tocsin.api.service import Asked, Gathered, Passed
 from tocsin.client.control import ErrorOut
 from tocsin.client.models_cells import AnswerState, CellAnswer, CellOut
+from tocsin.client.moved import ACTIVE_ONLY
 from tocsin.client.wire import adapter
 from tocsin.config.cell import CellSettings
 from tocsin.domain.clock import Clock
@@ -97,10 +98,23 @@ class _Answers:
 
 
 class CellQueries:
-    """A `tocsin.api.service.CellService`: `directory` is None where this cell, `name`, is the whole fleet."""
+    """A `tocsin.api.service.CellService`: `directory` is None where this cell, `name`, is the whole fleet.
 
-    def __init__(self, name: str, settings: CellSettings, directory: Directory | None, clock: Clock) -> None:
+    `standby` says why this brain is not the active one of its cell, and is empty where it is; `sees` tells whether it
+    has readings, on standby those of a store that it shares.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: CellSettings,
+        directory: Directory | None,
+        clock: Clock,
+        standby: Callable[[], str] = str,
+        sees: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.name = name
+        self._standby, self._sees = standby, sees
         self._settings = settings
         self._directory = directory
         self._clock = clock
@@ -143,12 +157,13 @@ class CellQueries:
         return self.elsewhere(host) is None and (self._names(host) or self._settings.hash)
 
     def elsewhere(self, host: str) -> tuple[str, str] | None:
-        cells = self._cells()
-        if host not in self._homes:
-            if len(self._homes) >= MOST_HOSTS:
-                self._homes.clear()
-            self._homes[host] = self._home_of(host, cells)
-        return self._homes[host]
+        # Other threads put new ones in its place; from one nothing is taken out.
+        cells, homes = self._cells(), self._homes
+        if host not in homes:
+            if len(homes) >= MOST_HOSTS:
+                self._homes = homes = {}
+            homes[host] = self._home_of(host, cells)
+        return homes[host]
 
     def _home_of(self, host: str, cells: Sequence[KnownCell]) -> tuple[str, str] | None:
         """What this cell names is its own, whatever others name; what nobody names is spread over those that say so."""
@@ -174,12 +189,20 @@ class CellQueries:
     def gather(self, asked: Asked, kind: type[T], own: Callable[[], T]) -> Gathered[T]:
         cells = self._chosen(asked.cells)
         until = self._clock.monotonic() + self._settings.answer_seconds
-        others = {one.name: self._pool.submit(self._body, one, asked, until) for one in cells if one.name != self.name}
+        standby = self._standby() if self._directory is not None else ""
+        jobs = {
+            one.name: self._pool.submit(self._body, one, asked, until)
+            for one in cells
+            if one.name != self.name or standby
+        }
         answers: dict[str, T] = {}
-        found = [self._own(one, own, answers) for one in cells if one.name == self.name]
-        wait(others.values(), timeout=max(0.0, until - self._clock.monotonic()))
-        rest = [one for one in cells if one.name in others]
-        found += [self._other(one, asked, kind, others[one.name], answers) for one in rest]
+        found = [self._own(one, own, answers) for one in cells if one.name not in jobs]
+        wait(jobs.values(), timeout=max(0.0, until - self._clock.monotonic()))
+        for one in cells:
+            if one.name in jobs:
+                told = self._other(one, asked, kind, jobs[one.name], answers)
+                alone = one.name == self.name and told.state is AnswerState.UNREACHABLE
+                found.append(self._stood_in(one, asked, own, f"{standby} ({told.detail})", answers) if alone else told)
         return Gathered(sorted(found, key=lambda one: one.cell), answers)
 
     def pass_on(self, asked: Asked, found_at: str, kind: type[T]) -> T | None:
@@ -261,6 +284,15 @@ class CellQueries:
             return self._said(cell, AnswerState.UNREACHABLE, str(error))
         return self._said(cell, AnswerState.ANSWERED)
 
+    def _stood_in(
+        self, cell: KnownCell, asked: Asked, own: Callable[[], T], why: str, answers: dict[str, T]
+    ) -> CellAnswer:
+        """What this brain sees on standby, where the active one of its `cell` does not answer: `why`."""
+        if asked.body is not None or not self._sees():
+            return self._said(cell, AnswerState.UNREACHABLE, why)
+        told = self._own(cell, own, answers)
+        return self._said(cell, AnswerState.STALE, why, 0.0) if told.state is AnswerState.ANSWERED else told
+
     def _other(
         self, cell: KnownCell, asked: Asked, kind: type[T], job: Future[bytes], answers: dict[str, T]
     ) -> CellAnswer:
@@ -291,7 +323,7 @@ class CellQueries:
     def _body(self, cell: KnownCell, asked: Asked, until: float) -> bytes:
         """What the cell answers. Raises Unavailable, and ApiError where it refuses."""
         with self._slot(cell.name, "aside" if asked.aside else "read" if asked.body is None else "change"):
-            headers = {"Authorization": asked.credential} if asked.credential else {}
+            headers = {ACTIVE_ONLY: "1"} | ({"Authorization": asked.credential} if asked.credential else {})
             method, body = ("GET", None) if asked.body is None else ("POST", dict(asked.body))
             try:
                 with self._client().stream(

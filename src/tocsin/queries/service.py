@@ -132,8 +132,8 @@ class BrainService:
         directory: Directory | None = None,
     ) -> None:
         wall = wall or SystemClock()
-        self.cells = CellQueries(brain.settings.journal.cell, brain.settings.cell, directory, wall)
-        self._brain = brain
+        self._brain, cell = brain, brain.settings.journal.cell
+        self.cells = CellQueries(cell, brain.settings.cell, directory, wall, self._standby, self._sees)
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         self._alerts = ForeignAlerts(brain.memory.latest, lambda: brain.alert_silences)
@@ -179,6 +179,10 @@ class BrainService:
         except NotLeading as error:
             return str(error)
         return ""
+
+    def _sees(self) -> bool:
+        # On standby there are readings where the store is shared.
+        return self._brain.journal.leads or self._brain.memory.count > 0
 
     # ------------------------------------------------------------------ reading
 
@@ -598,6 +602,9 @@ class BrainService:
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         self._brain.journal.append(EntryKind(event), detail, actor=actor)
+
+    def must_lead(self) -> None:
+        self._brain.journal.must_lead()
 
     def record_reads(self, rows: Sequence[Mapping[str, object]], left_out: int) -> None:
         self._brain.journal.append(EntryKind.READS, {"reads": list(rows), "left_out": left_out})

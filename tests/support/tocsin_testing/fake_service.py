@@ -73,6 +73,7 @@ from tocsin.domain.finding import ActionKind, Severity, Subject, SubjectKind
 from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.prediction import Prediction
 from tocsin.journal.bundle import FILES, pack
+from tocsin.journal.port import NotLeading
 from tocsin.queries.cells import CellQueries
 from tocsin.queries.what_if import change_of
 from tocsin.runtime.brain.orders import OrderService
@@ -121,6 +122,7 @@ class FakeService(FakeDecisions):
         self.working = False
         self.prices = fake_ahead.PRICES
         self.not_ready: list[str] = []
+        self.standby = ""
         self.lines: list[str] = []
         self.precisions: list[str] = []
         self.pushed_fleet = PushedFleet(PromqlSettings(), OwnMetrics(), lambda _: (None, False), 120_000, 256)
@@ -680,6 +682,10 @@ class FakeService(FakeDecisions):
 
     def record_access(self, event: Literal["login", "logout", "login_locked"], actor: str, detail: Detail) -> None:
         self._record(event, actor, dict(detail))
+
+    def must_lead(self) -> None:
+        if self.standby:
+            raise NotLeading(self.standby)
 
     def record_reads(self, rows: Sequence[Mapping[str, object]], left_out: int) -> None:
         self._record("reads", "tocsin", {"reads": list(rows), "left_out": left_out})

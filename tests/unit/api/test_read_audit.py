@@ -94,6 +94,23 @@ def test_what_cannot_be_put_on_record_waits() -> None:
     assert [row["count"] for row in book.entries[0][0]] == [2]
 
 
+def test_who_is_on_record_is_not_answered_on_standby() -> None:
+    tokens = [
+        {"name": "vera", "role": "viewer", "secret": "vera-secret-of-sixteen"},
+        {"name": "olga", "role": "operator", "secret": "olga-secret-of-sixteen"},
+    ]
+    settings = ApiSettings.model_validate({"tokens": tokens, "audit_reads": {"roles": ["viewer"]}})
+    service = FakeService()
+    service.standby = "this brain is on standby: x is the active one; ask there"
+    client = TestClient(create_app(service, settings), base_url="http://127.0.0.1")
+    found = {
+        name: client.get("/v1/fleet", headers={"Authorization": f"Bearer {name}-secret-of-sixteen"})
+        for name in ("vera", "olga")
+    }
+    assert (found["vera"].status_code, found["olga"].status_code) == (503, 200)
+    assert "x is the active one; ask there" in found["vera"].json()["error"]["message"]
+
+
 def test_a_request_that_is_refused_is_no_read() -> None:
     tokens = [
         {"name": "vera", "role": "viewer", "secret": "vera-secret-of-sixteen"},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,6 +129,47 @@ def test_any_brain_answers_for_all(fleet: Fleet, client: Client) -> None:
     assert client.cells_fragmentation(3).answers["b"] == client.fragmentation(3)
     assert client.cells_plan("mig").answers["b"] == client.plan("mig")
     assert [(one.name, one.own, one.active) for one in client.cells()] == [("a", True, True), ("b", False, True)]
+
+
+def test_on_standby_the_active_brain_of_the_cell_answers_for_it(stack: ExitStack, fleet: Fleet, client: Client) -> None:
+    active, reason = FakeService(), "this brain is on standby: x is the active one; ask there"
+    gone, *rest = active.gpus()
+    active.gpus = lambda: rest  # type: ignore[method-assign]
+    fleet.listed.known[0] = replace(fleet.listed.known[0], url=stack.enter_context(serving(active)))
+    cells, fleet.a.standby, sees = fleet.a.cells, reason, list[bool]()
+    cells._standby, cells._sees = lambda: reason, lambda: bool(sees)  # type: ignore[attr-defined]
+    found = client.cells_gpus()
+    assert {name: len(gpus) for name, gpus in found.answers.items()} == {"a": len(rest), "b": len(rest) + 1}
+    assert gone.uuid not in {one.uuid for one in found.answers["a"]}
+    assert not found.partial
+    client.pause_cells("power")
+    assert active.summary().paused, "the active brain takes what is meant for the cell"
+    assert not fleet.a.summary().paused
+    # What stands by as well, this one among them, answers for no cell.
+    active.standby = reason
+    found = client.cells_summary()
+    assert sorted(found.answers) == ["b"]
+    assert [one.state for one in found.cells] == [AnswerState.UNREACHABLE, AnswerState.ANSWERED]
+    assert found.cells[0].detail.startswith(reason)
+    sees.append(True)
+    found = client.cells_summary()
+    assert sorted(found.answers) == ["a", "b"]
+    assert (found.cells[0].state, found.partial) == (AnswerState.STALE, True)
+
+
+def test_a_list_of_cells_that_comes_meanwhile_takes_no_answer_away() -> None:
+    listed = Listed()
+    listed.add("b", "http://b.test", ("west-*",))
+    asked = CellQueries("a", CellSettings(fleet="gpus", url="http://a.test"), listed, SystemClock())
+    look = asked._home_of
+
+    def meanwhile(host: str, cells: Sequence[KnownCell]) -> tuple[str, str] | None:
+        asked._homes = {}
+        return look(host, cells)
+
+    asked._home_of = meanwhile  # type: ignore[method-assign]
+    assert asked.elsewhere("west-1") == ("b", "http://b.test")
+    asked.close()
 
 
 def test_the_question_about_cost_is_one_for_an_hour_and_has_the_same_answer(

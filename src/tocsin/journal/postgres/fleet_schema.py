@@ -314,7 +314,12 @@ CREATE FUNCTION places_elsewhere(me text, asked jsonb) RETURNS TABLE (gpu text, 
 $$;
 """
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD, _PLACES)
+_TRIES = """
+-- A cell whose journal was put back to an older state may try again under a key that it had then: both tries count.
+ALTER TABLE attempt DROP CONSTRAINT attempt_pkey, ADD PRIMARY KEY (cell, key, at);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD, _PLACES, _TRIES)
 """Script n brings the fleet's version n to n + 1. `SCHEMA_NAME` is the schema, `SPENT_STATE` the state of the error by
 which `take` refuses."""
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import GENESIS, Entry, EntryKind, canonical
-from tocsin.domain.errors import BudgetSpent
+from tocsin.domain.errors import BudgetSpent, Unavailable
 from tocsin.journal import checkpoint as checkpoints
 from tocsin.journal.checkpoint import Checkpoint
 from tocsin.journal.files import Anchor, JournalBroken, Row, load_key, new_key, write_key
@@ -42,6 +42,10 @@ _APPEND_TAKING = (
 _NOTE = "INSERT INTO note VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET content = excluded.content"
 
 
+class JournalReplaced(Unavailable):
+    """What was followed is no longer in the database: an older or another journal was put in its place."""
+
+
 def _no_listener(_entries: Sequence[Entry]) -> None:
     """Nobody is told."""
 
@@ -62,7 +66,8 @@ class FollowedJournal(PostgresPast):
         self.on_append: Callable[[Sequence[Entry]], None] = _no_listener
         self._holder = holder
         with self.steady() as ask:
-            self._head = head_of(ask)[0].seq
+            known = head_of(ask)[0]
+            self._head, self._hash = known.seq, known.hash
             self.checkpoint = load_checkpoint(self, ask("SELECT content FROM fold"))
 
     @property
@@ -76,10 +81,15 @@ class FollowedJournal(PostgresPast):
         return takewhile(lambda entry: entry.seq <= self._head, super().entries(after, kinds, limit))
 
     def follow(self) -> list[Entry]:
-        """What was appended since, some 1,000 entries at most; `head` is moved behind it."""
-        found = list(super().entries(self._head, limit=FOLLOWED_AT_ONCE))
+        """What was appended since, some 1,000 entries at most; `head` is moved behind it. Raises JournalReplaced."""
+        before = self._head
+        found = list(super().entries(max(before - 1, 0), limit=FOLLOWED_AT_ONCE + 1))
+        if before:
+            if not found or (found[0].seq, found[0].hash) != (before, self._hash):
+                raise JournalReplaced(f"entry {before} is not in the journal as it was followed; it is read anew")
+            del found[0]
         if found:
-            self._head = found[-1].seq
+            self._head, self._hash = found[-1].seq, found[-1].hash
         return found
 
     def append(self, *_args: object, **_more: object) -> Entry:

@@ -23,7 +23,7 @@ from tocsin.journal.page import Wanted
 from tocsin.journal.port import JournalPast, LiveJournal
 from tocsin.journal.postgres.connections import CellDatabase, DatabaseTrouble, open_database
 from tocsin.journal.postgres.fleet import FleetDatabase, PostgresBudget
-from tocsin.journal.postgres.journal import FollowedJournal, PostgresJournal, must_have_key
+from tocsin.journal.postgres.journal import FollowedJournal, JournalReplaced, PostgresJournal, must_have_key
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.schema import prepare
 from tocsin.journal.witness import Seen, problem_of
@@ -189,7 +189,8 @@ class Succession:
         follower.start()
         try:
             log.info("on standby", active=lease.holder(), journal=self.database.name)
-            self._wait(lease.held, turn)
+            # What was folded of a journal that is there no longer cannot be followed on: another turn begins.
+            self._wait(lambda: lease.held() or follows.replaced, turn)
         finally:
             follower.stop()
             follows.close()
@@ -237,6 +238,8 @@ class _Follower:
         self._note = memory.of(journal)
         self._away = False
         self._never = threading.Event()
+        self.replaced = False
+        """Whether the journal that was followed is there no longer."""
 
     def look(self) -> None:
         """Wait for the next entry and take in all that are there."""
@@ -247,6 +250,10 @@ class _Follower:
             if not self._memory.problem(self._journal) or _resumed(self._journal):
                 self._note(list(self._journal.entries(after=max(self._journal.head - 1, 0), limit=1)))
             self._away = False
+        except JournalReplaced as error:
+            log.warning("another journal is in the place of the one that was followed", problem=str(error))
+            self.replaced = True
+            self._never.wait(AGAIN_SECONDS)
         except (DatabaseTrouble, TocsinError) as error:
             if not self._away:
                 log.warning("the journal cannot be followed", problem=str(error))
