@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from tocsin.client.models_pager import EarlyWarnings, WarningPolicy
 from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.grouping import grouped
 from tocsin.queries.pager_score import Cause, Truth
 
 Numbers = npt.NDArray[np.float64]
@@ -62,11 +64,12 @@ def score_early(
 ) -> EarlyWarnings:
     """The service's `warnings` of faults of `kinds`, beside the best fixed level of `signal` and every rise of it.
 
-    What is said of a place after the onset of a fault in `struck` there is no early warning of anybody's. What is said
-    while a sign of these kinds goes on that has led to nothing by the end, nor ended, is not judged yet, of anybody.
+    What is said of a place from the onset of a fault in `struck` there to its end is no early warning of anybody's, and
+    a fault whose time to be warned of lies within such spans is none that could be foreseen. What is said while a sign
+    of these kinds goes on that has led to nothing by the end, nor ended, is not judged yet, of anybody.
     """
-    faults = [cause for cause in truth.causes if _foreseeable(cause, kinds, truth.end_ms)]
-    heard = _Heard(_first_onsets(struck), _undecided(truth, kinds))
+    heard = _Heard(_outages(struck), _undecided(truth, kinds))
+    faults = [one for one in truth.causes if _foreseeable(one, kinds, truth.end_ms) and heard.could_hear(one)]
     mine = _judge("service", heard.of(warnings), faults)
     others = [_best_level(signal, faults, heard), _judge("warn at every rise", heard.of(rises(signal)), faults)]
     rng = np.random.default_rng([seed % 2**64, len(faults)])
@@ -83,13 +86,14 @@ def _foreseeable(cause: Cause, kinds: frozenset[str], end_ms: int) -> bool:
     return cause.kind in kinds and cause.precursor and not cause.benign and cause.onset_ms <= end_ms
 
 
-def _first_onsets(struck: Sequence[Cause]) -> dict[str, int]:
-    """When each place was first struck."""
-    first: dict[str, int] = {}
-    for cause in struck:
-        for place in cause.places:
-            first[place] = min(first.get(place, cause.onset_ms), cause.onset_ms)
-    return first
+def _outages(struck: Sequence[Cause]) -> dict[str, list[tuple[int, float]]]:
+    """From when to when each place has failed, by onset; without an end where it has not been repaired."""
+    spans = grouped(
+        (place, (cause.onset_ms, math.inf if cause.ended_ms is None else float(cause.ended_ms)))
+        for cause in struck
+        for place in cause.places
+    )
+    return {place: sorted(mine) for place, mine in spans.items()}
 
 
 def _undecided(truth: Truth, kinds: frozenset[str]) -> dict[str, int]:
@@ -104,9 +108,9 @@ def _undecided(truth: Truth, kinds: frozenset[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """When each place was first struck, and since when it has a sign that nothing has come of yet."""
+    """From when to when each place has failed, and since when it has a sign that nothing has come of yet."""
 
-    failed: Mapping[str, int]
+    failed: Mapping[str, Sequence[tuple[int, float]]]
     undecided: Mapping[str, int]
 
     def of(self, warnings: Sequence[Warned]) -> list[Warned]:
@@ -114,9 +118,22 @@ class _Heard:
         return [
             one
             for one in warnings
-            if one.at_ms < self.failed.get(one.gpu, one.at_ms + 1)
+            if not any(onset_ms <= one.at_ms <= ended_ms for onset_ms, ended_ms in self.failed.get(one.gpu, ()))
             and one.at_ms < self.undecided.get(one.gpu, one.at_ms + 1)
         ]
+
+    def could_hear(self, fault: Cause) -> bool:
+        """Whether some place of `fault` worked at some time at which a warning would have left enough of its lead."""
+        latest_ms = fault.onset_ms - HALF * (fault.onset_ms - fault.first_ms)
+        return any(self._worked(place, fault.first_ms, latest_ms) for place in fault.places)
+
+    def _worked(self, place: str, from_ms: int, to_ms: float) -> bool:
+        reached_ms: float = from_ms
+        for onset_ms, ended_ms in self.failed.get(place, ()):
+            if onset_ms > reached_ms:
+                break
+            reached_ms = max(reached_ms, ended_ms + 1)
+        return reached_ms <= to_ms
 
 
 def _judge(name: str, warnings: Sequence[Warned], faults: Sequence[Cause]) -> _Judged:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.queries.early_warnings import SignalTable, Warned, rises, score_early
 from tocsin.queries.pager_score import Cause, Truth
 
@@ -76,6 +78,44 @@ def test_what_is_said_of_a_place_that_has_failed_is_nobody_s_early_warning() -> 
     assert (rise.warnings, rise.right) == (1, 1), "the rises of the two that failed come after their fault"
     unexcused = score_early("leaks", mine, KINDS, truth, signal({0, 1, 2}), seed=1)
     assert (unexcused.service.warnings, unexcused.policies[1].warnings) == (3, 3)
+
+
+def struck(first_ms: int, ended_ms: int | None, gpu: int = 0) -> Cause:
+    """A fault of a GPU and its host that strikes four hours after its first sign."""
+    places, onset_ms = frozenset({GPUS[gpu], "host-0"}), first_ms + 4 * HOUR
+    return Cause("nvlink_recovery", places, first_ms, onset_ms, onset_ms, ended_ms, True, precursor=True)
+
+
+def score_links(truth: Truth, warnings: list[Warned]) -> tuple[int, int, int, int]:
+    """Warnings, right ones, faults and those that were warned of, with every fault as one that excuses."""
+    found = score_early(
+        "links", warnings, frozenset({"nvlink_recovery"}), truth, signal(set()), seed=1, struck=truth.causes
+    )
+    return found.service.warnings, found.service.right, found.service.faults, found.service.warned
+
+
+def test_a_place_that_was_repaired_is_judged_anew() -> None:
+    first = struck(T0, T0 + 7 * HOUR)
+    again = struck(T0 + 5 * DAY, T0 + 5 * DAY + 7 * HOUR)
+    truth = Truth([first, again], T0 + 14 * DAY)
+    before = [Warned(T0 + HOUR, GPUS[0]), Warned(T0 + 5 * HOUR, GPUS[0]), Warned(T0 + 7 * HOUR, "host-0")]
+    assert score_links(truth, before) == (1, 1, 2, 1), "from onset to repair nothing is judged, of GPU and host alike"
+    false = [Warned(T0 + 2 * DAY, GPUS[0]), Warned(T0 + 8 * HOUR, "host-0")]
+    assert score_links(truth, [*before, *false]) == (3, 1, 2, 1), "a false warning after the repair counts"
+    true = Warned(T0 + 5 * DAY + HOUR, GPUS[0])
+    assert score_links(truth, [*before, *false, true]) == (4, 2, 2, 2), "as does a right one of the next fault"
+    lasting = Truth([replace(first, ended_ms=None)], T0 + 14 * DAY)
+    assert score_links(lasting, [*before, *false]) == (1, 1, 1, 1), "what is not repaired excuses to the end"
+
+
+@pytest.mark.parametrize(("repaired", "faults"), [(5 * HOUR, 2), (7 * HOUR, 1), (None, 1)])
+def test_a_fault_that_shows_while_its_place_has_failed_is_not_one_to_foresee(repaired: int | None, faults: int) -> None:
+    """Of the second fault a warning would count in the first two hours of its sign, which begins with the outage."""
+    first = struck(T0, None if repaired is None else T0 + repaired)
+    within = struck(T0 + 4 * HOUR, T0 + 20 * HOUR)
+    assert score_links(Truth([first, within], T0 + DAY), [])[2] == faults
+    elsewhere = struck(T0 + 4 * HOUR, T0 + 20 * HOUR, gpu=1)
+    assert score_links(Truth([first, elsewhere], T0 + DAY), [])[2] == 2, "another GPU of the host works"
 
 
 @pytest.mark.parametrize("benign", [False, True])
