@@ -74,13 +74,14 @@ def filling_section(scenario: Scenario, seed: int, quick: bool) -> ReportSection
         max(one.gpu_hours for one in told.values()),
     )
     bars = {name: name != "MIG fragmentation" for name in told}
-    models = {name: _figures(one, barred) for (name, one), barred in zip(told.items(), bars.values(), strict=True)}
-    models["all"] = _figures(every, True)
+    models = {name: figures_of(one, barred) for (name, one), barred in zip(told.items(), bars.values(), strict=True)}
+    models["all"] = figures_of(every, True)
     lived = {"gpus": gpus, "hours": hours, "gpu_hours": gpus * hours, "times_as_often": SCALE}
     return ReportSection("Memory and fragmentation, 1 min", models, lived, (_table(told),), (), NOTES)
 
 
-def _figures(told: Told, barred: bool) -> dict[str, Figure]:
+def figures_of(told: Told, barred: bool) -> dict[str, Figure]:
+    """Share warned of in time, false alarms and median lead; with their bars where `barred`."""
     low, high = _wilson(told.warned, len(told.leads))
     figures = {
         "warned_10_min_before": Figure(told.warned, low, high, LEAST_WARNED if barred else None),
@@ -129,11 +130,11 @@ def watch(scenario: Scenario, gpus: int, hours: float, seed: int, scale: float) 
     memory = np.fmax(seen[MEMORY.metric], seen[INSTANCE.metric])
     ends = _leaks(fleet)
     steps = memory.shape[1]
-    told = {"memory leak": _told(_warnings(memory, MEMORY.limit, MEMORY.ahead_steps), ends, gpus * steps / 60)}
+    told = {"memory leak": score_warnings(_warnings(memory, MEMORY.limit, MEMORY.ahead_steps), ends, gpus * steps / 60)}
     holes, layout = seen[HOLES.metric], seen[LAYOUT.metric]
     warned = _warnings(holes, HOLES.limit, HOLES.ahead_steps)
-    told["allocator fragmentation"] = _told(warned, _crossings(holes, HOLES.limit), _hours(holes))
-    told["MIG fragmentation"] = _told(_steps(layout), _crossings(layout, LAYOUT.limit), _hours(layout))
+    told["allocator fragmentation"] = score_warnings(warned, _crossings(holes, HOLES.limit), _hours(holes))
+    told["MIG fragmentation"] = score_warnings(_steps(layout), _crossings(layout, LAYOUT.limit), _hours(layout))
     return told
 
 
@@ -191,7 +192,7 @@ def _steps(values: Floats) -> Bools:
     return said
 
 
-def _told(warned: Bools, events: list[tuple[int, int]], gpu_hours: float) -> Told:
+def score_warnings(warned: Bools, events: list[tuple[int, int]], gpu_hours: float) -> Told:
     """Leads of the earliest warning within `ABOUT` minutes before each event, and the alarms that none followed. Events
     of the first hour are left out: there is no past to warn from."""
     events = [(row, minute) for row, minute in events if minute >= HOUR // MINUTE]

@@ -42,14 +42,16 @@ QUICK_SIZES, QUICK_DAYS, QUICK_SCALE = (128, 96, 96), 16.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Fleets:
+class Fleets:
+    """To learn from, to calibrate and choose thresholds on, to judge."""
+
     train: Simulated
     later: Simulated
     test: Simulated
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class Judged:
     """Each model's scores of the fleet that is judged, and its threshold: that of the highest balanced accuracy on the
     fleet that was neither learned from nor judged."""
 
@@ -61,29 +63,30 @@ def run(request: Request) -> Result:
     """Simulate, learn, judge. Folders are not looked at. Raises InputError for a scenario that cannot be read."""
     scenario = scenario_of(request.scenario)
     fleets = _fleets(scenario, request)
-    told = _judge(learn(fleets.train, fleets.later.examples, request.seed, request.quick), fleets)
-    sections = [_of_days(fleets, told, request), _all(fleets, told, request)]
+    told = judge(learn(fleets.train, fleets.later.examples, request.seed, request.quick), fleets)
+    sections = [days_section(fleets, told, request), every_section(fleets, told, request)]
     sections.append(filling_section(scenario, request.seed, request.quick))
     notes = (f"Scenario {scenario.name}: {scenario.about}",)
     return Result("simulator", PROTOCOL, SOURCE, sections, notes)
 
 
-def _fleets(scenario: Scenario, request: Request) -> _Fleets:
+def _fleets(scenario: Scenario, request: Request) -> Fleets:
     sizes, days, scale = (QUICK_SIZES, QUICK_DAYS, QUICK_SCALE) if request.quick else (SIZES, DAYS, SCALE)
     seeds = (request.seed * 1000 + number for number in (11, 12, 13))
     made = [simulate(Recipe(gpus, days, seed, scale, scenario)) for gpus, seed in zip(sizes, seeds, strict=True)]
-    return _Fleets(*made)
+    return Fleets(*made)
 
 
-def _judge(scorers: Mapping[str, Scorer], fleets: _Fleets) -> _Judged:
+def judge(scorers: Mapping[str, Scorer], fleets: Fleets) -> Judged:
+    """What `scorers` say of the fleet that is judged, with thresholds from the one before."""
     rows = fleets.later.rows(HORIZON_MS)
     later = fleets.later.examples.take(rows)
     label = later.label(HORIZON_MS)[0]
     limits = {name: best_threshold(scorer.score(later)[:, -1], label)[0] for name, scorer in scorers.items()}
-    return _Judged({name: scorer.score(fleets.test.examples)[:, -1] for name, scorer in scorers.items()}, limits)
+    return Judged({name: scorer.score(fleets.test.examples)[:, -1] for name, scorer in scorers.items()}, limits)
 
 
-def _of_days(fleets: _Fleets, told: _Judged, request: Request) -> ReportSection:
+def days_section(fleets: Fleets, told: Judged, request: Request) -> ReportSection:
     """Faults with a precursor of days against health."""
     train, test, rows = fleets.train.judged(HORIZON_MS), fleets.test.judged(HORIZON_MS), fleets.test.rows(HORIZON_MS)
     found = single_thresholds(train, test, request.seed)
@@ -112,7 +115,7 @@ def _words(single: Single) -> tuple[str, ...]:
     )
 
 
-def _all(fleets: _Fleets, told: _Judged, request: Request) -> ReportSection:
+def every_section(fleets: Fleets, told: Judged, request: Request) -> ReportSection:
     """Every hardware fault, with the thresholds of the section before."""
     test = fleets.test.examples
     trivial = {BASE_RATES: base_rates(fleets.train.examples, test, HORIZON_MS), RECENCY: recency(test)}

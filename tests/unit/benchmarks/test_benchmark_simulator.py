@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,15 @@ import pytest
 
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
-from tocsin.forecaster.evaluation.result import Request, Result
-from tocsin.forecaster.features.examples import NEVER
+from tocsin.forecaster.evaluation.result import ReportSection, Request, Result
+from tocsin.forecaster.features.examples import NEVER, Examples, Floats
+from tocsin.forecaster.hazard.scorer import Scorer
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.scenario import default_scenario
 from tocsin_benchmarks.simulator import filling as simulator_filling
 from tocsin_benchmarks.simulator.fleet import OF_DAYS_MS, Recipe, Simulated, lasts_days, sicker, simulate
 from tocsin_benchmarks.simulator.models import HORIZON_MS, best_threshold, lessons
-from tocsin_benchmarks.simulator.protocol import HEADLINE, SINGLE, run
+from tocsin_benchmarks.simulator.protocol import HEADLINE, SINGLE, Fleets, days_section, every_section, judge, run
 from tocsin_benchmarks.simulator.single import balanced_accuracy, single_thresholds
 
 RECIPE = Recipe(64, 15.0, 5, 1000.0, default_scenario())
@@ -99,6 +101,79 @@ def test_one_feature_that_tells_is_found_in_either_direction(fleet: Simulated) -
     best = single_thresholds(judged, judged, 0)[0]
     assert (best.feature, best.falling, best.balanced) == (judged.names[3], True, 1.0)
     np.testing.assert_array_equal(best.score(judged) > 0, label)
+
+
+@pytest.fixture(scope="module")
+def fleets(fleet: Simulated) -> Fleets:
+    return Fleets(fleet, simulate(replace(RECIPE, seed=6)), simulate(replace(RECIPE, seed=7)))
+
+
+class Null(Scorer):
+    """A score that knows nothing: drawn by chance, stuck high from a day on, always at its lowest or highest, or at
+    the share of the rows that a fault follows."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def score(self, examples: Examples) -> Floats:
+        at_ms, (label, known) = examples.at_ms, examples.label(HORIZON_MS)
+        made = {
+            "silent": np.zeros(at_ms.size),
+            "base rate": np.full(at_ms.size, label[known].mean()),
+            "always on": np.ones(at_ms.size),
+            "random": np.random.default_rng(3).random(at_ms.size),
+            "stuck": np.where(at_ms >= at_ms.min() + 3 * DAY, 0.9, 0.1),
+        }[self.kind]
+        return np.column_stack([made, made])
+
+
+REQUEST = Request(Path(), seed=3, draws=2)
+BALANCE, CALIBRATION = (HEADLINE, "balanced_accuracy"), (HEADLINE, "calibration_error")
+
+
+def failed(sections: Iterable[ReportSection]) -> set[tuple[str, str]]:
+    """Model and figure of each bar that is missed."""
+    return {
+        (model, name)
+        for section in sections
+        for model, figures in section.models.items()
+        for name, figure in figures.items()
+        if figure.holds is False
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("stuck", {BALANCE, CALIBRATION}),
+        ("random", {BALANCE, CALIBRATION}),
+        ("always on", {BALANCE, CALIBRATION}),
+        ("silent", {BALANCE, CALIBRATION}),
+        # The best that a constant can be: well calibrated, and it finds nothing.
+        ("base rate", {BALANCE}),
+    ],
+)
+def test_a_score_that_knows_nothing_misses_the_bars_of_the_ensemble(
+    fleets: Fleets, kind: str, names: set[tuple[str, str]]
+) -> None:
+    told = judge({HEADLINE: Null(kind)}, fleets)
+    assert failed([days_section(fleets, told, REQUEST), every_section(fleets, told, REQUEST)]) == names
+
+
+def test_faults_that_one_threshold_tells_miss_the_bar_of_the_single_threshold(fleets: Fleets) -> None:
+    told = judge({HEADLINE: Null("random")}, fleets)
+    plain = days_section(fleets, told, REQUEST)
+    assert (SINGLE, "balanced_accuracy") not in failed([plain])
+    easy = replace(fleets, train=telling(fleets.train), test=telling(fleets.test))
+    assert failed([days_section(easy, told, REQUEST)]) == {BALANCE, (SINGLE, "balanced_accuracy")}
+
+
+def telling(simulated: Simulated) -> Simulated:
+    """The same fleet with a feature that is high right before a fault."""
+    examples = simulated.examples
+    features = examples.features.copy()
+    features[:, 3] = examples.label(HORIZON_MS)[0]
+    return replace(simulated, examples=replace(examples, features=features))
 
 
 @pytest.fixture(scope="module")
