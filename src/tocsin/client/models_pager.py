@@ -83,6 +83,27 @@ class WrongStatement(Wire):
     count: Count
 
 
+class UnjudgedAlerts(Wire):
+    """Warnings of one rule that what is known of the faults says nothing of: they name a pool or the fleet alone."""
+
+    rule: str
+    count: Count
+
+
+class DecidedCount(Wire):
+    """Decisions on actions of one rule that came to the same end.
+
+    `executed`: it was begun. `rejected`: a guard or a person said no. `proposed`: at some time a yes was all that was
+    missing, and nobody gave it. Of the rest, which a guard held or a person approved in vain, `expired` ended by their
+    cause or their time box; `held` waited still.
+    """
+
+    rule: str
+    action: str
+    end: str
+    count: Count
+
+
 class WarningPolicy(Wire):
     """How one way of warning of a family of faults did; shares are null where there was nothing to share."""
 
@@ -136,12 +157,16 @@ class PagerReport(PagerScore):
     gpus: Count
     hard_faults: Count | None = None
     decisions: Count = 0
+    decided: list[DecidedCount] = Field(default_factory=list)
+    """The most frequent first, a hundred at most; empty in reports of before there was this count."""
     breaker_trips: Count = 0
     breaker_trips_by_forecast: Count = 0
     statements: list[StatementScore] = Field(default_factory=list)
     faults: list[FaultKindScore] = Field(default_factory=list)
     wrong: list[WrongStatement] = Field(default_factory=list)
     """The most frequent first."""
+    not_judged: list[UnjudgedAlerts] | None = None
+    """The most frequent first; null where none are told from wrong ones."""
     early: list[EarlyWarnings] = Field(default_factory=list)
     nulls: dict[str, PagerScore] = Field(default_factory=dict)
     """The same figures for ways of paging that know nothing."""

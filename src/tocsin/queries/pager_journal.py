@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tocsin.actions.loop.notifications import OVER_WHILE_WITHHELD, UNWANTED
-from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.actions.model.ledger_entry import MODE_GUARDS, DecisionStatus
 from tocsin.actions.notifications.report import is_report
-from tocsin.client.models_pager import PagerReport, StatementScore
+from tocsin.client.models_pager import DecidedCount, PagerReport, StatementScore
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY
+from tocsin.domain.decision import DecisionState, Ruling
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Gpu
 from tocsin.queries.hardware_faults import HardwareFault, fabrics_of, hardware_faults
 from tocsin.queries.live import LiveBrain
-from tocsin.queries.pager_score import LATE_MS, Cause, PagerAlert, Truth, by_fault_kind, score_alerts
+from tocsin.queries.pager_score import LATE_MS, BreakerTrip, Cause, PagerAlert, Truth, by_fault_kind, score_alerts
 from tocsin.queries.statement_score import cases_of, score_statements
 
 NO_TRUTH = "a journal does not tell what was not wrong: tocsin rehearse fleet asks it of a simulated fleet"
@@ -36,6 +38,9 @@ LEDGER = (
     EntryKind.INCIDENT_OPENED,
     EntryKind.DECISION,
     EntryKind.VERDICT,
+    EntryKind.APPROVAL,
+    EntryKind.REJECTION,
+    EntryKind.EXECUTION_STARTED,
     EntryKind.NOTIFICATION,
     EntryKind.BREAKER_TRIPPED,
     "forecast_muted",
@@ -77,6 +82,7 @@ def journal_report(told: JournalSpan, statements: Sequence[StatementScore]) -> P
         gpus=len(told.gpus),
         hard_faults=len(truth.due()),
         decisions=sum(status.decision.action is not ActionKind.NOTIFY for status in told.statuses),
+        decided=decided(told.entries),
         breaker_trips=len(tripped),
         breaker_trips_by_forecast=trips_by_forecast(told.entries, told.expects),
         statements=list(statements),
@@ -152,6 +158,78 @@ def trips_by_forecast(entries: Iterable[Entry], expects: frozenset[str]) -> int:
             assert isinstance(named, list)
             trips += any(causes.get(str(cause), set()) & expects for cause in named)
     return trips
+
+
+def breaker_trips(entries: Iterable[Entry], asked: int, window_ms: int) -> list[BreakerTrip]:
+    """The trips, each with the GPUs and hosts that its root causes were counted for within the window before it."""
+    places: dict[str, frozenset[str]] = {}
+    counted: dict[str, list[tuple[int, frozenset[str]]]] = {}
+    trips = []
+    for entry in entries:
+        if entry.kind == EntryKind.DECISION:
+            subject = entry.payload["subject"]
+            assert isinstance(subject, dict)
+            places[str(entry.payload["id"])] = frozenset(filter(None, (subject["name"], subject.get("host", ""))))
+        elif entry.kind == EntryKind.VERDICT and entry.payload.get("cause"):
+            where = places.get(str(entry.payload["decision"]), frozenset())
+            counted.setdefault(str(entry.payload["cause"]), []).append((entry.at_ms, where))
+        elif entry.kind == EntryKind.BREAKER_TRIPPED:
+            causes, since_ms = entry.payload["causes"], entry.at_ms - window_ms
+            assert isinstance(causes, list)
+            named = [[where for at_ms, where in counted.get(cause, ()) if at_ms > since_ms] for cause in causes]
+            trips.append(BreakerTrip(entry.at_ms, since_ms, asked, tuple(frozenset().union(*each) for each in named)))
+    return trips
+
+
+MOST_DECIDED = 100
+"""Rows of decisions by rule, action and end."""
+
+
+class _Course:
+    """One decision on an action as its entries tell it."""
+
+    def __init__(self, payload: Mapping[str, object]) -> None:
+        self.rule, self.action = str(payload["rule"]), str(payload["action"])
+        self._state = DecisionState.HELD
+        self._ready = self._approved = self._begun = False
+
+    def take(self, entry: Entry) -> None:
+        if entry.kind == EntryKind.VERDICT:
+            verdicts = entry.payload["verdicts"]
+            assert isinstance(verdicts, list)
+            holding = {one["guard"] for one in verdicts if one["ruling"] != Ruling.ALLOW}
+            self._ready = self._ready or (bool(verdicts) and holding <= MODE_GUARDS)
+            self._state = DecisionState(str(entry.payload.get("state") or self._state))
+        elif entry.kind == EntryKind.REJECTION:
+            self._state = DecisionState.REJECTED
+        elif entry.kind == EntryKind.APPROVAL:
+            self._approved = True
+        elif entry.kind == EntryKind.EXECUTION_STARTED:
+            self._begun = True
+
+    @property
+    def end(self) -> str:
+        """One of those that `DecidedCount` names."""
+        if self._begun:
+            return "executed"
+        if self._state is DecisionState.REJECTED:
+            return "rejected"
+        if self._ready and not self._approved:
+            return "proposed"
+        return "expired" if self._state is DecisionState.EXPIRED else "held"
+
+
+def decided(entries: Iterable[Entry]) -> list[DecidedCount]:
+    """Decisions on actions that were made in `entries`, by rule, action and end."""
+    courses: dict[str, _Course] = {}
+    for entry in entries:
+        if entry.kind == EntryKind.DECISION and entry.payload["action"] != ActionKind.NOTIFY:
+            courses.setdefault(str(entry.payload["id"]), _Course(entry.payload))
+        elif (course := courses.get(str(entry.payload.get("decision", "")))) is not None:
+            course.take(entry)
+    counts = Counter((one.rule, one.action, one.end) for one in courses.values())
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:MOST_DECIDED]
+    return [DecidedCount(rule=rule, action=action, end=end, count=count) for (rule, action, end), count in ordered]
 
 
 def muted_shares(entries: Iterable[Entry], start_ms: int, end_ms: int) -> Mapping[str, float]:

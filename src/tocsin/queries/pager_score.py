@@ -8,28 +8,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tocsin.client.models_pager import FaultKindScore, PagerScore, WrongStatement
+from tocsin.client.models_pager import FaultKindScore, PagerScore, UnjudgedAlerts, WrongStatement
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.grouping import grouped
+from tocsin.domain.words import counted
 
 PAGE, WARNING, NOTE = AlertLevel.PAGE, AlertLevel.WARNING, AlertLevel.NOTE
 LATE_MS = 10 * MINUTE
 """A page is in time up to this long after the onset."""
 PROMPT_MS = 2 * MINUTE
 """A person hears of a fault this soon after the first line or reading that shows it."""
+BREAKER = "breaker"
+"""Rule of the warning that the breaker has tripped."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagerAlert:
     """One message as a receiver got it, or a note on record. `places` are the names of what it is about: UUIDs, hosts,
-    pools; a summary has those of all that it stands for."""
+    pools; a summary has those of all that it stands for. `wide` where none of them is a GPU or host, but pools or the
+    fleet alone."""
 
     at_ms: int
     level: AlertLevel
     rule: str
     places: frozenset[str]
     summary: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +68,25 @@ class Cause:
         return alert.at_ms >= self.first_ms and (self.ended_ms is None or alert.at_ms <= until_ms)
 
 
-class Truth:
-    """Causes by the places that they touch. `end_ms` is the last instant that is known."""
+@dataclass(frozen=True, slots=True)
+class BreakerTrip:
+    """One trip: by root causes that were counted from `since_ms` on, of which it takes `asked`. `named` has of each the
+    GPUs and hosts of the decisions that were counted under it."""
 
-    def __init__(self, causes: Iterable[Cause], end_ms: int) -> None:
+    at_ms: int
+    since_ms: int
+    asked: int
+    named: tuple[frozenset[str], ...]
+
+
+class Truth:
+    """Causes by the places that they touch, and the trips of the breaker in the order of time. `end_ms` is the last
+    instant that is known."""
+
+    def __init__(self, causes: Iterable[Cause], end_ms: int, trips: Sequence[BreakerTrip] = ()) -> None:
         self.causes = tuple(causes)
         self.end_ms = end_ms
+        self._trips = trips
         self._at = grouped((place, cause) for cause in self.causes for place in sorted(cause.places))
 
     def at(self, places: Iterable[str]) -> list[Cause]:
@@ -79,11 +97,38 @@ class Truth:
         """The hard faults that make a page right."""
         return [cause for cause in self.at(alert.places) if cause.explains_page(alert)]
 
-    def is_right(self, alert: PagerAlert) -> bool:
-        """Whether an alert is right by the measure of its level; a summary, where any place that it names is."""
+    def judge(self, alert: PagerAlert) -> bool | None:
+        """Whether an alert is right by the measure of its level; a summary, where any place that it names is.
+
+        Of the breaker it is right where as many of the root causes that tripped it as it takes were each a real hard
+        fault of its own, which was there in its window. Of another warning about a pool or the fleet alone the causes
+        say nothing: None. A page has to be about a hard fault, whatever it names.
+        """
         if alert.level == PAGE:
             return bool(self.page_of(alert))
-        return any(cause.explains(alert) for cause in self.at(alert.places))
+        if (trip := self._trip_of(alert)) is not None:
+            return self._real(trip) >= trip.asked
+        return None if alert.wide else any(cause.explains(alert) for cause in self.at(alert.places))
+
+    def _trip_of(self, alert: PagerAlert) -> BreakerTrip | None:
+        if alert.rule != BREAKER:
+            return None
+        return max((trip for trip in self._trips if trip.at_ms <= alert.at_ms), key=_at_ms, default=None)
+
+    def _real(self, trip: BreakerTrip) -> int:
+        """How many of the root causes that `trip` names were a hard fault, no two of them the same one."""
+        there = [
+            [
+                cause
+                for cause in self.at(places)
+                if cause.hard
+                and not cause.benign
+                and cause.first_ms <= trip.at_ms
+                and (cause.ended_ms is None or cause.ended_ms >= trip.since_ms)
+            ]
+            for places in trip.named
+        ]
+        return _paired(there)
 
     def due(self) -> list[Cause]:
         """The hard faults that had to be paged: shown, with the time for it over."""
@@ -98,6 +143,8 @@ class Truth:
 
     def why_wrong(self, alert: PagerAlert) -> str:
         """What the places of a wrong alert had: the nearest of what was there, or nothing."""
+        if (trip := self._trip_of(alert)) is not None:
+            return f"{counted(self._real(trip), 'hard fault')} among the root causes, {trip.asked} are asked for"
         around = [cause for cause in self.at(alert.places) if cause.first_ms <= alert.at_ms]
         if not around:
             return "nothing was wrong there"
@@ -110,6 +157,26 @@ class Truth:
         if alert.level == PAGE and not last.hard:
             return f"{last.kind}: not worth a page"
         return f"{last.kind}: {'it was over' if over else 'too late, more than 10 min after its onset'}"
+
+
+def _at_ms(trip: BreakerTrip) -> int:
+    return trip.at_ms
+
+
+def _paired(choices: Sequence[Sequence[Cause]]) -> int:
+    """To how many of `choices` one cause each can be given, none twice (Kuhn's augmenting paths)."""
+    given: dict[Cause, int] = {}
+
+    def give(number: int, tried: set[Cause]) -> bool:
+        for cause in choices[number]:
+            if cause not in tried:
+                tried.add(cause)
+                if cause not in given or give(given[cause], tried):
+                    given[cause] = number
+                    return True
+        return False
+
+    return sum(give(number, set()) for number in range(len(choices)))
 
 
 def score_alerts(alerts: Sequence[PagerAlert], truth: Truth) -> PagerScore:
@@ -164,12 +231,19 @@ def by_fault_kind(alerts: Sequence[PagerAlert], truth: Truth) -> list[FaultKindS
 
 def wrong_alerts(alerts: Sequence[PagerAlert], truth: Truth) -> list[WrongStatement]:
     """Wrong pages and warnings by rule and reason, pages first, then the most frequent."""
-    told = [alert for alert in alerts if alert.level != NOTE and not truth.is_right(alert)]
+    told = [alert for alert in alerts if alert.level != NOTE and truth.judge(alert) is False]
     counts = Counter((alert.level, alert.rule, truth.why_wrong(alert)) for alert in told)
     ordered = sorted(counts.items(), key=lambda one: (one[0][0] != PAGE, -one[1], one[0]))
     return [
         WrongStatement(level=level, rule=rule, reason=reason, count=count) for (level, rule, reason), count in ordered
     ]
+
+
+def unjudged_alerts(alerts: Sequence[PagerAlert], truth: Truth) -> list[UnjudgedAlerts]:
+    """Warnings that the truth says nothing of by rule, the most frequent first."""
+    counts = Counter(alert.rule for alert in alerts if alert.level != NOTE and truth.judge(alert) is None)
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    return [UnjudgedAlerts(rule=rule, count=count) for rule, count in ordered]
 
 
 def _share(part: int, whole: int) -> float | None:

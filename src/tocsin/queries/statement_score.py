@@ -209,8 +209,10 @@ def _bins(stated: Numbers, came: Numbers) -> list[StatedBin]:
 
 
 def score_rules(alerts: Sequence[PagerAlert], truth: Truth) -> list[StatementScore]:
-    """The alerts of each rule as statements: settled ones and how many of them were right."""
-    groups = grouped((f"rule {alert.rule}", alert) for alert in alerts if alert.level is not AlertLevel.NOTE)
+    """The alerts of each rule as statements: settled ones and how many of them were right. Those that the truth says
+    nothing of are left out."""
+    told = (one for one in alerts if one.level is not AlertLevel.NOTE and truth.judge(one) is not None)
+    groups = grouped((f"rule {alert.rule}", alert) for alert in told)
     found = []
     for kind, mine in sorted(groups.items()):
         settled = [
@@ -218,7 +220,7 @@ def score_rules(alerts: Sequence[PagerAlert], truth: Truth) -> list[StatementSco
             for alert in mine
             if alert.at_ms + (LATE_MS if alert.level is AlertLevel.PAGE else DAY) <= truth.end_ms
         ]
-        rights = Counter(truth.is_right(alert) for alert in settled)
+        rights = Counter(truth.judge(alert) for alert in settled)
         found.append(
             StatementScore(kind=kind, settled=len(settled), pending=len(mine) - len(settled), right=rights[True])
         )

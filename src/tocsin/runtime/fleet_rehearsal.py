@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tocsin.actions.model.policy import milliseconds
 from tocsin.actions.notifications.channel import Delivery, Message
 from tocsin.actions.notifications.fanout import ChannelQueue, FanOut
 from tocsin.client.models_pager import EarlyWarnings, PagerReport, PagerScore, StatementScore
@@ -29,12 +30,12 @@ from tocsin.config.slurm import SlurmSettings
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, MINUTE, Clock, ManualClock, from_iso
 from tocsin.domain.decision import Mode
-from tocsin.domain.entry import EntryKind
-from tocsin.domain.finding import ActionKind, Category, Subject
+from tocsin.domain.entry import Entry, EntryKind
+from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Reading
 from tocsin.queries.early_warnings import SignalTable, Warned, score_early
-from tocsin.queries.pager_journal import LEDGER, trips_by_forecast
+from tocsin.queries.pager_journal import LEDGER, breaker_trips, decided, trips_by_forecast
 from tocsin.queries.pager_score import (
     FAULTS,
     QUIET,
@@ -47,6 +48,7 @@ from tocsin.queries.pager_score import (
     page_every_finding,
     page_nothing,
     score_alerts,
+    unjudged_alerts,
     wrong_alerts,
 )
 from tocsin.queries.statement_score import cases_of, score_rules, score_statements
@@ -149,6 +151,11 @@ def rehearsal_settings(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update={**mine, **outside})
 
 
+def is_wide(subjects: Sequence[Subject]) -> bool:
+    """Whether nothing of this is a GPU or host, of which alone the simulator has faults."""
+    return all(one.kind in (SubjectKind.POOL, SubjectKind.FLEET) for one in subjects)
+
+
 class AlertLog:
     """A channel that keeps what a receiver would have got, at the instant at which it would."""
 
@@ -172,8 +179,9 @@ class AlertLog:
     def _take(self, message: Message) -> None:
         at_ms = self._clock.now_ms()
         level = max((decision.alert_level for decision in message.decisions), key=lambda one: one.rank)
-        places = frozenset(decision.subject.name for decision in message.decisions)
-        self.alerts.append(PagerAlert(at_ms, level, message.first.rule, places, message.summary))
+        subjects = [decision.subject for decision in message.decisions]
+        places, wide = frozenset(one.name for one in subjects), is_wide(subjects)
+        self.alerts.append(PagerAlert(at_ms, level, message.first.rule, places, message.summary, wide))
         self.warned += [(decision.category, decision.subject, at_ms) for decision in message.decisions]
 
     def close(self) -> None:
@@ -245,8 +253,9 @@ class FleetRehearsal:
     def _note(self) -> None:
         for incident in self.brain.incidents:
             if incident.alert_level is AlertLevel.NOTE and incident.id not in self.notes:
-                places = frozenset(member.subject.name for member in incident.members)
-                alert = PagerAlert(self.clock.now_ms(), AlertLevel.NOTE, incident.root.rule, places)
+                subjects = [member.subject for member in incident.members]
+                places, wide = frozenset(one.name for one in subjects), is_wide(subjects)
+                alert = PagerAlert(self.clock.now_ms(), AlertLevel.NOTE, incident.root.rule, places, wide=wide)
                 self.notes[incident.id] = alert
 
     def _look_at_kinds(self) -> None:
@@ -277,8 +286,8 @@ class FleetRehearsal:
 
     # ------------------------------------------------------------------ what came of it
 
-    def truth(self) -> Truth:
-        """The simulator's own account of what was wrong, as causes."""
+    def truth(self, entries: Sequence[Entry] = ()) -> Truth:
+        """The simulator's own account of what was wrong, as causes, and the trips of the breaker in `entries`."""
         hard = {(one.kind, one.gpu, one.first_ms): one for one in self.fleet.hard_faults}
         hosts = {gpu.uuid: gpu.host for gpu in self.fleet.gpus}
         causes = []
@@ -298,7 +307,10 @@ class FleetRehearsal:
                     precursor=not fault.abrupt,
                 )
             )
-        return Truth(causes, self.clock.now_ms())
+        limits = self.brain.settings.actions
+        window_ms = milliseconds(limits.breaker_window_seconds)
+        trips = breaker_trips(entries, limits.breaker_root_causes, window_ms)
+        return Truth(causes, self.clock.now_ms(), trips)
 
     def findings(self) -> list[PagerAlert]:
         """Every finding that opened."""
@@ -312,23 +324,25 @@ class FleetRehearsal:
 
     def report(self) -> PagerReport:
         """What was said up to now against what came."""
-        truth, alerts = self.truth(), [*self.log.alerts, *self.notes.values()]
-        score = score_alerts(alerts, truth)
         entries = list(self.brain.journal.entries(kinds=set(LEDGER)))
+        truth, alerts = self.truth(entries), [*self.log.alerts, *self.notes.values()]
+        score = score_alerts(alerts, truth)
         expects = frozenset(rule.name for rule in self.brain.ruleset if rule.expects)
-        decided = [entry.payload for entry in entries if entry.kind == EntryKind.DECISION]
+        made = [entry.payload for entry in entries if entry.kind == EntryKind.DECISION]
         return PagerReport(
             **score.model_dump(),
             simulated=True,
             days=self.plan.days,
             gpus=self.plan.gpus,
             hard_faults=len(truth.due()),
-            decisions=len({str(one["id"]) for one in decided if one["action"] != ActionKind.NOTIFY}),
+            decisions=len({str(one["id"]) for one in made if one["action"] != ActionKind.NOTIFY}),
+            decided=decided(entries),
             breaker_trips=sum(entry.kind == EntryKind.BREAKER_TRIPPED for entry in entries),
             breaker_trips_by_forecast=trips_by_forecast(entries, expects),
             statements=[*score_rules(alerts, truth), *self._statements(truth)],
             faults=by_fault_kind(alerts, truth),
             wrong=wrong_alerts(alerts, truth),
+            not_judged=unjudged_alerts(alerts, truth),
             early=self._early(truth),
             nulls=self._nulls(truth, score.pages),
         )

@@ -11,7 +11,16 @@ from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
-from tocsin.queries.pager_journal import JournalSpan, journal_report, muted_shares, trips_by_forecast
+from tocsin.queries.pager_journal import (
+    MOST_DECIDED,
+    JournalSpan,
+    breaker_trips,
+    decided,
+    journal_report,
+    muted_shares,
+    trips_by_forecast,
+)
+from tocsin.queries.pager_score import BreakerTrip
 
 T0 = 1_760_000_000_000
 END = T0 + 2 * DAY
@@ -128,6 +137,78 @@ def test_a_trip_counts_as_a_forecasts_where_a_forecast_was_among_its_causes() ->
 
     assert trips_by_forecast(counted("memory_forecast"), frozenset({"memory_forecast"})) == 1
     assert trips_by_forecast(counted("xid_bus"), frozenset({"memory_forecast"})) == 0
+
+
+def made(name: str, at_ms: int = T0, rule: str = "xid_bus", action: str = "cordon", host: str = "n1") -> Entry:
+    subject = {"kind": "gpu", "name": f"GPU-{name}", "host": host}
+    return entry(EntryKind.DECISION, at_ms, id=name, rule=rule, action=action, subject=subject)
+
+
+def verdict(name: str, at_ms: int, *holding: str, **more: Any) -> Entry:
+    verdicts = [{"guard": guard, "ruling": "hold"} for guard in holding] + [{"guard": "evidence", "ruling": "allow"}]
+    return entry(EntryKind.VERDICT, at_ms, decision=name, verdicts=verdicts, **more)
+
+
+def test_a_trip_names_the_places_that_its_causes_were_counted_for_within_the_window() -> None:
+    entries = [
+        made("a"),
+        made("b", host="n2"),
+        made("c", host="n3"),
+        verdict("a", T0, cause="host:n1"),
+        verdict("b", T0 + HOUR, cause="hardware|rack:r1"),
+        verdict("c", T0 + 2 * HOUR, cause="hardware|rack:r1"),
+        entry(EntryKind.BREAKER_TRIPPED, T0 + 2 * HOUR, causes=["hardware|rack:r1", "host:n1"]),
+    ]
+    named = (frozenset({"GPU-b", "n2", "GPU-c", "n3"}), frozenset[str]())
+    assert breaker_trips(entries, 3, 90 * MINUTE) == [BreakerTrip(T0 + 2 * HOUR, T0 + 30 * MINUTE, 3, named)], (
+        "the cause of two hours ago is out of the window"
+    )
+
+
+def test_decisions_are_counted_by_rule_action_and_end() -> None:
+    entries = [
+        made("told", action=str(ActionKind.NOTIFY)),
+        made("begun"),
+        entry(EntryKind.EXECUTION_STARTED, T0, decision="begun"),
+        made("denied"),
+        verdict("denied", T0, "opt_out", state="rejected"),
+        made("refused"),
+        verdict("refused", T0, "approval"),
+        entry(EntryKind.REJECTION, T0, decision="refused"),
+        made("unheard"),
+        verdict("unheard", T0, "boot_grace", "approval"),
+        verdict("unheard", T0, "approval", "mode"),
+        verdict("unheard", T0, "limits", state="expired"),
+        made("open"),
+        verdict("open", T0, "approval"),
+        made("late"),
+        verdict("late", T0, "boot_grace", "approval", state="expired"),
+        made("in vain"),
+        verdict("in vain", T0, "approval"),
+        entry(EntryKind.APPROVAL, T0, decision="in vain"),
+        verdict("in vain", T0, "limits", state="expired"),
+        made("waits", rule="memory_full", action="drain"),
+        verdict("waits", T0, "limits"),
+        verdict("of before", T0, "limits", state="expired"),
+        made("waits", rule="memory_full", action="drain"),
+    ]
+    told = [(one.rule, one.action, one.end, one.count) for one in decided(entries)]
+    assert told == [
+        ("xid_bus", "cordon", "expired", 2),
+        ("xid_bus", "cordon", "proposed", 2),
+        ("xid_bus", "cordon", "rejected", 2),
+        ("memory_full", "drain", "held", 1),
+        ("xid_bus", "cordon", "executed", 1),
+    ]
+    assert [one.model_dump() for one in journal_report(span([], [], entries), []).decided] == [
+        dict(zip(("rule", "action", "end", "count"), one, strict=True)) for one in told
+    ]
+
+
+def test_the_count_of_decisions_is_bounded() -> None:
+    found = decided([made(str(n), rule=f"r{n}") for n in range(MOST_DECIDED + 50)] + [made("more", rule="r149")])
+    assert len(found) == MOST_DECIDED
+    assert (found[0].rule, found[0].count) == ("r149", 2), "the most frequent stay"
 
 
 def test_the_muted_share_is_of_the_time_in_the_span() -> None:

@@ -10,10 +10,12 @@ from tocsin.client.models_pager import PagerScore
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.queries.pager_score import (
+    BREAKER,
     FAULTS,
     LIVES,
     QUIET,
     SOFTWARE,
+    BreakerTrip,
     Cause,
     PagerAlert,
     Truth,
@@ -24,8 +26,10 @@ from tocsin.queries.pager_score import (
     page_nothing,
     passes,
     score_alerts,
+    unjudged_alerts,
     wrong_alerts,
 )
+from tocsin.queries.statement_score import score_rules
 
 T0 = 1_760_000_000_000
 END = T0 + 14 * DAY
@@ -52,7 +56,7 @@ def page(
 
 
 def is_right(alert: PagerAlert, *causes: Cause) -> bool:
-    return Truth(causes, END).is_right(alert)
+    return bool(Truth(causes, END).judge(alert))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +140,83 @@ def test_what_is_wrong_is_listed_with_its_reason_pages_first() -> None:
         ("page", "xid", 1, "app_crash: not worth a page"),
         ("warning", "full", 3, "nothing was wrong there"),
     ]
+
+
+TRIP_MS = T0 + 3 * DAY
+HOSTS = tuple(frozenset({GPUS[8 * n], f"host-{n}"}) for n in range(6))
+
+
+def tripped(rule: str = BREAKER, level: AlertLevel = AlertLevel.WARNING) -> PagerAlert:
+    return PagerAlert(TRIP_MS + MINUTE, level, rule, frozenset({"fleet"}), wide=True)
+
+
+def trip(*named: frozenset[str]) -> BreakerTrip:
+    return BreakerTrip(TRIP_MS, TRIP_MS - HOUR, 3, named)
+
+
+def real(number: int, **changes: object) -> Cause:
+    """A hard fault of the first GPU of a host, half an hour before the trip."""
+    return cause(8 * number, TRIP_MS - HOUR // 2, **({"places": HOSTS[number]} | changes))
+
+
+@pytest.mark.parametrize(
+    ("causes", "named", "right"),
+    [
+        ([real(0), real(1), real(2)], HOSTS[:3], True),
+        ([real(0), real(1), real(2)], HOSTS[:4], True),  # the fourth is not needed
+        ([real(0), real(1)], HOSTS[:3], False),
+        ([], HOSTS[:3], False),
+        ([real(0), real(1), real(2, benign=True)], HOSTS[:3], False),
+        ([real(0), real(1), real(2, hard=False)], HOSTS[:3], False),
+        # One that was over before the window, and one that showed first after the trip.
+        ([real(0), real(1), real(2, ended_ms=TRIP_MS - 2 * HOUR)], HOSTS[:3], False),
+        ([real(0), real(1), real(2, first_ms=TRIP_MS + 1)], HOSTS[:3], False),
+        # Faults elsewhere than the breaker says.
+        ([real(0), real(1), real(5)], HOSTS[:3], False),
+        # One fault of three hosts is one, whatever the breaker counts; two of one host are one of its root causes.
+        ([real(0, places=HOSTS[0] | HOSTS[1] | HOSTS[2])], HOSTS[:3], False),
+        ([real(0), real(0, kind="row_remap"), real(1)], HOSTS[:2], False),
+        # A shared one makes up for the host that has no other, wherever it is looked at first.
+        ([real(0, places=HOSTS[0] | HOSTS[2]), real(0, kind="row_remap"), real(1)], HOSTS[:3], True),
+    ],
+)
+def test_a_trip_is_right_where_enough_of_its_root_causes_were_faults_of_their_own(
+    causes: list[Cause], named: tuple[frozenset[str], ...], right: bool
+) -> None:
+    truth = Truth(causes, END, [BreakerTrip(T0, T0 - HOUR, 3, HOSTS[3:]), trip(*named)])
+    assert truth.judge(tripped()) is right
+    assert [one.count for one in wrong_alerts([tripped()], truth)] == ([] if right else [1])
+    (score,) = score_rules([tripped()], truth)
+    assert (score.kind, score.settled, score.right) == ("rule breaker", 1, int(right))
+
+
+def test_a_wrong_trip_says_how_many_faults_it_had() -> None:
+    (wrong,) = wrong_alerts([tripped()], Truth([real(0)], END, [trip(*HOSTS[:3])]))
+    assert wrong.reason == "1 hard fault among the root causes, 3 are asked for"
+
+
+def test_what_the_account_says_nothing_of_is_listed_apart() -> None:
+    alerts = [
+        tripped("fleet_fragmented"),
+        tripped("fleet_fragmented"),
+        tripped("pool_full"),
+        page(level=AlertLevel.WARNING),
+    ]
+    truth = Truth([], END)
+    assert [(one.rule, one.count) for one in unjudged_alerts(alerts, truth)] == [
+        ("fleet_fragmented", 2),
+        ("pool_full", 1),
+    ]
+    assert [one.rule for one in wrong_alerts(alerts, truth)] == ["r"]
+    assert [one.kind for one in score_rules(alerts, truth)] == ["rule r"]
+    assert truth.judge(tripped()) is None, "no trip is on record"
+
+
+def test_a_page_about_the_fleet_is_wrong_as_it_names_no_fault() -> None:
+    truth = Truth([real(0)], END, [trip(*HOSTS[:3])])
+    wide = tripped("fleet_fragmented", AlertLevel.PAGE)
+    assert truth.judge(wide) is False
+    assert score_alerts([wide], truth).precision == 0.0
 
 
 def life(seed: int = 0) -> tuple[Truth, list[PagerAlert], list[PagerAlert]]:
