@@ -9,16 +9,24 @@ import pytest
 from click.testing import CliRunner
 
 from tocsin.cli.main import cli
-from tocsin.client.models_pager import PagerReport, PagerScore
+from tocsin.client.models_pager import (
+    DecidedCount,
+    PagerReport,
+    PagerScore,
+    StatedBin,
+    StatementScore,
+    UnjudgedAlerts,
+    WrongStatement,
+)
 from tocsin.config.settings import Settings
 from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import MINUTE
 from tocsin.domain.errors import InputError, Unavailable
-from tocsin.queries.pager_score import FAULTS, QUIET, SOFTWARE, passes
+from tocsin.queries.pager_score import BREAKER, FAULTS, QUIET, SOFTWARE, passes
 from tocsin.queries.service import BrainService
 from tocsin.runtime.brain.forecasts import QUIET_TURNS
 from tocsin.runtime.fleet_rehearsal import START_MS, FleetRehearsal, RehearsalPlan, rehearse_fleet
-from tocsin.runtime.rehearsal_set import file_of, kept, page, plan_of, plans_of, run_set
+from tocsin.runtime.rehearsal_set import FullSet, KeptReport, file_of, kept, page, plan_of, plans_of, run_set
 from tocsin_testing.docs_words import ROOT
 
 DAYS = 1 / 16
@@ -143,14 +151,90 @@ def test_the_set_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert {(one.life, one.seed) for one in kept(tmp_path)} == {(p.life, p.seed) for p in plans}
 
 
+SMALL = FullSet(gpus=16, days=1.0)
+
+
 def test_the_page_is_made_of_finished_reports_alone(tmp_path: Path) -> None:
     assert "No rehearsal is finished yet" in page(kept(tmp_path))
     list(run_set(tmp_path, plans_of(("quiet",), (3,), 16, 1.0), Settings(), counted, commit="0123456789ab"))
-    text = page(kept(tmp_path))
-    assert "| 3 | 01234567 | 16 GPUs, 1 days | 0 | 3 | 3 **missed** |" in text
+    text = page(kept(tmp_path), SMALL)
+    assert "| 3 | 01234567 | 16 GPUs, 1 days | 0 | 0 | 0, 0 | 3 | 3 **missed** |" in text
     assert "## Software" not in text
-    assert "Runs that this page stands on: 1 (1 of 16 GPUs for 1 days); of the full set: 0." in text
+    assert "Of that size: quiet 3. The reports stem from 1 commit." in text
+    assert "Figures below are of 1 of 5 seeds: 3." in text
     assert "*page nothing* reaches all bars in 1 of 1 runs" in text
+
+
+def test_a_short_run_is_listed_and_left_out_of_the_bars(tmp_path: Path) -> None:
+    list(run_set(tmp_path, plans_of(("quiet",), (3,), 16, 1.0), Settings(), counted, commit="0123456789ab"))
+    whole = page(kept(tmp_path), SMALL)
+    list(run_set(tmp_path, plans_of(("quiet",), (4,), 16, 0.5), Settings(), counted, commit="ba9876543210"))
+    text = page(kept(tmp_path), SMALL)
+    assert "| 4 | ba987654 | 16 GPUs, 0.5 days, short | 0 | 0 | 0, 0 | 4 | 4 | 0 | 0 |" in text, "no verdict on it"
+    assert (
+        "1 shorter run: listed, and left out of all figures below the lists. The reports stem from 2 commits." in text
+    )
+    figures = "Figures below are of 1 of 5 seeds"
+    assert text.split(figures)[1] == whole.split(figures)[1]
+    alone = page([one for one in kept(tmp_path) if one.seed == 4], SMALL)
+    assert "No run of the full set's size is finished: there are no bars." in alone
+    assert "reaches all bars" not in alone
+
+
+def run_of(life: str, seed: int, **told: object) -> KeptReport:
+    report = PagerReport(simulated=True, days=1.0, gpus=16, hard_faults=0, **told)  # type: ignore[arg-type]
+    return KeptReport(life, seed, report, f"commit-{seed}")
+
+
+def test_one_figure_is_pooled_alike_in_every_table() -> None:
+    def said(cases: int, observed: float, brier: float) -> StatementScore:
+        bins = [StatedBin(low=0.4, high=0.6, cases=cases, stated=0.5, observed=observed)]
+        return StatementScore(kind="k", stated=0.5, observed=observed, brier=brier, brier_skill=-9.0, bins=bins)
+
+    runs = [
+        run_of(FAULTS, 1, statements=[said(10, 1.0, 0.25)]),
+        run_of(FAULTS, 2, statements=[said(30, 0.2, 0.2)]),
+    ]
+    text = page(runs, SMALL)
+    assert "| Brier skill of k | above 0 | 0.115 | holds |" in text
+    assert "| k | 0 | 0 | 0.5 | 0.4 | 0.115 | - |" in text
+    assert "Forecasts and early warnings, 2 of 5 seeds together:" in text
+
+
+def test_the_page_tells_the_most_frequent_decisions_and_all_trips() -> None:
+    told = [DecidedCount(rule=f"r{n}", action="cordon", end="proposed", count=20 - n) for n in range(12)]
+    runs = [
+        run_of(QUIET, 1, decisions=174, decided=told, breaker_trips=5, breaker_trips_by_forecast=2),
+        run_of(QUIET, 2, decisions=20, decided=told[:1]),
+        run_of(QUIET, 3, decisions=330),  # of before they were counted by rule
+    ]
+    text = page(runs, SMALL)
+    assert "| 1 | commit-1 | 16 GPUs, 1 days | 0 | 174 | 5, 2 |" in text
+    assert "| 3 | commit-3 | 16 GPUs, 1 days | 0 | 330 | 0, 0 |" in text
+    assert "Decisions on actions, the most frequent, of 2 of these 3 runs:" in text
+    rows = [line for line in text.splitlines() if line.endswith("| `cordon` | proposed |")]
+    assert rows[0] == "| 20 | `r0` | `cordon` | proposed |"
+    assert rows[1] == "| 9.5 | `r1` | `cordon` | proposed |"
+    assert len(rows) == 10
+    assert "Decisions on actions" not in page(runs[2:], SMALL)
+
+
+def test_what_is_not_judged_stands_apart_also_of_older_reports() -> None:
+    wrong = [
+        WrongStatement(level="warning", rule=rule, reason="nothing was wrong there", count=8)
+        for rule in (BREAKER, "memory_full")
+    ]
+    scores = [StatementScore(kind=f"rule {BREAKER}", settled=8)]
+    older = page([run_of(FAULTS, 1, wrong=wrong, statements=scores)], SMALL)
+    assert f"Not judged: 8 `{BREAKER}`." in older
+    assert f"| 8 | warning | `{BREAKER}` |" not in older
+    assert "| 8 | warning | `memory_full` |" in older
+    assert f"rule {BREAKER}" not in older
+    apart = [UnjudgedAlerts(rule="fleet_fragmented", count=2)]
+    newer = page([run_of(FAULTS, 1, wrong=wrong, statements=scores, not_judged=apart)], SMALL)
+    assert "Not judged: 2 `fleet_fragmented`." in newer
+    assert f"| 8 | warning | `{BREAKER}` |" in newer, "a newer report has judged it"
+    assert f"| rule {BREAKER} | 8 | 0 |" in newer
 
 
 def test_the_page_in_the_docs_is_what_the_kept_reports_say() -> None:
@@ -174,3 +258,20 @@ def test_full_and_sound_memory_trips_no_breaker_and_pages_nobody(tmp_path: Path)
     # Some of it has stood above the rule's level for long enough to be decided about.
     assert any(note.rule == "memory_full" for note in quiet.notes.values())
     assert (report.breaker_trips, report.pages) == (0, 0)
+
+
+def test_a_breaker_that_three_real_faults_trip_is_right(tmp_path: Path) -> None:
+    quiet = FleetRehearsal(RehearsalPlan(gpus=32, days=1.0, seed=2, fault_scale=0.0), Settings(), tmp_path)
+    for _ in range(10):
+        quiet.step()
+    for gpu in ("3", "11", "19"):
+        quiet.fleet.inject("sram_error", gpu)
+    for _ in range(20):
+        quiet.step()
+    report = quiet.report()
+    quiet.running.stop()
+    (score,) = (one for one in report.statements if one.kind == f"rule {BREAKER}")
+    assert (report.breaker_trips, score.pending) == (1, 1), "a day must pass before a warning is settled"
+    assert not [one for one in report.wrong if one.rule == BREAKER]
+    assert report.not_judged == []
+    assert sum(one.count for one in report.decided) == report.decisions

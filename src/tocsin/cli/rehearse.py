@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tocsin.offline.rehearsal import ArmResult, Rehearsal
     from tocsin.queries.pager_score import PagerBar
 
+MOST_DECIDED = 10
+"""Lines of the most frequent decisions."""
+
 
 @click.group()
 def rehearse() -> None:
@@ -183,7 +186,8 @@ def whole_set(
     for path in () if only_page else rehearsal_set.run_set(folder, plans, context.settings, commit=commit):
         click.echo(f"finished: {path}")
     if page is not None:
-        write_atomically(page, rehearsal_set.page(rehearsal_set.kept(folder)), 0o644)
+        asked = rehearsal_set.FullSet(gpus, days)
+        write_atomically(page, rehearsal_set.page(rehearsal_set.kept(folder), asked), 0o644)
         click.echo(f"written: {page}")
 
 
@@ -256,7 +260,10 @@ def pager_lines(report: PagerReport, life: str) -> list[str]:
         lines += ["", "forecasts and early warnings (one run has few cases):"]
         lines += [f"{'ok' if bar.reached else 'missed':<8}{_bar(bar)}" for bar in statement_bars([report])]
     wrong = [f"  {one.count:>5} {one.level} {one.rule}: {one.reason}" for one in report.wrong]
-    lines += ["", "wrong pages and warnings:", *(wrong or ["  none"]), "", "kinds of statement:"]
+    apart = [f"  {one.count:>5} warning {one.rule}: not judged" for one in report.not_judged or ()]
+    made = [f"  {one.count:>5} {one.rule}, {one.action}: {one.end}" for one in report.decided[:MOST_DECIDED]]
+    lines += ["", "wrong pages and warnings:", *(wrong or ["  none"]), *apart]
+    lines += ["", "decisions on actions, the most frequent:", *(made or ["  none"]), "", "kinds of statement:"]
     return [*lines, *map(_statement, report.statements)]
 
 

@@ -53,13 +53,40 @@ def bins_of(scores: Iterable[StatementScore]) -> list[StatedBin]:
 def skill_of(scores: Sequence[StatementScore]) -> tuple[float | None, int]:
     """Brier skill of all `scores` together against always saying their observed share, and their cases; None where
     all ended alike."""
-    weights = [sum(one.cases for one in score.bins) for score in scores]
+    weights = [_cases(score) for score in scores]
     cases = sum(weights)
     if not cases:
         return None, 0
     share = sum((score.observed or 0.0) * weight for score, weight in zip(scores, weights, strict=True)) / cases
     error = sum((score.brier or 0.0) * weight for score, weight in zip(scores, weights, strict=True)) / cases
     return (1.0 - error / (share * (1.0 - share)) if 0.0 < share < 1.0 else None), cases
+
+
+def pooled_score(runs: Sequence[tuple[float, StatementScore]]) -> StatementScore:
+    """One kind of statement over several runs, each with its days: shares by their cases, the muted one by the days."""
+    scores = [score for _, score in runs]
+    told = [score for score in scores if score.brier is not None]
+    skill, cases = skill_of(told)
+    stated, observed = (
+        sum((getattr(one, name) or 0.0) * _cases(one) for one in told) / cases if cases else None
+        for name in ("stated", "observed")
+    )
+    muted = [(days, score.muted_share) for days, score in runs if score.muted_share is not None]
+    days = sum(length for length, _ in muted)
+    return StatementScore(
+        kind=scores[0].kind,
+        settled=sum(score.settled for score in scores),
+        pending=sum(score.pending for score in scores),
+        right=sum(score.right for score in scores),
+        stated=stated,
+        observed=observed,
+        brier_skill=skill,
+        muted_share=sum(length * share for length, share in muted) / days if days else None,
+    )
+
+
+def _cases(score: StatementScore) -> int:
+    return sum(one.cases for one in score.bins)
 
 
 def pooled(ways: Sequence[WarningPolicy]) -> WarningPolicy:
@@ -156,11 +183,7 @@ def _intervals(scores: Sequence[StatementScore]) -> list[PagerBar]:
     open_ones = sum(_open(score) for score in scores)
     covered = float(np.mean([one.held for one in closed])) if closed else None
     wide = median(one.minutes for one in closed) if closed else None
-    last = last_slope_minutes(closed)
     share = open_ones / (open_ones + len(closed)) if scores and open_ones + len(closed) else None
-    narrow = wide is not None and last is not None and wide <= last
-    wide_asked = "without end" if last == math.inf else f"{last or 0.0:.3g}"
-    asked = f"of the last slope as wide as holds {NOMINAL:g}, {wide_asked}"
     return [
         PagerBar(
             "80 % intervals with a finite end that hold",
@@ -168,11 +191,46 @@ def _intervals(scores: Sequence[StatementScore]) -> list[PagerBar]:
             covered,
             covered is not None and COVERED[0] <= covered <= COVERED[1],
         ),
-        PagerBar("their median width, minutes", f"at most that {asked}", wide, narrow),
+        *_widths(wide, closed),
         PagerBar(
             "intervals without a finite end", f"at most {MOST_OPEN:g}", share, share is not None and share <= MOST_OPEN
         ),
     ]
+
+
+def _widths(wide: float | None, closed: Sequence[StatedInterval]) -> list[PagerBar]:
+    """The median width against that of the last slope: as wide as its own error makes it, and at equal coverage."""
+    raw, stretched = raw_slope(closed), last_slope_minutes(closed)
+    told = "not known" if raw is None else f"{_minutes(raw[0])}, which holds {raw[1]:.2g} of them"
+    name = "their median width against {}, minutes"
+    return [
+        PagerBar(
+            name.format("the last slope's"),
+            f"at most {told}",
+            None if raw is None else wide,
+            raw is not None and wide is not None and wide <= raw[0],
+        ),
+        PagerBar(
+            name.format(f"the last slope's, stretched until it holds {NOMINAL:g}"),
+            f"at most {_minutes(stretched or 0.0)}",
+            wide,
+            wide is not None and stretched is not None and wide <= stretched,
+        ),
+    ]
+
+
+def _minutes(width: float) -> str:
+    return "one without end" if width == math.inf else f"{width:.3g}"
+
+
+def raw_slope(intervals: Sequence[StatedInterval]) -> tuple[float, float] | None:
+    """Median width of the last slope's intervals as they are, infinite where too few have an end, and the share of the
+    crossings that they hold; None where none has a width, as in reports of before it was kept."""
+    widths = [math.inf if one.last_slope_minutes is None else one.last_slope_minutes for one in intervals]
+    if not any(map(math.isfinite, widths)):
+        return None
+    held = [one.last_slope_stretch is not None and one.last_slope_stretch <= 1.0 for one in intervals]
+    return median(widths), float(np.mean(held))
 
 
 def last_slope_minutes(intervals: Sequence[StatedInterval]) -> float | None:

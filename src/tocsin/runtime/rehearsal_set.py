@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,8 +15,10 @@ from tocsin.client.models_pager import PagerReport, WarningPolicy
 from tocsin.config.settings import Settings
 from tocsin.domain.atomic_file import write_atomically
 from tocsin.domain.errors import InputError
-from tocsin.queries.pager_score import FAULTS, LIVES, QUIET, SOFTWARE, bars, passes
-from tocsin.queries.statement_bars import bins_of, less, statement_bars, ways_of
+from tocsin.domain.grouping import grouped
+from tocsin.domain.words import counted
+from tocsin.queries.pager_score import BREAKER, FAULTS, LIVES, QUIET, SOFTWARE, bars, passes
+from tocsin.queries.statement_bars import bins_of, less, pooled_score, statement_bars, ways_of
 from tocsin.runtime.fleet_rehearsal import RehearsalPlan, rehearse_fleet
 
 FAULT_SCALE = 30.0
@@ -104,35 +105,78 @@ crashes, leaks and fragmentation at their own rates, benign precursors at 30 tim
 all rates times 30.
 
 A page is right if it names a GPU, host or rack of a hard fault between its first symptom and 10 minutes after its
-onset. Levels are those at which a receiver with the default settings hears of it.
+onset. Levels are those at which a receiver with the default settings hears of it. A warning of the breaker is right if
+as many of the root causes that tripped it as it takes were hard faults of the hour before. Of other warnings about a
+pool or the fleet the simulator's account says nothing, nor do older reports of what tripped a breaker: they are not
+judged.
+
+Decisions end *executed*, *rejected*, *proposed* (a yes alone was missing, nobody gave it), *expired* (a guard held them
+until their cause or their time was over) or *held* to the end of the run.
 """
+MOST_SHOWN = 10
+"""Rows of the most frequent decisions."""
+_ABOUT_FLEET = frozenset({BREAKER, "fleet_fragmented"})
+"""Rules whose alerts older reports call wrong because they name no GPU or host."""
 
 
-def page(reports: Sequence[KeptReport]) -> str:
-    """The page in Markdown; lives without a finished report have no section."""
-    lines = [_INTRO, size(reports), ""]
+@dataclass(frozen=True, slots=True)
+class FullSet:
+    """What the page asks of a run to be one of the set: its figures are of such runs alone."""
+
+    gpus: int = GPUS
+    days: float = DAYS
+
+    def has(self, one: KeptReport) -> bool:
+        """Whether the run is as large and as long as the set asks for."""
+        return one.report.gpus >= self.gpus and one.report.days >= self.days
+
+
+def page(reports: Sequence[KeptReport], asked: FullSet = FullSet()) -> str:
+    """The page in Markdown; lives without a finished report have no section, those without a full run no bars."""
+    lines = [_INTRO, size(reports, asked), ""]
     for life in LIVES:
         mine = [one for one in reports if one.life == life]
+        full = [one for one in mine if asked.has(one)]
         if mine:
-            lines += [f"## {life.capitalize()}", "", *_bars(life, mine), *_nulls(life, mine)]
-            lines += [*_wrong(mine), *_together(life, mine), *_statements(mine), *_early(life, mine)]
+            lines += [f"## {life.capitalize()}", "", *_runs(life, mine, asked), _stands_on(full), ""]
+        if full:
+            lines += [*_nulls(life, full), *_wrong(full), *_decided(full), *_together(life, full)]
+            lines += [*_statements(full), *_early(life, full)]
     if not reports:
         lines.append("No rehearsal is finished yet.")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _bars(life: str, mine: Sequence[KeptReport]) -> list[str]:
+def _stands_on(full: Sequence[KeptReport]) -> str:
+    if not full:
+        return "No run of the full set's size is finished: there are no bars."
+    seeds = ", ".join(str(one.seed) for one in full)
+    return f"Figures below are of {len(full)} of {len(SEEDS)} seeds: {seeds}."
+
+
+def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
     tables = [bars(one.report, life, one.report.days, one.report.breaker_trips_by_forecast) for one in mine]
     head = [f"{bar.name} ({bar.wanted})" for bar in tables[0]]
-    rows = ["| seed | commit | fleet | hard faults | pages | " + " | ".join(head) + " |"]
-    rows.append("|---" * (5 + len(head)) + "|")
+    first = ("seed", "commit", "fleet", "hard faults", "decisions a day", "breaker trips, by a forecast", "pages")
+    rows = [f"| {' | '.join((*first, *head))} |", "|---" * (len(first) + len(head)) + "|"]
     for one, table in zip(mine, tables, strict=True):
-        figures = [f"{_number(bar.figure)}{'' if bar.reached else ' **missed**'}" for bar in table]
-        report = one.report
-        size = f"{report.gpus} GPUs, {report.days:g} days"
-        run = f"| {one.seed} | {one.commit[:8] or '-'} | {size} | {report.hard_faults} | {report.pages} | "
-        rows.append(run + " | ".join(figures) + " |")
+        report, full = one.report, asked.has(one)
+        figures = [f"{_number(bar.figure)}{'' if bar.reached or not full else ' **missed**'}" for bar in table]
+        run = (
+            str(one.seed),
+            _commit(one) or "-",
+            f"{report.gpus} GPUs, {report.days:g} days{'' if full else ', short'}",
+            str(report.hard_faults),
+            f"{report.decisions / report.days:.0f}",
+            f"{report.breaker_trips}, {report.breaker_trips_by_forecast}",
+            str(report.pages),
+        )
+        rows.append(f"| {' | '.join((*run, *figures))} |")
     return [*rows, ""]
+
+
+def _commit(one: KeptReport) -> str:
+    return one.commit[:8]
 
 
 def _nulls(life: str, mine: Sequence[KeptReport]) -> list[str]:
@@ -144,29 +188,57 @@ def _nulls(life: str, mine: Sequence[KeptReport]) -> list[str]:
     return [*lines, ""]
 
 
+def _of_before(report: PagerReport, rule: str) -> bool:
+    """Whether a report of before there was `not_judged` calls the alerts of a rule about the fleet wrong."""
+    return report.not_judged is None and rule in _ABOUT_FLEET
+
+
 def _wrong(mine: Sequence[KeptReport]) -> list[str]:
     counts: Counter[tuple[str, str, str]] = Counter()
-    for one in mine:
-        for wrong in one.report.wrong:
-            counts[wrong.level, wrong.rule, wrong.reason] += wrong.count
-    if not counts:
-        return []
-    rows = ["| wrong | level | rule | what was there |", "|---|---|---|---|"]
+    apart: Counter[str] = Counter()
+    for report in (one.report for one in mine):
+        for wrong in report.wrong:
+            if _of_before(report, wrong.rule):
+                apart[wrong.rule] += wrong.count
+            else:
+                counts[wrong.level, wrong.rule, wrong.reason] += wrong.count
+        for one in report.not_judged or ():
+            apart[one.rule] += one.count
+    rows = ["| wrong | level | rule | what was there |", "|---|---|---|---|"] if counts else []
     rows += [f"| {count} | {level} | `{rule}` | {why} |" for (level, rule, why), count in counts.most_common()]
+    told = ", ".join(f"{count} `{rule}`" for rule, count in apart.most_common())
+    return [*rows, *([""] if rows else []), *([f"Not judged: {told}.", ""] if apart else [])]
+
+
+def _decided(mine: Sequence[KeptReport]) -> list[str]:
+    """The most frequent decisions of the runs whose reports count them."""
+    told = [one.report for one in mine if one.report.decided]
+    if not told:
+        return []
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for report in told:
+        for one in report.decided:
+            counts[one.rule, one.action, one.end] += one.count
+    days = sum(report.days for report in told)
+    heading = f"Decisions on actions, the most frequent, of {len(told)} of these {len(mine)} runs:"
+    rows = [heading, "", "| a day | rule | action | end |", "|---:|---|---|---|"]
+    largest = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:MOST_SHOWN]
+    rows += [f"| {count / days:.3g} | `{rule}` | `{action}` | {end} |" for (rule, action, end), count in largest]
     return [*rows, ""]
 
 
 def _statements(mine: Sequence[KeptReport]) -> list[str]:
-    kinds = sorted({score.kind for one in mine for score in one.report.statements})
+    groups = grouped(
+        (score.kind, (one.report.days, score))
+        for one in mine
+        for score in one.report.statements
+        if not _of_before(one.report, score.kind.removeprefix("rule "))
+    )
     rows = ["| kind of statement | settled | right | stated | observed | Brier skill | muted |", "|---" * 7 + "|"]
-    for kind in kinds:
-        scores = [score for one in mine for score in one.report.statements if score.kind == kind]
-        settled, right = sum(score.settled for score in scores), sum(score.right for score in scores)
-        means = [
-            _number(_mean(getattr(score, name) for score in scores))
-            for name in ("stated", "observed", "brier_skill", "muted_share")
-        ]
-        rows.append(f"| {kind} | {settled} | {right} | " + " | ".join(means) + " |")
+    for kind in sorted(groups):
+        score = pooled_score(groups[kind])
+        shares = map(_number, (score.stated, score.observed, score.brier_skill, score.muted_share))
+        rows.append(f"| {kind} | {score.settled} | {score.right} | {' | '.join(shares)} |")
     return [*rows, ""]
 
 
@@ -204,7 +276,8 @@ def _together(life: str, mine: Sequence[KeptReport]) -> list[str]:
     if life != FAULTS:
         return []
     reports = [one.report for one in mine]
-    rows = ["Forecasts and early warnings, all these runs together:", "", "| bar | asked for | reached | verdict |"]
+    heading = f"Forecasts and early warnings, {len(mine)} of {len(SEEDS)} seeds together:"
+    rows = [heading, "", "| bar | asked for | reached | verdict |"]
     rows.append("|---|---|---:|---|")
     for bar in statement_bars(reports):
         verdict = "holds" if bar.reached else "**does not hold**"
@@ -215,20 +288,23 @@ def _together(life: str, mine: Sequence[KeptReport]) -> list[str]:
     return [*rows, ""]
 
 
-def size(reports: Sequence[KeptReport]) -> str:
+def size(reports: Sequence[KeptReport], asked: FullSet = FullSet()) -> str:
     """How much the page stands on, against the full set."""
-    whole = sum((one.report.gpus, one.report.days) == (GPUS, DAYS) for one in reports)
-    asked = f"The full set is {len(LIVES)} lives with {len(SEEDS)} seeds each, {GPUS} GPUs for {DAYS:g} days a run."
-    runs = Counter((one.report.gpus, one.report.days) for one in reports)
-    told = ", ".join(f"{count} of {gpus} GPUs for {days:g} days" for (gpus, days), count in sorted(runs.items()))
+    told = (
+        f"The full set is {len(LIVES)} lives with {len(SEEDS)} seeds each, {asked.gpus} GPUs for {asked.days:g} days a "
+        "run."
+    )
     if not reports:
-        return f"{asked} No run is finished."
-    return f"{asked} Runs that this page stands on: {len(reports)} ({told}); of the full set: {whole}."
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if known else None
+        return f"{told} No run is finished."
+    full = grouped((one.life, str(one.seed)) for one in reports if asked.has(one))
+    which = "; ".join(f"{life} {', '.join(seeds)}" for life, seeds in full.items())
+    commits = len({_commit(one) for one in reports if one.commit})
+    stem = f"stem from {counted(commits, 'commit')}" if commits else "name no commit"
+    short = len(reports) - sum(map(len, full.values()))
+    left_out = (
+        f" {counted(short, 'shorter run')}: listed, and left out of all figures below the lists." if short else ""
+    )
+    return f"{told} Of that size: {which or 'none'}.{left_out} The reports {stem}."
 
 
 def _number(value: float | None) -> str:

@@ -22,6 +22,8 @@ from tocsin.queries.statement_bars import (
     bins_of,
     last_slope_minutes,
     less,
+    pooled_score,
+    raw_slope,
     skill_of,
     statement_bars,
     ways_of,
@@ -83,6 +85,8 @@ def test_what_is_true_reaches_every_bar() -> None:
     assert missed(report(score())) == set()
 
 
+RAW = "their median width against the last slope's, minutes"
+STRETCHED = "their median width against the last slope's, stretched until it holds 0.8, minutes"
 STUCK = "stated against observed, ranges with 30 cases, the worst"
 
 
@@ -109,7 +113,7 @@ STUCK = "stated against observed, ranges with 30 cases, the worst"
         # Intervals that hold everything, by their width or by having no end.
         (
             lambda: report(score(intervals=[WIDE] * 10)),
-            {"80 % intervals with a finite end that hold", "their median width, minutes"},
+            {"80 % intervals with a finite end that hold", RAW, STRETCHED},
         ),
         (lambda: report(score(open_intervals=0.6)), {"intervals without a finite end"}),
     ],
@@ -127,6 +131,29 @@ def test_widths_are_compared_at_equal_coverage() -> None:
     assert last_slope_minutes([]) is None
 
 
+def test_the_width_is_shown_against_the_raw_last_slope_and_against_the_stretched_one() -> None:
+    stretches = [0.5, 1.0, 2.0, 2.0, *[5.0] * 4, 50.0, None]
+    told = [
+        StatedInterval(held=n < 8, minutes=12.0, last_slope_minutes=4.0, last_slope_stretch=one)
+        for n, one in enumerate(stretches)
+    ]
+    assert raw_slope(told) == (4.0, 0.2)
+    bars = {bar.name: bar for bar in statement_bars([report(score(intervals=told))])}
+    assert (bars[RAW].wanted, bars[RAW].figure, bars[RAW].reached) == (
+        "at most 4, which holds 0.2 of them",
+        12.0,
+        False,
+    )
+    assert (bars[STRETCHED].wanted, bars[STRETCHED].figure, bars[STRETCHED].reached) == ("at most 20", 12.0, True)
+
+
+def test_a_report_without_the_last_slope_s_width_shows_none() -> None:
+    told = [StatedInterval(held=n < 8, minutes=12.0) for n in range(10)]
+    assert raw_slope(told) is None
+    (raw,) = (bar for bar in statement_bars([report(score(intervals=told))]) if bar.name == RAW)
+    assert (raw.figure, raw.reached) == (None, False)
+
+
 def test_nothing_said_reaches_nothing_but_silence() -> None:
     silent = missed(PagerReport(simulated=True, days=2.0, gpus=64))
     assert {bar.name for bar in statement_bars([PagerReport(simulated=True, days=2.0, gpus=64)])} == silent
@@ -141,6 +168,13 @@ def test_runs_are_pooled_by_their_cases() -> None:
     assert cases == 40
     assert skill == pytest.approx(1 - 0.2125 / 0.24)
     assert skill_of([score(observed=1.0)])[0] is None, "where everything ended alike there is nothing to tell apart"
+    together = pooled_score([(2.0, few), (6.0, many.model_copy(update={"muted_share": 0.4}))])
+    assert (together.settled, together.right) == (240, 120)
+    assert (together.stated, together.observed) == pytest.approx(((0.5 * 10 + 0.5 * 30) / 40, 0.4))
+    assert together.brier_skill == skill, "the same figure as its bar"
+    assert together.muted_share == pytest.approx(0.3), "of the time, not of the runs"
+    rule = pooled_score([(1.0, StatementScore(kind="rule xid_bus", settled=3, right=2))])
+    assert (rule.settled, rule.stated, rule.brier_skill, rule.muted_share) == (3, None, None, None)
     service, rises = ways_of([report(), report()], LINKS)
     assert (service.warnings, service.right, service.faults, service.warned) == (40, 32, 60, 28)
     assert rises.precision == pytest.approx(40 / 1200)
