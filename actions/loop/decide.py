@@ -132,9 +132,9 @@ def _about(incident: Incident, root: Finding, members: tuple[Finding, ...]) -> I
 def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pick) -> list[tuple[Incident, Choice]]:
     """The findings of an incident that stands for which something is to be done, each alone, and what.
 
-    Whole fleets hold their memory full: people are asked for no more than may run at once. What waits goes on to, then
-    comes what was asked for less often, then what has stood longer, so that what nobody decides keeps nothing out. What
-    acts alone waits for its guards, not for people.
+    Whole fleets hold their memory full: people are asked for one at a time. What waits goes on to, then comes what was
+    asked for less often, then what has stood longer, so that what nobody decides keeps nothing out. What acts alone
+    waits for its guards, not for people.
     """
     alone = [_about(incident, found, (found,)) for found in _holding(incident)]
     wanted = [(own, choice) for own in alone if (choice := pick(own)).action is not ActionKind.NOTIFY]
@@ -150,7 +150,7 @@ def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pi
 
     wanted = _one_for_each_work(wanted, view)
     asked = sorted((one for one in wanted if not acts(one)), key=turn)
-    return [*filter(acts, wanted), *asked[: max(1, policy.settings.limits.max_concurrent)]]
+    return [*filter(acts, wanted), *asked[:1]]
 
 
 def _one_for_each_work(wanted: Sequence[tuple[Incident, Choice]], view: FleetView) -> list[tuple[Incident, Choice]]:
@@ -193,6 +193,9 @@ def _about_standing(
     for own, choice in _asked_at_once(incident, view, policy, pick):
         coming = _matching(own.root, expected)
         meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
+        if incident.alert_level is AlertLevel.NOTE:
+            # It wakes nobody, so that nobody looks within the hour: what is asked stays asked.
+            meant = replace(meant, expires_ms=view.now_ms + int(policy.time_box_ms * MOST_BOXES))
         made += [*_replacements(own, meant, view, policy), meant]
         of_root = meant if own.root.id == incident.id else of_root
     if incident.alert_level is not AlertLevel.NOTE:

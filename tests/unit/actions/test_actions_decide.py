@@ -14,7 +14,7 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import HOUR, MINUTE, to_minute
+from tocsin.domain.clock import DAY, HOUR, MINUTE, to_minute
 from tocsin.domain.decision import Decision, Mode, NotifyParameters, ranks_in
 from tocsin.domain.finding import (
     PREDICTION_EVIDENCE,
@@ -220,16 +220,16 @@ def _full(count: int) -> list[Finding]:
     return [replace(one, level=AlertLevel.NOTE, started_ms=T0 - n * MINUTE) for n, one in enumerate(found)]
 
 
-def _asked(full: list[Finding], view: FleetView = VIEW, most: int = 2, mode: Mode = Mode.PROPOSE) -> list[int]:
-    policy = Policy(settings(mode=mode, limits={"max_concurrent": most}))
+def _asked(full: list[Finding], view: FleetView = VIEW, mode: Mode = Mode.PROPOSE) -> list[int]:
     subjects = [one.subject for one in full]
-    return [subjects.index(one.subject) for one in decide([incident(*full)], [], view, policy)]
+    decided = decide([incident(*full)], [], view, Policy(settings(mode=mode)))
+    assert {one.expires_ms for one in decided} == {T0 + DAY}, "nobody looks at a note within the hour"
+    return [subjects.index(one.subject) for one in decided]
 
 
-def test_of_what_stands_people_are_asked_for_no_more_than_may_run_at_once() -> None:
+def test_of_what_stands_people_are_asked_for_one_at_a_time() -> None:
     full = _full(6)
-    assert _asked(full) == [5, 4], "what has stood longest"
-    assert _asked(full, most=0) == [5]
+    assert _asked(full) == [5], "what has stood longest"
     assert sorted(_asked(full, mode=Mode.ACT)) == list(range(6)), "what acts alone waits for its guards"
 
 
@@ -237,11 +237,11 @@ def test_what_nobody_decides_keeps_nothing_out() -> None:
     full = _full(6)
     first = {n: cause_key(one, ActionKind.MIGRATE) for n, one in enumerate(full)}
     waits = replace(VIEW, controls=Controls(asked=frozenset({first[1]})))
-    assert _asked(full, waits) == [1, 5], "what waits goes on to"
+    assert _asked(full, waits) == [1], "what waits goes on to"
     tried = replace(VIEW, controls=Controls(renewals={first[5]: 1, first[4]: 1}))
-    assert _asked(full, tried) == [3, 2]
+    assert _asked(full, tried) == [3]
     done = replace(VIEW, controls=Controls(finished=frozenset({first[5]})))
-    assert _asked(full, done) == [4, 3]
+    assert _asked(full, done) == [4]
 
 
 def test_information_does_not_notify() -> None:
