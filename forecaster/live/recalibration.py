@@ -56,8 +56,9 @@ PRIOR_CLAIMS = 4.0
 fleet is unlike them, a few wrong claims show it, and who hears those should not wait for more."""
 COMES_BACK = 0.05
 """How far above the floor the precision of a muted kind must come before it is heard again."""
-MOST_DUE = 20_000
-"""Cases that wait to be judged; beyond, the oldest are dropped and counted."""
+MOST_DUE = 100_000
+"""Cases that wait to be judged, beyond which the oldest are dropped and counted: what is said of 10,000 GPUs in their
+first turn ends at one instant."""
 SEEN_SHARE = 0.5
 """How much of its window must have readings before a crossing counts as one that did not come (own choice)."""
 LEAST_CLAIMS = 5
@@ -368,16 +369,17 @@ class Recalibration:
                 self._count += 1
                 heapq.heappush(self._ends, (one.at_ms + one.horizon_ms, self._count, key, one))
 
-    def take_due(self, now_ms: int, most: int) -> list[Prediction]:
-        """Cases whose window is over, `most` at most, the first that ended first: for `settle` or `put_back`."""
+    def take_due(self, now_ms: int, most: int, *, drops: bool = True) -> list[Prediction]:
+        """Cases whose window is over, `most` at most, the first that ended first: for `settle` or `put_back`. Unless it
+        `drops` none, of those that wait beyond `MOST_DUE` the oldest are lost."""
         while self._ends and self._ends[0][0] <= now_ms:
             _, _, key, one = heapq.heappop(self._ends)
             if self._open.get(key) is one:
                 del self._open[key]
             self._due.append(one)
-        self.unjudged += max(0, len(self._due) - MOST_DUE)
-        while len(self._due) > MOST_DUE:
+        for _ in range(max(0, len(self._due) - MOST_DUE) if drops else 0):
             self._due.popleft()
+            self.unjudged += 1
         return [self._due.popleft() for _ in range(min(most, len(self._due)))]
 
     def put_back(self, cases: Sequence[Prediction]) -> None:

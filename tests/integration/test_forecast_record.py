@@ -6,23 +6,28 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tocsin.config.settings import ForecastSettings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import HOUR, MINUTE, ManualClock
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
+from tocsin.journal.journal import Journal
+from tocsin.runtime.brain.expectations import Expectations, ModelWatch
 from tocsin.runtime.brain.forecasts import FleetForecasts
 from tocsin.store.memory import MemoryStore
 from tocsin.store.port import Columns, StoreUnavailable
+from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid
 
 GPUS = [gpu(n) for n in range(12)]
@@ -120,6 +125,90 @@ def test_cases_wait_while_the_store_is_unavailable() -> None:
     store.down = False
     (muted,) = running.settle(T0 + 66 * MINUTE)
     assert muted.settled == len(GPUS)
+
+
+def lived(store: MemoryStore, hours: int) -> FleetForecasts:
+    """A brain that has claimed the same of every GPU each hour, of which two in three came, and judged it."""
+    running = forecasts(store)
+    for hour in range(hours):
+        at_ms = T0 + hour * HOUR
+        full = [Reading(one, at_ms + 20 * MINUTE, {METRIC: 0.95}) for n, one in enumerate(GPUS) if (n + hour) % 3]
+        store.write(Batch(readings=[*full, *(Reading(one, at_ms + 55 * MINUTE, {METRIC: 0.88}) for one in GPUS)]))
+        running.put(claims(at_ms), "guess")
+        running.settle(at_ms + HOUR)
+    return running
+
+
+def stated(of: FleetForecasts, at_ms: int) -> set[float | None]:
+    of.put(claims(at_ms), "guess")
+    return {one.probability for one in of.current(at_ms) if one.model == "guess"}
+
+
+def test_a_restart_over_more_cases_than_may_wait_gives_the_record_of_the_brain_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tocsin.forecaster.live.recalibration.MOST_DUE", 2 * len(GPUS))
+    store, hours = CountingStore(), 60
+    now_ms = T0 + hours * HOUR
+    running = lived(store, hours)
+    again = forecasts(store)
+    again.recall(now_ms)
+    again.settle(now_ms)
+    assert again.unjudged == running.unjudged == 0
+    assert again.kinds(now_ms) == running.kinds(now_ms)
+    (known,) = [one for one in again.kinds(now_ms) if one.model == "guess"]
+    assert (known.settled, known.right, known.week) == (hours * len(GPUS), hours * len(GPUS) * 2 // 3, known.settled)
+    assert stated(again, now_ms) == stated(running, now_ms)
+
+
+def test_the_past_is_judged_in_several_turns_and_each_case_once_whatever_is_said_or_fails_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tocsin.runtime.brain.forecasts.MOST_CAUGHT_UP", 50)
+    monkeypatch.setattr("tocsin.runtime.brain.forecasts.LOCKED", 7)
+    store, hours = CountingStore(), 24
+    now_ms = T0 + hours * HOUR
+    running = lived(store, hours)
+    again = forecasts(store)
+    again.recall(now_ms)
+    for one in (running, again):
+        one.put(claims(now_ms), "guess")
+    store.write(Batch(readings=[Reading(one, now_ms + 55 * MINUTE, {METRIC: 0.88}) for one in GPUS]))
+    settled = []
+    for turn in range(12):
+        store.down = turn == 2
+        again.settle(now_ms + HOUR)
+        settled += [one.settled for one in again.kinds(now_ms) if one.model == "guess"]
+    running.settle(now_ms + HOUR)
+    assert settled[1] == settled[2] > 0, "the store was down"
+    assert max(late - early for early, late in itertools.pairwise(settled)) <= 50 + 7
+    known, expected = ([replace(one, stated=None) for one in of.kinds(now_ms + HOUR)] for of in (again, running))
+    assert known == expected, "but for what was stated by half a record"
+    assert settled[-1] == (hours + 1) * len(GPUS)
+
+
+def test_a_host_that_dies_with_its_agent_proves_no_warning_wrong_and_no_neighbour_healthy(tmp_path: Path) -> None:
+    store, ahead = MemoryStore(), 48 * HOUR
+    alive, silent = GPUS[:4], GPUS[4:8]
+    for at_ms in range(T0, T0 + ahead + 1, HOUR):
+        seen = alive if at_ms > T0 + 6 * HOUR else [*alive, *silent]
+        store.write(Batch(readings=[Reading(one, at_ms, {METRIC: 0.5}) for one in seen]))
+    store.write(Batch(events=[xid(79, alive[0], T0 + HOUR)]))
+    quiet = [
+        replace(one, target="hardware_fault", status=PredictionStatus.UNLIKELY, metric="", threshold=None, eta_ms=None)
+        for one in claims(T0)[:8]
+    ]
+    warned = [replace(one, status=PredictionStatus.LIKELY) for one in (quiet[0], quiet[4])]
+    running = forecasts(store)
+    running.put([replace(one, horizon_ms=ahead) for one in (*warned, *quiet[1:4], *quiet[5:])], "guess")
+    journal, metrics = Journal.open(tmp_path / "journal.db", ManualClock(T0)), OwnMetrics()
+    models = ModelWatch(ModelRegistry(tmp_path / "models"), store, journal, metrics)
+    expected = Expectations(running, models, store, journal, metrics, ManualClock(T0))
+    expected.forecast(SeenGpus(()), (), (), T0 + ahead)
+    journal.close()
+    (known,) = [one for one in running.kinds(T0 + ahead) if one.target == "hardware_fault"]
+    assert (known.settled, known.right, known.observed) == (1, 1, 0.25), "of four GPUs that were seen one failed"
+    assert metrics.value("tocsin_forecasts_unsettled_total") == len(silent)
 
 
 def test_gpus_of_a_host_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,6 +277,9 @@ OWN_METRICS: dict[str, OwnMetric] = {
     "tocsin_findings_active": OwnMetric("gauge", ("severity",), "Findings that hold now, by severity."),
     "tocsin_forecast_seconds": OwnMetric("histogram", ("model",), "Time that one forecast of the fleet took."),
     "tocsin_forecast_failures_total": OwnMetric("counter", (), "Forecasts of the fleet that failed as a whole."),
+    "tocsin_forecasts_unsettled_total": OwnMetric(
+        "counter", (), "Forecasts that count neither as right nor as wrong: their GPU was observed no more."
+    ),
     "tocsin_forecast_worker_deaths": OwnMetric("gauge", (), "Times that the forecast process died since the start."),
     "tocsin_predictions_total": OwnMetric("counter", ("status",), "Predictions made, by status."),
     "tocsin_decisions_total": OwnMetric("counter", ("action",), "Decisions made, by action."),

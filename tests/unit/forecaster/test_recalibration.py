@@ -309,3 +309,14 @@ def test_faults_without_a_sign_are_learnt_from_what_was_not_warned_of() -> None:
     assert key == ("hazard", "1", False)
     assert 0.04 < chance < 0.1 - 0.01, "of 10 GPUs one failed each day; the model's own word was 0.01"
     assert kinds.unforeseen("another target") == {}
+
+
+@pytest.mark.parametrize(("drops", "left", "lost"), [(True, ["GPU-3", "GPU-4"], 3), (False, ["GPU-0", "GPU-1"], 0)])
+def test_of_what_waits_too_long_the_oldest_is_lost_and_counted_unless_it_is_the_past(
+    monkeypatch: pytest.MonkeyPatch, drops: bool, left: list[str], lost: int
+) -> None:
+    monkeypatch.setattr("tocsin.forecaster.live.recalibration.MOST_DUE", 2)
+    kinds = Recalibration(0.5, {})
+    kinds.follow([said(n) for n in range(5)])
+    due = kinds.take_due(T0 + 2 * HOUR, 2, drops=drops)
+    assert ([one.subject.name for one in due], kinds.unjudged) == (left, lost)

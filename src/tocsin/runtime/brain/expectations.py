@@ -224,6 +224,7 @@ class Expectations:
         self._clock = clock
         self._failed_before = 0
         self._unjudged_before = 0
+        self._unknown_before = 0
         self._filling = FillingWatch()
         self._filled_minute = 0
         self._pool_pasts = PoolPasts()
@@ -296,6 +297,8 @@ class Expectations:
             reason="not_judged",
         )
         self._unjudged_before = self._forecasts.unjudged
+        self._metrics.count("tocsin_forecasts_unsettled_total", self._forecasts.unknown - self._unknown_before)
+        self._unknown_before = self._forecasts.unknown
 
     def _observe_pools(
         self, readings: Sequence[Reading], pools: Sequence[PoolState], now_ms: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -14,30 +14,33 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.errors import TocsinError
 from tocsin.domain.finding import SubjectKind
-from tocsin.domain.grouping import grouped
 from tocsin.domain.prediction import HARDWARE_FAULT, Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.capacity.capacity import PoolPast
-from tocsin.forecaster.features.onsets import Onset, onsets_of
 from tocsin.forecaster.live.news import is_news
-from tocsin.forecaster.live.recalibration import KindFigures, Recalibration, came_of
+from tocsin.forecaster.live.outcomes import outcomes
+from tocsin.forecaster.live.recalibration import KindFigures, Recalibration
 from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.forecaster.live.worker import ForecastWorker
 from tocsin.forecaster.trend.protocol import GpuHistory
-from tocsin.store.grid import by_gpu, within
-from tocsin.store.port import Series, Store, StoreUnavailable
+from tocsin.store.grid import by_gpu
+from tocsin.store.port import Store, StoreUnavailable
 
 log = structlog.get_logger()
 
 CHUNK = 100
 """GPUs whose past is read in one request and held in memory at once; so many for each shard that forecasts them."""
 
-MOST_SETTLED = 200
-"""Cases that are judged in one pass: each reads the series of its window (own choice)."""
+MOST_SETTLED = 1000
+"""Cases that are judged in one turn: each reads the series of its window, some 1 ms (own choice)."""
 LOCKED = 1000
-"""Past statements that are taken in before others get a turn."""
+"""Past statements and cases that are taken in before others get a turn."""
 RECORD_MS = 30 * DAY
 """How far back what was said is judged after a restart."""
+READ_MS = 6 * HOUR
+"""Past of which statements are read at once."""
+MOST_CAUGHT_UP = 40_000
+"""Past cases that are judged at once, which holds up the forecasts of that turn (own choice)."""
 
 QUIET_TURNS = 6
 """A GPU of which nothing is expected is forecast at one turn in so many, each host at its own (own choice: half an hour
@@ -71,11 +74,15 @@ class FleetForecasts:
         self._quiet: set[str] = set()
         # Forgotten since the run under way began: models may be at work on them.
         self._gone: set[str] = set()
-        self._unread = False
+        # From where on, and up to where, what was said before a restart is still to be judged.
+        self._unread_ms: int | None = None
+        self._unread_end_ms = 0
         self._waiting: list[Prediction] = []
         self._kinds = Recalibration(settings.least_precision)
         self.made = 0
         self.failed = 0
+        self.unknown = 0
+        """Cases of which nothing showed whether they came."""
 
     def recall(self, now_ms: int, muted: Iterable[tuple[str, bool]] = ()) -> None:
         """Take up what is in force, and which kinds were muted, as (kind, of simulated GPUs). What was said before is
@@ -83,34 +90,48 @@ class FleetForecasts:
         self._kinds.restore(muted)
         for prediction in sorted(self._store.predictions(self._oldest(now_ms), now_ms + 1), key=_in_time):
             self._newest[_key(prediction)] = prediction
-        self._current, self._unread = None, True
+        self._current = None
+        self._unread_ms, self._unread_end_ms = now_ms - RECORD_MS, now_ms + 1
 
     def catch_up(self, now_ms: int) -> None:
-        """After a restart: judge what was said before it, a day after the other, the oldest first."""
-        if not self._unread:
-            return
+        """After a restart: judge what was said before it, in the order in which it was judged then. What is over is
+        settled before more is taken in, so that nothing waits for long; what is too much for one turn, or cannot be
+        read, is gone on with at the next."""
+        left = MOST_CAUGHT_UP
         try:
-            for start in range(now_ms - RECORD_MS, now_ms + 1, DAY):
-                said = sorted(self._store.predictions(start, min(start + DAY, now_ms + 1)), key=_in_time)
-                for first in range(0, len(said), LOCKED):
-                    with self._lock:
-                        self._kinds.follow(said[first : first + LOCKED])
+            while self._unread_ms is not None and left > 0 and not self._stopping.is_set():
+                over_ms = now_ms if self._unread_ms == self._unread_end_ms else min(self._unread_ms, now_ms)
+                judged = self._settle(over_ms, LOCKED, past=True)
+                left -= judged
+                if not judged:
+                    self._take_in(self._unread_ms)
         except StoreUnavailable as error:
-            log.warning("past forecasts not read: the store is unavailable", error=str(error))
-            return
+            log.warning("past forecasts not judged: the store is unavailable", error=str(error))
+
+    def _take_in(self, start_ms: int) -> None:
+        """Follow what was said in the `READ_MS` from `start_ms` on, and with the last of it what was said since."""
+        end_ms = min(start_ms + READ_MS, self._unread_end_ms)
+        said = sorted(self._store.predictions(start_ms, end_ms), key=_in_time) if start_ms < end_ms else []
+        for first in range(0, len(said), LOCKED):
+            with self._lock:
+                self._kinds.follow(said[first : first + LOCKED])
         with self._lock:
-            self._unread = False
-            self._kinds.follow(sorted(self._waiting, key=_in_time))
-            self._waiting = []
-        while self._settle(now_ms) and not self._stopping.is_set():
-            pass
+            if end_ms == self._unread_end_ms:
+                self._kinds.follow(sorted(self._waiting, key=_in_time))
+                self._waiting = []
+            self._unread_ms = end_ms if start_ms < end_ms else None
 
     def settle(self, now_ms: int) -> list[KindFigures]:
         """Judge what was said by what came of it; the kinds of statements that are muted or heard again from now on."""
         self.catch_up(now_ms)
-        self._settle(now_ms)
+        if self._unread_ms is not None:
+            return []
+        try:
+            self._settle(now_ms, MOST_SETTLED)
+        except StoreUnavailable as error:
+            log.warning("forecasts not judged: the store is unavailable", error=str(error))
         with self._lock:
-            return [] if self._unread else self._kinds.judge(now_ms)
+            return self._kinds.judge(now_ms)
 
     @property
     def unjudged(self) -> int:
@@ -122,36 +143,23 @@ class FleetForecasts:
         with self._lock:
             return self._kinds.figures(now_ms)
 
-    def _settle(self, now_ms: int) -> bool:
-        """Judge one pass of cases; whether there may be more."""
+    def _settle(self, now_ms: int, most: int, *, past: bool = False) -> int:
+        """Judge one pass of cases; how many there were. What is `past` is never dropped, nor counted anew. Raises
+        StoreUnavailable; they wait for the next time then."""
         with self._lock:
-            due = self._kinds.take_due(now_ms, MOST_SETTLED)
+            due = self._kinds.take_due(now_ms, most, drops=not past)
         if not due:
-            return False
+            return 0
         try:
-            events = self._store.events(min(one.at_ms for one in due), now_ms + 1) if _on_faults(due) else []
-            onsets = onsets_of(events, self._store.gpus()) if events else []
-            past = self._past_of(due)
-            found = [(one, _came(one, past.get(id(one)), onsets)) for one in due]
-        except StoreUnavailable as error:
-            log.warning("forecasts not judged: the store is unavailable", error=str(error))
+            found = outcomes(self._store, due)
+        except StoreUnavailable:
             with self._lock:
                 self._kinds.put_back(due)
-            return False
+            raise
         with self._lock:
-            self._kinds.settle([(one, came) for one, came in found if came is not None])
-        return len(due) == MOST_SETTLED
-
-    def _past_of(self, due: Sequence[Prediction]) -> dict[int, Series]:
-        """The readings in the window of each crossing in `due`, by its identity; many GPUs in one request."""
-        found: dict[int, Series] = {}
-        for metric, cases in grouped((one.metric, one) for one in due if one.metric).items():
-            for part in _together(cases):
-                start, end = min(one.at_ms for one in part), max(map(_end, part))
-                uuids = {one.subject.name for one in part}
-                series = by_gpu(self._store.columns([metric], start + 1, end + 1, uuids), uuids)
-                found |= {id(one): within(series[one.subject.name], one.at_ms + 1, _end(one) + 1) for one in part}
-        return found
+            self._kinds.settle([(one, came) for one, came in zip(due, found, strict=True) if came is not None])
+        self.unknown += 0 if past else found.count(None)
+        return len(due)
 
     def _oldest(self, now_ms: int, turns: int = QUIET_TURNS) -> int:
         return now_ms - int((turns + 1) * self._settings.every_seconds * SECOND) - MINUTE
@@ -279,7 +287,7 @@ class FleetForecasts:
                 self._stored_ms = {key: at for key, at in self._stored_ms.items() if at >= kept_ms}
             self._stored_ms.update((_key(prediction), prediction.at_ms) for prediction in news)
             self.made += len(made)
-            if self._unread:
+            if self._unread_ms is not None:
                 self._waiting += news
             else:
                 self._kinds.follow(news)
@@ -318,40 +326,8 @@ def _is_renewed(said: Prediction) -> bool:
     return said.status is PredictionStatus.CROSSING and said.subject.kind is SubjectKind.GPU and not said.muted
 
 
-def _came(said: Prediction, series: Series | None, onsets: Sequence[Onset]) -> bool | None:
-    """Whether the metric crossed its threshold, or hardware failed, in time; None where nothing was read."""
-    if series is None:
-        return any(one.device == said.subject.name and said.at_ms < one.at_ms <= _end(said) for one in onsets)
-    return came_of(said, series.at_ms.tolist(), series.values[:, 0]) if series.values.size else None
-
-
-def _together(cases: Iterable[Prediction]) -> Iterator[list[Prediction]]:
-    """Cases to read for in one request: `CHUNK` at most, with windows that span twice their longest at most."""
-    part: list[Prediction] = []
-    start, end, longest = 0, 0, 0
-    for one in cases:
-        wide = max(end, _end(one)) - min(start, one.at_ms) > 2 * max(longest, one.horizon_ms)
-        if part and (wide or len(part) == CHUNK):
-            yield part
-            part = []
-        if not part:
-            start, end, longest = one.at_ms, _end(one), one.horizon_ms
-        start, end, longest = min(start, one.at_ms), max(end, _end(one)), max(longest, one.horizon_ms)
-        part.append(one)
-    if part:
-        yield part
-
-
-def _end(said: Prediction) -> int:
-    return said.at_ms + said.horizon_ms
-
-
 def _in_time(said: Prediction) -> tuple[int, str]:
     return said.at_ms, said.id
-
-
-def _on_faults(cases: Sequence[Prediction]) -> bool:
-    return any(not one.metric for one in cases)
 
 
 def _key(prediction: Prediction) -> Key:
