@@ -11,16 +11,20 @@ from tocsin.actions.model.ledger_entry import MODE_GUARDS, DecisionStatus
 from tocsin.actions.notifications.report import is_report
 from tocsin.client.models_pager import DecidedCount, PagerReport, StatementScore
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import DecisionState, Ruling
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Gpu
+from tocsin.forecaster.features.onsets import Onset
+from tocsin.forecaster.live.outcomes import onsets_between, still_observed
 from tocsin.queries.hardware_faults import HardwareFault, fabrics_of, hardware_faults
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.pager_score import LATE_MS, BreakerTrip, Cause, PagerAlert, Truth, by_fault_kind, score_alerts
-from tocsin.queries.statement_score import cases_of, score_statements
+from tocsin.queries.series_cache import SeriesCache
+from tocsin.queries.statement_score import StatedCase, cases_of, score_statements
+from tocsin.store.port import Store
 
 NO_TRUTH = "a journal does not tell what was not wrong: tocsin rehearse fleet asks it of a simulated fleet"
 ONLY_LINES = "counts faults with an event line alone: hangs, heat and power brakes have none"
@@ -261,6 +265,21 @@ def report_of(brain: LiveBrain, now_ms: int) -> PagerReport:
         end_ms=now_ms,
         expects=frozenset(rule.name for rule in brain.ruleset if rule.expects),
     )
-    made = brain.store.predictions(start_ms, now_ms + 1)
-    cases = cases_of(made, lambda gpu, metric, *span: brain.store.series(gpu, [metric], *span), now_ms)
+    cases = settled_cases(brain.store, brain.gpus, start_ms, now_ms)
     return journal_report(told, score_statements(cases, muted_shares(entries, start_ms, now_ms)))
+
+
+def settled_cases(store: Store, gpus: Sequence[Gpu], start_ms: int, now_ms: int) -> list[StatedCase]:
+    """What was said since `start_ms`, and what came by the same measure as in the record of the forecasts: faults by
+    the onsets in the events, less those of GPUs that were observed no more. Raises StoreUnavailable."""
+    # What is asked of a statement begins an hour before it.
+    series = SeriesCache(store, gpus, start_ms - HOUR, now_ms)
+    truth = Truth(map(_struck, onsets_between(store, start_ms, now_ms)), now_ms)
+    cases = cases_of(store.predictions(start_ms, now_ms + 1), series.between, now_ms, truth)
+    quiet = [case.said for case in cases if case.settled and case.came_ms is None and not case.said.metric]
+    unknown = {id(one) for one in quiet} - still_observed(store, quiet)
+    return [case for case in cases if id(case.said) not in unknown]
+
+
+def _struck(onset: Onset) -> Cause:
+    return Cause(onset.fault_class, frozenset({onset.device}), onset.at_ms, onset.at_ms, onset.at_ms, None, hard=True)

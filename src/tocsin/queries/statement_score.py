@@ -74,24 +74,38 @@ def cases_of(
     """One case for each window of a subject and target: what is said again within it repeats it.
 
     A crossing is settled by the metric's own series, a fault by the onsets of `truth`, where there is one; what neither
-    can settle, such as the load of a pool or a crossing of a GPU that stopped reporting, is left out.
+    can settle, such as the load of a pool or a crossing of a GPU that stopped reporting, is left out. Series are asked
+    for metric by metric, those of a metric by host and GPU.
     """
+    opened = _opened(predictions, truth)
+    found: dict[int, StatedCase] = {}
+    for number in sorted(range(len(opened)), key=lambda one: _by_series(opened[one])):
+        said = opened[number]
+        end_ms = said.at_ms + said.horizon_ms
+        came, known = _struck(said, truth, end_ms), True
+        if said.metric:
+            came, known = _crossed(said, series_of, min(end_ms, now_ms))
+        if known or end_ms > now_ms:
+            found[number] = StatedCase(said, came, end_ms <= now_ms, _last_slope(said, series_of))
+    return [found[number] for number in sorted(found)]
+
+
+def _opened(predictions: Sequence[Prediction], truth: Truth | None) -> list[Prediction]:
+    """Those that open a window, the oldest first."""
     ends: dict[tuple[str, str, bool], int] = {}
     found = []
     for said in sorted(predictions, key=lambda one: (one.at_ms, one.subject.key, one.target)):
         if said.subject.kind is not SubjectKind.GPU or not _speaks(said, truth):
             continue
         key = (said.subject.key, said.target, is_claim(said))
-        end_ms = said.at_ms + said.horizon_ms
-        if said.at_ms < ends.get(key, 0):
-            continue
-        ends[key] = end_ms
-        came, known = _struck(said, truth, end_ms), True
-        if said.metric:
-            came, known = _crossed(said, series_of, min(end_ms, now_ms))
-        if known or end_ms > now_ms:
-            found.append(StatedCase(said, came, end_ms <= now_ms, _last_slope(said, series_of)))
+        if said.at_ms >= ends.get(key, 0):
+            ends[key] = said.at_ms + said.horizon_ms
+            found.append(said)
     return found
+
+
+def _by_series(said: Prediction) -> tuple[str, str, str, int]:
+    return said.metric, said.subject.host, said.subject.name, said.at_ms
 
 
 def _last_slope(said: Prediction, series_of: SeriesOf) -> SlopeInterval | None:

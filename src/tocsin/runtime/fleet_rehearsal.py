@@ -32,7 +32,6 @@ from tocsin.domain.clock import DAY, MINUTE, Clock, ManualClock, from_iso
 from tocsin.domain.decision import Mode
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
-from tocsin.domain.metrics import METRICS
 from tocsin.domain.reading import Reading
 from tocsin.queries.early_warnings import SignalTable, Warned, score_early
 from tocsin.queries.pager_journal import LEDGER, breaker_trips, decided, trips_by_forecast
@@ -51,6 +50,7 @@ from tocsin.queries.pager_score import (
     unjudged_alerts,
     wrong_alerts,
 )
+from tocsin.queries.series_cache import SeriesCache
 from tocsin.queries.statement_score import cases_of, score_rules, score_statements
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.brain import Brain
@@ -60,8 +60,6 @@ from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.jobs import POOLS
 from tocsin.sim.scenarios import scenario_of
 from tocsin.sim.spec import FleetSpec
-from tocsin.store.grid import by_gpu, within
-from tocsin.store.port import Series
 
 START_MS = from_iso("2026-01-05T00:00:00Z")
 """A Monday; every rehearsal begins then."""
@@ -75,8 +73,6 @@ SOFTWARE_SCALE, BENIGN_SCALE = 1.0, 30.0
 RESET_MS = 60 * MINUTE
 """A person closes a breaker that has tripped after this long, so that the next trip counts."""
 PERSON = "rehearsal"
-READ_TOGETHER = 64
-"""GPUs whose series of a whole run are read at once: some 40 MB for a fortnight."""
 
 USED = "gpu_memory_used_ratio"
 COUNTED = (
@@ -348,7 +344,7 @@ class FleetRehearsal:
         )
 
     def _statements(self, truth: Truth) -> list[StatementScore]:
-        series = _SeriesCache(self.brain, truth.end_ms)
+        series = SeriesCache(self.brain.store, self.brain.gpus, START_MS, truth.end_ms)
         made = self.brain.store.predictions(START_MS, truth.end_ms + 1)
         muted = {kind: count / self._looks for kind, count in self._muted.items()}
         return score_statements(cases_of(made, series.between, truth.end_ms, truth), muted)
@@ -372,29 +368,6 @@ class FleetRehearsal:
             "page at random as often": random,
         }
         return {name: score_alerts(alerts, truth) for name, alerts in ways.items()}
-
-
-class _SeriesCache:
-    """Series of single metrics over the whole run: many statements ask for the same. Many GPUs are read at once.
-
-    What has a label of its own, such as a process, is of one GPU and for some hours of the run: only these are read.
-    """
-
-    def __init__(self, brain: Brain, end_ms: int) -> None:
-        self._brain, self._end_ms = brain, end_ms
-        self._known: dict[tuple[str, str], Series] = {}
-        self._uuids = [gpu.uuid for gpu in brain.gpus]
-
-    def between(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:
-        if metric not in METRICS:
-            end_ms = min(end_ms, self._end_ms + 1)
-            return by_gpu(self._brain.store.columns([metric], start_ms, end_ms, {gpu}), {gpu})[gpu]
-        if (gpu, metric) not in self._known:
-            first = self._uuids.index(gpu) // READ_TOGETHER * READ_TOGETHER if gpu in self._uuids else 0
-            uuids = {gpu, *self._uuids[first : first + READ_TOGETHER]}
-            found = by_gpu(self._brain.store.columns([metric], START_MS, self._end_ms + 1, uuids), uuids)
-            self._known |= {(uuid, metric): series for uuid, series in found.items()}
-        return within(self._known[gpu, metric], start_ms, end_ms)
 
 
 def rehearse_fleet(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
+
+import pytest
 
 from tocsin.actions.loop.notifications import UNWANTED
 from tocsin.actions.model.ledger_entry import DecisionStatus
+from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND
 from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.event import Event, EventKind
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
+from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.domain.reading import Gpu, Reading
 from tocsin.queries.pager_journal import (
     MOST_DECIDED,
     JournalSpan,
@@ -18,9 +24,14 @@ from tocsin.queries.pager_journal import (
     decided,
     journal_report,
     muted_shares,
+    settled_cases,
     trips_by_forecast,
 )
 from tocsin.queries.pager_score import BreakerTrip
+from tocsin.queries.series_cache import READ_TOGETHER
+from tocsin.queries.statement_score import score_statements
+from tocsin.store.memory import MemoryStore
+from tocsin.store.port import Columns, Series
 
 T0 = 1_760_000_000_000
 END = T0 + 2 * DAY
@@ -220,3 +231,75 @@ def test_the_muted_share_is_of_the_time_in_the_span() -> None:
         entry("forecast_heard", T0 + DAY, kind="c"),
     ]
     assert muted_shares(entries, T0, END) == {"a": 18 / 48, "b": 0.5}
+
+
+FLEET = [Gpu(f"GPU-{n * 37 % 100:03d}", f"n{n // 8}") for n in range(READ_TOGETHER + 6)]
+
+
+def fault_said(of: Gpu, status: PredictionStatus, probability: float) -> Prediction:
+    subject = Subject(SubjectKind.GPU, of.uuid, of.host)
+    return Prediction(subject, "hardware_fault", T0, DAY, status, "hazard", "1", "", probability=probability)
+
+
+def test_statements_about_faults_are_settled_by_the_onsets_of_the_fleet() -> None:
+    store, (warned, struck, quiet, silent) = MemoryStore(), FLEET[:4]
+    store.write(Batch(readings=[Reading(one, T0 + 6 * HOUR, {}) for one in FLEET[:4]]))
+    store.write(Batch(readings=[Reading(one, T0 + 20 * HOUR, {}) for one in (warned, struck, quiet)]))
+    store.write(Batch(events=[xid(T0 + HOUR, struck.uuid), xid(T0 + HOUR, quiet.uuid, 31)]))
+    store.write(Batch(predictions=[fault_said(one, PredictionStatus.LIKELY, 0.5) for one in (warned, struck)]))
+    store.write(Batch(predictions=[fault_said(one, PredictionStatus.UNLIKELY, 0.1) for one in (quiet, silent)]))
+    (score,) = score_statements(settled_cases(store, FLEET, T0, END), {})
+    assert (score.kind, score.settled, score.right) == ("hardware_fault by hazard", 2, 1)
+    assert score.observed == pytest.approx(1 / 3), "the one that went silent is in no figure"
+    assert score.brier == pytest.approx((0.25 + 0.25 + 0.01) / 3)
+    assert not [case for case in settled_cases(store, FLEET, T0, T0 + HOUR) if case.settled]
+
+
+class Reads(MemoryStore):
+    """Counts reads of columns; refuses those of one series."""
+
+    columns_read = 0
+
+    def columns(
+        self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
+    ) -> Columns:
+        self.columns_read += 1
+        return super().columns(metrics, start_ms, end_ms, gpus)
+
+    def series(self, gpu: str, metrics: Sequence[str], start_ms: int, end_ms: int) -> Series:
+        raise AssertionError("one by one")
+
+
+def test_each_series_is_read_once_however_many_statements_there_are() -> None:
+    store, metrics = Reads(), ("gpu_memory_used_ratio", "gpu_temperature_celsius")
+    left = Gpu("GPU-left", "n1")
+    for at_ms in range(T0, END, HOUR):
+        store.write(Batch(readings=[Reading(one, at_ms, dict.fromkeys(metrics, 0.6)) for one in (*FLEET, left)]))
+    made = [
+        Prediction(
+            subject=Subject(SubjectKind.GPU, one.uuid, one.host),
+            target=f"time_to_threshold:{metric}",
+            at_ms=T0 + hour * HOUR,
+            horizon_ms=6 * HOUR,
+            status=PredictionStatus.CROSSING,
+            model="line",
+            model_version="1",
+            sentence="",
+            metric=metric,
+            threshold=0.9,
+            value=0.6,
+            probability=0.7,
+            eta_ms=T0 + hour * HOUR + HOUR,
+            eta_low_ms=T0 + hour * HOUR + MINUTE,
+            eta_high_ms=T0 + hour * HOUR + 2 * HOUR,
+            coverage=0.8,
+        )
+        for one in (*FLEET, left)
+        for metric in metrics
+        for hour in (0, 12, 24)
+    ]
+    store.write(Batch(predictions=made))
+    cases = settled_cases(store, FLEET, T0, END)
+    assert len(cases) == len(made)
+    assert [case.said.at_ms for case in cases] == sorted(case.said.at_ms for case in cases)
+    assert store.columns_read == len(metrics) * 3, "the fleet in two parts, and the one that has left"
