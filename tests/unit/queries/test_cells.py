@@ -205,7 +205,7 @@ def test_the_cells_say_where_a_gpu_and_a_host_are(fleet: Fleet, client: Client) 
     assert not client.cells_where().answers["a"].host
 
 
-def test_a_tenant_reads_its_own_usage_in_every_cell_and_nothing_of_the_cells(stack: ExitStack) -> None:
+def test_a_tenant_reads_its_own_of_every_cell_and_nothing_of_the_cells(stack: ExitStack) -> None:
     tokens = [{"name": "ann", "role": "viewer", "secret": "a" * 20, "namespaces": ["alpha"]}]
     fleet = Fleet(stack, ApiSettings.model_validate({"tokens": tokens}))
     seen = list[str]()
@@ -217,8 +217,12 @@ def test_a_tenant_reads_its_own_usage_in_every_cell_and_nothing_of_the_cells(sta
         assert sorted(found.answers) == ["a", "b"]
         assert {one.gpus for one in found.cells} == {None}
         assert seen == ["ann", "ann"], "a cell answered the fleet"
+        for read in (client.cells_summary, client.cells_gpus, client.cells_predictions, client.cells_cards):
+            seen.clear()
+            assert sorted(read().answers) == ["a", "b"]
+            assert seen == ["ann", "ann"]
         of_the_cells = (
-            client.cells_summary, client.cells_cost, client.cells_drift, client.cells_where,
+            client.cells_incidents, client.cells_decisions, client.cells_cost, client.cells_drift, client.cells_where,
             client.cells_fragmentation, partial(client.cells_plan, "mig"), client.cells_journal,
         )  # fmt: skip
         for refused in of_the_cells:
@@ -227,10 +231,10 @@ def test_a_tenant_reads_its_own_usage_in_every_cell_and_nothing_of_the_cells(sta
 
 
 def _of_tenant(service: FakeService, seen: list[str], name: str, _namespaces: frozenset[str]) -> object:
-    """As much of a tenant's service as usage needs."""
+    """As much of a tenant's service as is asked for."""
     seen.append(name)
-    cells = TenantCells(service.cells, name)
-    return SimpleNamespace(now_ms=service.now_ms, usage=service.usage, cells=cells)
+    asked = {one: getattr(service, one) for one in ("now_ms", "usage", "summary", "gpus", "predictions", "cards")}
+    return SimpleNamespace(cells=TenantCells(service.cells, name), **asked)
 
 
 def test_each_cell_is_asked_for_the_journal_below_its_own_number(fleet: Fleet, client: Client) -> None:
