@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from tocsin.config.settings import Settings
+from tocsin.config.settings import Settings, StoreKind
 from tocsin.domain.clock import Clock
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.errors import InputError, TocsinError, Unavailable
@@ -189,6 +189,8 @@ class Succession:
         follower.start()
         try:
             log.info("on standby", active=lease.holder(), journal=self.database.name)
+            if self._settings.store.kind is StoreKind.SQLITE:
+                log.warning("the store is on this host alone: no GPU is seen here, and a takeover begins without their past")
             # What was folded of a journal that is there no longer cannot be followed on: another turn begins.
             self._wait(lambda: lease.held() or follows.replaced, turn)
         finally:
