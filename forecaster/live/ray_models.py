@@ -14,6 +14,7 @@ import numpy as np
 
 from tocsin import __version__
 from tocsin.config.settings import ForecastSettings
+from tocsin.domain.clock import Clock, SystemClock
 from tocsin.domain.errors import Unavailable
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.evaluation.engine import connect
@@ -88,9 +89,12 @@ class Shards:
     An actor or node that dies is replaced, and its calls are made again.
     """
 
-    def __init__(self, settings: ForecastSettings, only: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, settings: ForecastSettings, only: Sequence[str] | None = None, clock: Clock | None = None
+    ) -> None:
         self._settings = settings
         self._only = only
+        self._clock = clock or SystemClock()
         self._actors: list[Any] = []
 
     def spread(self, call: Callable[[Any, Part], Any], parts: Sequence[Part]) -> list[Any]:
@@ -115,21 +119,22 @@ class Shards:
     def _spread(self, call: Callable[[Any, Part], Any], parts: Sequence[Part]) -> list[Any]:
         found: dict[int, Any] = {}
         under_way: dict[Any, tuple[int, Any]] = {}
+        until = self._clock.monotonic() + self._settings.every_seconds
         free = self._actors * AT_ONE_ACTOR
         for place, part in enumerate(parts):
-            actor = free.pop(0) if free else self._collect(under_way, found)
+            actor = free.pop(0) if free else self._collect(under_way, found, until)
             under_way[call(actor, part)] = place, actor
         while under_way:
-            self._collect(under_way, found)
+            self._collect(under_way, found, until)
         return [found[place] for place in range(len(parts))]
 
-    def _collect(self, under_way: dict[Any, tuple[int, Any]], found: dict[int, Any]) -> Any:
-        """Wait until one call has answered; its actor, which is free now."""
+    def _collect(self, under_way: dict[Any, tuple[int, Any]], found: dict[int, Any], until: float) -> Any:
+        """Wait until one call has answered, and no longer than `until`; its actor, which is free now."""
         import ray
 
-        done, _ = ray.wait(list(under_way), num_returns=1, timeout=self._settings.every_seconds)
+        done, _ = ray.wait(list(under_way), num_returns=1, timeout=max(0.0, until - self._clock.monotonic()))
         if not done:
-            raise Unavailable(f"no answer within {self._settings.every_seconds:g} s (forecast.every_seconds)")
+            raise Unavailable(f"not all answers within {self._settings.every_seconds:g} s (forecast.every_seconds)")
         place, actor = under_way.pop(done[0])
         found[place] = ray.get(done[0])
         return actor

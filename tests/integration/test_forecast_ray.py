@@ -17,14 +17,14 @@ import ray
 from ray.cluster_utils import Cluster
 
 from tocsin.config.settings import ForecastEngine, ForecastSettings
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import HOUR, ManualClock
 from tocsin.domain.errors import Unavailable
 from tocsin.forecaster.features.examples import Examples
 from tocsin.forecaster.hazard.artefact import ModelCard
 from tocsin.forecaster.hazard.registry import build
 from tocsin.forecaster.lifecycle.model_registry import ModelVersion
 from tocsin.forecaster.live import ray_models, worker_process
-from tocsin.forecaster.live.ray_models import RayModels
+from tocsin.forecaster.live.ray_models import RayModels, Shards
 from tocsin.forecaster.live.worker import ForecastFailed, ForecastWorker
 from tocsin.forecaster.live.worker_process import Models
 from tocsin.forecaster.trend.protocol import GpuHistory
@@ -157,13 +157,32 @@ def test_a_shard_that_hangs_is_left_by_the_next_forecast(cluster: Any) -> None:
     stuck = actors()
     for pid in stuck:
         os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(Unavailable, match=r"no answer within 3 s \(forecast.every_seconds\)"):
+    with pytest.raises(Unavailable, match=r"not all answers within 3 s \(forecast.every_seconds\)"):
         models.predict(past_of(3), T0)
     for pid in stuck:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
     assert models.predict(past_of(3), T0) == before
     ray.shutdown()
+
+
+def test_all_parts_have_the_time_of_one_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waited = ManualClock(T0), list[float]()
+
+    def wait(refs: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        waited.append(timeout)
+        clock.advance(2_000)
+        return (refs[:num_returns], refs[num_returns:]) if timeout else ([], refs)
+
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "get", lambda ref: ref)
+    shards = Shards(ForecastSettings(every_seconds=3), clock=clock)
+    shards._actors = [object()]
+    assert shards._spread(lambda _, part: part, [1]) == [1]
+    waited.clear()
+    with pytest.raises(Unavailable, match="not all answers within 3 s"):
+        shards._spread(lambda _, part: part, [1, 2, 3])
+    assert waited == [3.0, 1.0, 0.0]
 
 
 def test_a_cluster_without_room_says_so(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ class Succession:
         try:
             log.info("on standby", active=lease.holder(), journal=self.database.name)
             if self._settings.store.kind is StoreKind.SQLITE:
-                log.warning("the store is on this host alone: no GPU is seen here, and a takeover begins without their past")
+                log.warning("the store is on this host alone: no GPU is seen, and a takeover begins without their past")
             # What was folded of a journal that is there no longer cannot be followed on: another turn begins.
             self._wait(lambda: lease.held() or follows.replaced, turn)
         finally:
