@@ -12,10 +12,10 @@ made=$(mktemp -d)
 # The old one steps aside: as the model in service it would be a rival, and it has seen the same simulated fleet.
 [ ! -d "$place" ] || mv "$place" "$made/old"
 trap '[ -d "$place" ] || { [ ! -d "$made/old" ] || mv "$made/old" "$place"; }; rm -rf "$made"' EXIT
-nice "$tocsin" train --simulated 2048 --days 60 --version prior-2 --out "$made/shelf" | tee "$made/report"
+nice "$tocsin" train --simulated 2048 --days 60 --version prior-3 --out "$made/shelf" | tee "$made/report"
 grep -q "^  wins: " "$made/report" || { echo "prior: it does not beat the rules; $place stays as it is" >&2; exit 1; }
-nice "$tocsin" models judge prior-2 "$TOCSIN_DATA_DIR"/gwdg/telemetry/* --models "$made/shelf"
-cp -r "$made/shelf/prior-2" "$place"
+nice "$tocsin" models judge prior-3 "$TOCSIN_DATA_DIR"/gwdg/telemetry/* --models "$made/shelf"
+cp -r "$made/shelf/prior-3" "$place"
 # What kinds of statements are worth is counted apart: make statements.
 [ ! -f "$made/old/statements.json" ] || cp "$made/old/statements.json" "$place"
 chmod -R u=rwX,go=rX "$place"

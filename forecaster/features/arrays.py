@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,3 +60,18 @@ class Arrays:
 def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], fill: float | int | bool) -> npt.NDArray[Any]:
     # Zeros of the operating system take no memory before they are written.
     return np.zeros(shape, dtype) if not fill else np.full(shape, fill, dtype)
+
+
+def rounds(gpus: Rows) -> Iterator[Rows]:
+    """Rows in rounds with at most one of each GPU, in the order of time."""
+    order = np.argsort(gpus, kind="stable")
+    ordered = gpus[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    begin = np.maximum.accumulate(np.where(first, np.arange(order.size), 0))
+    turn = np.empty(order.size, np.intp)
+    turn[order] = np.arange(order.size) - begin
+    if not turn.any():
+        yield np.arange(order.size)
+        return
+    for number in range(int(turn.max()) + 1):
+        yield np.flatnonzero(turn == number)

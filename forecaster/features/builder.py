@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tocsin.domain.errors import InputError
 from tocsin.domain.event import Event
 from tocsin.domain.reading import Gpu
-from tocsin.forecaster.features.arrays import NOT_YET, Bools, Floats, Ints, Rows, Singles
+from tocsin.forecaster.features.arrays import NOT_YET, Bools, Floats, Ints, Rows, Singles, rounds
 from tocsin.forecaster.features.parts import parts_of
 from tocsin.forecaster.features.peers import place_of
 from tocsin.forecaster.features.plan import (
@@ -140,7 +140,7 @@ class FeatureBuilder:
                 continue
             self._advance(int(step[first]))
             values = np.ascontiguousarray(columns.values[first:last, using.columns].T)
-            for rows in _rounds(gpus[first:last]):
+            for rows in rounds(gpus[first:last]):
                 self._round(using, values, gpus[first:last], at_ms[first:last], rows)
 
     def _layout(self, metrics: tuple[str, ...]) -> ColumnLayout:
@@ -264,21 +264,6 @@ class FeatureBuilder:
 def _runs(steps: Ints) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(steps)) + 1
     yield from zip([0, *edges.tolist()], [*edges.tolist(), steps.size], strict=True)
-
-
-def _rounds(gpus: Rows) -> Iterator[Rows]:
-    """Rows in rounds with at most one of each GPU, in the order of time."""
-    order = np.argsort(gpus, kind="stable")
-    ordered = gpus[order]
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-    begin = np.maximum.accumulate(np.where(first, np.arange(order.size), 0))
-    turn = np.empty(order.size, np.intp)
-    turn[order] = np.arange(order.size) - begin
-    if not turn.any():
-        yield np.arange(order.size)
-        return
-    for number in range(int(turn.max()) + 1):
-        yield np.flatnonzero(turn == number)
 
 
 # Values of the grid as a network takes them, the same from the live builder and from a recorded grid.

@@ -1,7 +1,7 @@
 """The table that every scorer learns from and answers on: one row per device and decision instant.
 
 A device is whatever fails as one: a GPU, a node, a drive. All that a row holds was known at its instant, and `seen_ms`
-proves it. What came later is in `event_ms` and `until_ms` alone, and comes from events that happened, never from the
+proves it. What came later is in `event_ms` and `until_ms` alone, and comes from onsets that happened, never from the
 features themselves.
 """
 

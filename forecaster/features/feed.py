@@ -153,13 +153,14 @@ class _Shape:
 
 
 class Condenser:
-    """Makes `Columns` of readings. Of a metric that processes have each, the largest value stands for the GPU.
+    """Makes `Columns` of readings, with `metrics` where they are given, else those of the plan. Of a metric that
+    processes have each, the largest value stands for the GPU.
 
     Stores cannot be asked for such metrics without the number of each process, so they reach features this way only.
     """
 
-    def __init__(self, plan: FeaturePlan) -> None:
-        self._metrics = plan.metrics
+    def __init__(self, plan: FeaturePlan, metrics: tuple[str, ...] | None = None) -> None:
+        self._metrics = plan.metrics if metrics is None else metrics
         self._place = {name: place for place, name in enumerate(self._metrics)}
         by_process = [name for name in self._metrics if name in METRICS and METRICS[name].label == "pid"]
         self._of_process = tuple(f"{name}{{" for name in by_process)

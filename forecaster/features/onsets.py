@@ -1,13 +1,13 @@
-"""Onsets of hardware faults, from events alone: what a forecast is about and is judged by; and labels from them.
+"""Onsets of hardware faults, from events and heat: what a forecast is about and is judged by; and labels from them.
 
-An onset is the first sign of a fault on one device. What follows within a quiet time belongs to the same fault, and
-what programs cause is none.
+An onset is the first sign of a fault on one device: an event, or hardware that slows it for heat. What follows within a
+quiet time belongs to the same fault, and what programs cause is none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,18 @@ class Onset:
     ended_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SlowSpan:
+    """Hardware slowed a GPU for heat in the reading at `first_ms` and again at `last_ms`, never quiet in between."""
+
+    first_ms: int
+    last_ms: int
+
+
+Heat = Mapping[str, Sequence[SlowSpan]]
+"""The spans of each UUID, by instant."""
+
+
 def event_class(event: Event, catalogue: XidCatalogue | None = None) -> str:
     """One of `EVENT_CLASSES`; empty for what tells neither of a fault nor of a program."""
     if event.kind is EventKind.XID:
@@ -124,14 +136,37 @@ def onsets_of(
     *,
     quiet_ms: int = QUIET_MS,
     catalogue: XidCatalogue | None = None,
+    heat: Heat | None = None,
 ) -> list[Onset]:
-    """The onsets in `events`, by instant, then device. `gpus` say which GPUs an event of a whole host concerns."""
+    """The onsets in `events` and `heat`, by instant, then device. `gpus` say which GPUs an event of a whole host
+    concerns."""
+    told, slow = by_device(events, gpus), heat or {}
     found = [
         onset
-        for device, own in by_device(events, gpus).items()
-        for onset in _of_device(device, own, quiet_ms, catalogue)
+        for device in {**told, **slow}
+        for onset in _of_device(device, _signs(told.get(device, ()), slow.get(device, ()), catalogue), quiet_ms)
     ]
     return sorted(found, key=lambda onset: (onset.at_ms, onset.device))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """Of a fault of `fault_class`, from `at_ms` to `last_ms`; of the device that came back where that is empty."""
+
+    at_ms: int
+    last_ms: int
+    fault_class: str = ""
+
+
+def _signs(events: Iterable[Event], slow: Iterable[SlowSpan], catalogue: XidCatalogue | None) -> list[_Sign]:
+    """By instant, events before heat of the same one."""
+    found = []
+    for event in events:
+        fault_class = "" if is_return(event) else event_class(event, catalogue)
+        if is_return(event) or fault_class in FAULT_CLASSES:
+            found.append(_Sign(event.at_ms, event.at_ms, fault_class))
+    found += [_Sign(span.first_ms, span.last_ms, THERMAL) for span in slow]
+    return sorted(found, key=lambda sign: sign.at_ms)
 
 
 @dataclass(slots=True)
@@ -141,31 +176,28 @@ class _Episode:
     last_ms: int
     back_ms: int | None = None
 
-    def add(self, event: Event, fault_class: str) -> None:
-        if self.fault_class == OTHER and event.at_ms - self.at_ms <= CAUSE_MS:
-            self.fault_class = fault_class
-        self.last_ms, self.back_ms = event.at_ms, None
+    def add(self, sign: _Sign) -> None:
+        if self.fault_class == OTHER and sign.at_ms - self.at_ms <= CAUSE_MS:
+            self.fault_class = sign.fault_class
+        self.last_ms, self.back_ms = max(self.last_ms, sign.last_ms), None
 
     def onset(self, device: str, quiet_ms: int) -> Onset:
         ended_ms = self.last_ms + quiet_ms if self.back_ms is None else self.back_ms
         return Onset(device, self.at_ms, self.fault_class, ended_ms)
 
 
-def _of_device(device: str, events: Sequence[Event], quiet_ms: int, catalogue: XidCatalogue | None) -> list[Onset]:
+def _of_device(device: str, signs: Iterable[_Sign], quiet_ms: int) -> list[Onset]:
     episodes: list[_Episode] = []
-    for event in events:
+    for sign in signs:
         last = episodes[-1] if episodes else None
-        if is_return(event):
-            if last is not None and last.back_ms is None and event.at_ms - last.last_ms < quiet_ms:
-                last.back_ms = event.at_ms
+        if not sign.fault_class:
+            if last is not None and last.back_ms is None and 0 <= sign.at_ms - last.last_ms < quiet_ms:
+                last.back_ms = sign.at_ms
             continue
-        fault_class = event_class(event, catalogue)
-        if fault_class not in FAULT_CLASSES:
-            continue
-        if last is None or event.at_ms - last.last_ms >= quiet_ms:
-            episodes.append(_Episode(event.at_ms, fault_class, event.at_ms))
+        if last is None or sign.at_ms - last.last_ms >= quiet_ms:
+            episodes.append(_Episode(sign.at_ms, sign.fault_class, sign.last_ms))
         else:
-            last.add(event, fault_class)
+            last.add(sign)
     return [episode.onset(device, quiet_ms) for episode in episodes]
 
 

@@ -21,6 +21,7 @@ from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.features.builder import FeatureBuilder, shown_values
 from tocsin.forecaster.features.examples import NEVER, Codes, Examples, Ints, Mask, Singles
 from tocsin.forecaster.features.feed import ColumnSource, Condenser, chunk_of, jobs_of
+from tocsin.forecaster.features.heat import HEAT_METRICS, HeatWatch
 from tocsin.forecaster.features.onsets import GAP_MS, QUIET_MS, Onset, label, onsets_of
 from tocsin.forecaster.features.plan import OWN_NAMES, FeaturePlan
 from tocsin.forecaster.features.rings import Rings
@@ -75,14 +76,14 @@ def examples_from(
     """Walk through `source` and give a row for each GPU and decision instant of `span`, labelled.
 
     `source` is a store, which is read from the longest window before the start, or batches in the order of time, which
-    are all taken. Without `onsets` they are made of the events up to the end of `span`. The rows come by instant; their
+    are all taken. Without `onsets` they are those of the walk up to the end of `span`. The rows come by instant; their
     sequences are gathered when asked for. Raises InputError where decisions do not fall on the grid of `plan`.
     """
     plan, rules = plan or FeaturePlan(), rules or Rules()
     if span.every_ms % plan.step_ms:
         raise InputError("every_ms", span.every_ms, "decisions are off the grid", f"give a multiple of {plan.step_ms}")
     parts = batch_parts(source, plan) if isinstance(source, Iterable) else store_parts(source, plan, span, len(gpus))
-    walk = Walk(plan, gpus, span)
+    walk = Walk(plan, gpus, span, rules.quiet_ms)
     reached = (span.start_ms - max(plan.windows_ms)) // plan.step_ms
     with work("telemetry", span.end_ms // plan.step_ms - reached) as bar:
         for step, part in parts:
@@ -92,9 +93,12 @@ def examples_from(
             bar.advance(max(0, step - reached))
             reached = max(step, reached)
     walk.close()
-    if onsets is None:
-        onsets = onsets_of(walk.events, walk.builder.parts.roster.gpus, quiet_ms=rules.quiet_ms)
-    return walk.examples(onsets, rules)
+    return walk.examples(walk.onsets() if onsets is None else onsets, rules)
+
+
+def metrics_of(plan: FeaturePlan) -> tuple[str, ...]:
+    """What a walk asks a source for: what features are made of, and what tells of onsets."""
+    return tuple(dict.fromkeys((*plan.metrics, *HEAT_METRICS)))
 
 
 def store_parts(source: ColumnSource, plan: FeaturePlan, span: Span, gpus: int) -> Iterator[tuple[int, StepData]]:
@@ -104,7 +108,7 @@ def store_parts(source: ColumnSource, plan: FeaturePlan, span: Span, gpus: int) 
     for start_ms in range(max(begin, 0), span.end_ms, width):
         # A step ends with its last instant, a query before it.
         end_ms = min(start_ms + width, span.end_ms)
-        columns = source.columns(plan.metrics, start_ms + 1, end_ms + 1)
+        columns = source.columns(metrics_of(plan), start_ms + 1, end_ms + 1)
         events = source.events(start_ms + 1, end_ms + 1)
         yield from _split(columns, events, plan)
 
@@ -121,7 +125,7 @@ def _split(columns: Columns, events: Sequence[Event], plan: FeaturePlan) -> Iter
 
 def batch_parts(batches: Iterable[Batch], plan: FeaturePlan) -> Iterator[tuple[int, StepData]]:
     """Steps with what falls into them; batches come in the order of time."""
-    condenser = Condenser(plan)
+    condenser = Condenser(plan, metrics_of(plan))
     held: list[Batch] = []
     now: int | None = None
     for batch in batches:
@@ -165,10 +169,12 @@ class Walk:
     plan: FeaturePlan
     gpus: Sequence[Gpu]
     span: Span
+    quiet_ms: int = QUIET_MS
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.builder = FeatureBuilder(self.plan, self.gpus)
+        self._heat = HeatWatch(self.quiet_ms)
         self._due = set(self.span.instants())
         first = self.span.start_ms // self.plan.step_ms - self.plan.steps
         steps = self.span.end_ms // self.plan.step_ms - first + 1
@@ -186,6 +192,8 @@ class Walk:
             self.builder.assign(part.jobs)
         self.builder.update(part.columns, part.events)
         self.events.extend(part.events)
+        if part.columns is not None:
+            self._heat.take(part.columns)
         self._end(step)
 
     def close(self) -> None:
@@ -215,6 +223,13 @@ class Walk:
         self._blocks.append(
             _Block(at_ms, rows.astype(np.int32), table.values[rows], table.seen_ms[rows], table.history_ms[rows])
         )
+
+    def onsets(self) -> list[Onset]:
+        """The onsets in what was taken. Heat is that of whole GPUs, not once more of their MIG instances."""
+        gpus = self.builder.parts.roster.gpus
+        parts = {gpu.uuid for gpu in gpus if gpu.is_mig}
+        heat = {uuid: spans for uuid, spans in self._heat.heat().items() if uuid not in parts}
+        return onsets_of(self.events, gpus, quiet_ms=self.quiet_ms, heat=heat)
 
     def examples(self, onsets: Sequence[Onset], rules: Rules) -> Examples:
         """The rows that may be learned from. The walk gives its memory away and is over."""

@@ -15,7 +15,8 @@ from tocsin.domain.clock import HOUR, MINUTE
 from tocsin.domain.grouping import grouped, in_parts
 from tocsin.domain.metrics import METRICS
 from tocsin.domain.prediction import Prediction
-from tocsin.forecaster.features.onsets import QUIET_MS, Onset, onsets_of
+from tocsin.forecaster.features.heat import stored_onsets
+from tocsin.forecaster.features.onsets import Onset
 from tocsin.forecaster.live.recalibration import SEEN_SHARE, came_of
 from tocsin.store.grid import by_gpu, within
 from tocsin.store.port import Store
@@ -66,8 +67,7 @@ def _strikes(said: Prediction, onsets: Sequence[int]) -> bool:
 def onsets_between(store: Store, start_ms: int, end_ms: int) -> list[Onset]:
     """The onsets of hardware faults after `start_ms`, up to `end_ms`: whether an event is one depends on the quiet time
     before it, however little was asked for. Raises StoreUnavailable."""
-    events = store.events(start_ms - QUIET_MS, end_ms + 1)
-    return [one for one in onsets_of(events, store.gpus()) if one.at_ms > start_ms] if events else []
+    return [one for one in stored_onsets(store, start_ms, end_ms + 1) if one.at_ms > start_ms]
 
 
 def onset_instants(onsets: Iterable[Onset]) -> Mapping[str, Sequence[int]]:

@@ -14,12 +14,13 @@ from tocsin.domain.atomic_file import atomic_file
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import InputError
 from tocsin.domain.finding import Evidence, Subject, SubjectKind, evidence_of
-from tocsin.domain.phrase import in_chinese, say, word_in_chinese
+from tocsin.domain.phrase import Phrase, in_chinese, say, word_in_chinese
 from tocsin.domain.prediction import HARDWARE_FAULT, MODEL_DRIFT, MODEL_GATE, Prediction, PredictionStatus
 from tocsin.domain.reading import Gpu
 from tocsin.forecaster.features.builder import FeatureBuilder, restore, save
 from tocsin.forecaster.features.examples import Examples, Floats, Ints
 from tocsin.forecaster.features.feed import StoreFeed
+from tocsin.forecaster.features.heat import slowed_at
 from tocsin.forecaster.features.plan import FeaturePlan
 from tocsin.forecaster.features.walk import examples_now
 from tocsin.forecaster.hazard.scorer import short_history
@@ -83,7 +84,8 @@ class RiskModel:
         score: Score = score_here,
     ) -> list[Prediction]:
         """A prediction for each of the GPUs `seen` that the builder knows, in that order, then one on the drift of the
-        fleet. MIG instances share their GPU's. What a GPU showed before it was repaired is no sign."""
+        fleet. MIG instances share their GPU's. What a GPU showed before it was repaired is no sign, and a fault that is
+        there is not foretold."""
         gpus, repaired = seen.gpus, seen.repaired
         known = examples_now(builder, now_ms)
         place = {known.devices[device]: row for row, device in enumerate(known.device.tolist())}
@@ -98,6 +100,10 @@ class RiskModel:
         shares = None if kinds is None else kinds.shares(fleet)
         made = []
         for row, gpu in enumerate(asked):
+            if gpu.uuid in seen.slowed:
+                there = say("hardware slowed it for heat, so that its past is one of a fault that is there")
+                made.append(self._silent(gpu, there, now_ms))
+                continue
             unforeseen = seen.unforeseen.get((self.card.family, self.card.version, gpu.simulated), 0.0)
             chances = self._chances(scores[row], unforeseen)
             split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], chances[-1])
@@ -172,20 +178,12 @@ class RiskModel:
         warned: RiskWarning | None,
         now_ms: int,
     ) -> Prediction:
-        blank = self._blank(gpu, now_ms)
         if not np.isfinite(chances[-1]):
-            reason = short_history(self._scorer.name, int(fleet.history_ms[row]), self._scorer.min_history_ms)
-            return replace(
-                blank,
-                status=PredictionStatus.NOT_ENOUGH_DATA,
-                reason=str(reason),
-                reason_zh=in_chinese(reason),
-                sentence=f"{where(gpu)}: not enough data for a risk: {reason}.",
-                sentence_zh=f"{where(gpu)}：数据不足，无法评估风险（{word_in_chinese(reason)}）。",
-            )
+            needed_ms = self._scorer.min_history_ms
+            return self._silent(gpu, short_history(self._scorer.name, int(fleet.history_ms[row]), needed_ms), now_ms)
         chance, ahead = chances[-1], self.horizons_ms[-1]
         made = replace(
-            blank,
+            self._blank(gpu, now_ms),
             probability=chance,
             threshold=None if not np.isfinite(self.level) else self.level,
             curve=tuple(zip(self.horizons_ms, chances, strict=True)),
@@ -197,6 +195,16 @@ class RiskModel:
         english, chinese = likely_sentence(where(gpu), chance, now_ms, ahead, warned.reasons, split)
         evidence = _evidence(warned, now_ms)
         return replace(made, status=PredictionStatus.LIKELY, sentence=english, sentence_zh=chinese, evidence=evidence)
+
+    def _silent(self, gpu: Gpu, reason: Phrase, now_ms: int) -> Prediction:
+        return replace(
+            self._blank(gpu, now_ms),
+            status=PredictionStatus.NOT_ENOUGH_DATA,
+            reason=str(reason),
+            reason_zh=in_chinese(reason),
+            sentence=f"{where(gpu)}: not enough data for a risk: {reason}.",
+            sentence_zh=f"{where(gpu)}：数据不足，无法评估风险（{word_in_chinese(reason)}）。",
+        )
 
     def _blank(self, gpu: Gpu, now_ms: int) -> Prediction:
         return Prediction(
@@ -332,7 +340,8 @@ class RiskWatch:
         if now_ms - self._saved_ms >= SAVE_MS:
             self._save(builder, feed)
             self._saved_ms = now_ms
-        return [*model.predict(builder, replace(seen, gpus=heard), now_ms, self._score), *said]
+        asked = replace(seen, gpus=heard, slowed=seen.slowed | slowed_at(self._opened(), now_ms))
+        return [*model.predict(builder, asked, now_ms, self._score), *said]
 
     def _current(self) -> RiskModel | None:
         version = self._registry.in_service
@@ -344,14 +353,18 @@ class RiskWatch:
     def _up_to_date(self, gpus: Sequence[Gpu], now_ms: int) -> tuple[FeatureBuilder, StoreFeed]:
         if self._builder is None or self._feed is None or self._builder.newest_ms > now_ms:
             # Also where the clock was set back: features of a future that is now to come again are of no use.
-            if self._store is None:
-                self._store = open_store(self._place.store)
+            store = self._opened()
             oldest = now_ms - int(min(self._place.warm_days * DAY, max(self._plan.windows_ms)))
             self._builder, from_ms = self._saved(now_ms) or (FeatureBuilder(self._plan, gpus), oldest)
-            self._feed = StoreFeed(self._builder, self._store, max(from_ms, oldest), latest=self._store.latest)
+            self._feed = StoreFeed(self._builder, store, max(from_ms, oldest), latest=store.latest)
             self._saved_ms = now_ms
         self._builder.know(gpus)
         return self._builder, self._feed
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            self._store = open_store(self._place.store)
+        return self._store
 
     # ------------------------------------------------------------------ between two starts
 

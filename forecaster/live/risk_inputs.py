@@ -24,14 +24,16 @@ class RiskInputs:
 
 @dataclass(frozen=True, slots=True)
 class SeenGpus:
-    """What the risk is asked of. `surplus` are the UUIDs of GPUs that are more than their hosts have; `repaired` has
-    the instants of the newest proven repairs, by UUID; `unforeseen` the chance (0 to 1) within the model's horizon of
-    faults that no sign foretells, by model, version and whether of simulated GPUs."""
+    """What the risk is asked of. `surplus` are the UUIDs of GPUs that are more than their hosts have, `slowed` those of
+    which no risk is stated, as hardware slows them for heat; `repaired` has the instants of the newest proven repairs,
+    by UUID; `unforeseen` the chance (0 to 1) within the model's horizon of faults that no sign foretells, by model,
+    version and whether of simulated GPUs."""
 
     gpus: Sequence[Gpu]
     surplus: frozenset[str] = frozenset()
     repaired: Mapping[str, int] = field(default_factory=dict)
     unforeseen: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
+    slowed: frozenset[str] = frozenset()
 
 
 def repairs_of(gpus: Sequence[Gpu], repaired: Mapping[str, int]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from tocsin.domain.errors import Conflict
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Missing
+from tocsin.forecaster.features.heat import stored_onsets
 from tocsin.forecaster.live.risk_inputs import SeenGpus
 from tocsin.journal.files import read_entries
 from tocsin.journal.verify import verify
@@ -187,6 +188,27 @@ def test_the_risk_is_told_which_gpus_are_more_than_their_host_has(
         brain.forecast()
     assert (told[0].surplus, told[-1].surplus) == (frozenset(), frozenset(one.uuid for one in more))
     assert told[-1].surplus < {one.uuid for one in told[-1].gpus}
+
+
+def test_the_risk_is_told_which_gpus_hardware_slows_for_heat_and_the_store_has_the_onset(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brain, told = fleet.running.brain, list[SeenGpus]()
+
+    def listen(seen: SeenGpus, _now_ms: int) -> list[Prediction]:
+        told.append(seen)
+        return []
+
+    monkeypatch.setattr(brain.forecasts, "run_risk", listen)
+    hot, onset_ms = gpu(GPUS, host="node-9", pool="default"), fleet.clock.now_ms() + 6 * MINUTE
+    for _ in range(12):
+        slowed = 0x40 if fleet.clock.now_ms() >= onset_ms else 0
+        brain.accept(Batch(readings=[reading(hot, fleet.clock.now_ms(), clocks_event_reasons_bitmask=slowed)]))
+        fleet.minute()
+        brain.forecast()
+    assert (told[0].slowed, told[-1].slowed) == (frozenset(), frozenset({hot.uuid}))
+    (onset,) = stored_onsets(brain.store, T0, fleet.clock.now_ms() + 1)
+    assert (onset.device, onset.at_ms, onset.fault_class) == (hot.uuid, onset_ms, "thermal")
 
 
 def test_findings_and_incidents_open_once_and_close_once(fleet: Fleet) -> None:

@@ -29,6 +29,7 @@ from tocsin.store.memory import MemoryStore
 from tocsin.store.port import Columns, StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
 from tocsin_testing.builders import T0, gpu, xid
+from tocsin_testing.law_words import finding
 
 GPUS = [gpu(n) for n in range(12)]
 METRIC = "gpu_memory_used_ratio"
@@ -111,6 +112,21 @@ def test_a_start_judges_nothing_and_the_past_is_judged_once_afterwards() -> None
     assert known.open == 0
     again.settle(now_ms)
     assert store.reads == before
+
+
+def test_a_warning_that_heat_follows_is_right_and_one_behind_it_is_not() -> None:
+    store = MemoryStore()
+    running = forecasts(store)
+    fault = {"target": "hardware_fault", "metric": "", "status": PredictionStatus.LIKELY, "horizon_ms": 6 * HOUR}
+    running.put([replace(one, **fault) for one in claims(T0)[:3]], "guess")
+    first, second, third = GPUS[:3]
+    slow = [finding(one, T0 + at, T0 + at, rule="thermal_slowdown") for one, at in ((first, HOUR), (second, 7 * HOUR))]
+    held = [finding(third, T0 + at, T0 + at, rule="thermal_slowdown") for at in (-HOUR, HOUR)]
+    seen = [Reading(one, T0 + 6 * HOUR, {}) for one in GPUS[:3]]
+    store.write(Batch(readings=seen, findings=[*slow, *held]))
+    running.settle(T0 + 8 * HOUR)
+    (known,) = [one for one in running.kinds(T0 + 8 * HOUR) if one.model == "guess"]
+    assert (known.settled, known.right) == (3, 1), "one came too late, and one had begun before"
 
 
 def test_cases_wait_while_the_store_is_unavailable() -> None:

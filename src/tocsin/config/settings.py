@@ -328,7 +328,7 @@ class ForecastSettings(Section):
     """Time-to-threshold forecasts."""
 
     every_seconds: float = Field(default=300.0, gt=0)
-    """Time between two forecasts of a GPU; three times as long where nothing is expected of it."""
+    """Time between two forecasts of a GPU; six times as long where nothing is expected of it."""
     history_hours: float = Field(default=24.0, gt=0)
     """How much past a forecast looks at."""
     horizon_hours: float = Field(default=48.0, gt=0)

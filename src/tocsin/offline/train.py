@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,8 @@ from tocsin.domain.errors import InputError
 from tocsin.domain.progress import work
 from tocsin.forecaster.evaluation.engine import engine
 from tocsin.forecaster.features.examples import HORIZONS_MS, NEVER, Examples, Mask
-from tocsin.forecaster.features.onsets import onsets_of
 from tocsin.forecaster.features.plan import FeaturePlan
-from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk, examples_from
+from tocsin.forecaster.features.walk import Rules, Span, StepData, Walk, examples_from, metrics_of
 from tocsin.forecaster.lifecycle.gate import GateRecord, judge
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry, ModelVersion
 from tocsin.forecaster.lifecycle.train import Trained, joined, put_before, train
@@ -30,7 +29,7 @@ from tocsin.sim.faults.base import FaultClass
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.scenario import Scenario, default_scenario
 from tocsin.sim.scenarios import load_scenario
-from tocsin.sim.spec import Fault, FleetSpec
+from tocsin.sim.spec import Fault, FleetSpec, HardFault
 from tocsin.store.factory import open_store
 
 SIMULATED_START_MS = 20_089 * DAY
@@ -194,13 +193,14 @@ def _stored(settings: Settings, wanted: TrainingRequest, clock: Clock) -> tuple[
 
 def simulated(wanted: TrainingRequest) -> Examples:
     """Rows of a simulated fleet, its hardware faults `scale` times as often as the scenario has them, labelled by its
-    events as a real one.
+    events and readings as a real one.
 
     Rows before a fault that strikes without a precursor are left out: nothing in them can tell, and the simulation
     knows that. Most of the quiet rows are left out too. Weights bring back those, and the rate of the scenario itself.
     """
     scenario = default_scenario() if wanted.scenario is None else load_scenario(wanted.scenario)
     plan = FeaturePlan()
+    metrics = metrics_of(plan)
     spec = FleetSpec(
         wanted.gpus, wanted.recipe.seed, SIMULATED_START_MS, plan.step_ms, 1.0, sicker(scenario, wanted.scale)
     )
@@ -209,12 +209,13 @@ def simulated(wanted: TrainingRequest) -> Examples:
     walk = Walk(plan, fleet.gpus, Span(SIMULATED_START_MS + WARM_UP_MS, end_ms, wanted.every_ms * SLOWER))
     with work("simulation", (end_ms - fleet.now_ms) // plan.step_ms) as bar:
         while fleet.now_ms < end_ms:
-            columns, events = fleet.step_columns(plan.metrics)
+            columns, events = fleet.step_columns(metrics)
             walk.take((fleet.now_ms - 1) // plan.step_ms, StepData(columns, events))
             bar.advance()
     walk.close()
-    examples = walk.examples(onsets_of(walk.events, fleet.gpus), Rules())
-    return thinned(examples.take(~_before_abrupt(examples, fleet.faults)), wanted.scale, wanted.recipe.seed)
+    examples = walk.examples(walk.onsets(), Rules())
+    abrupt = before_abrupt(examples, fleet.faults, fleet.hard_faults)
+    return thinned(examples.take(~abrupt), wanted.scale, wanted.recipe.seed)
 
 
 def sicker(scenario: Scenario, scale: float) -> Scenario:
@@ -228,20 +229,29 @@ def sicker(scenario: Scenario, scale: float) -> Scenario:
     return scenario.model_copy(update={"fault": rates})
 
 
-def _before_abrupt(examples: Examples, faults: Sequence[Fault]) -> Mask:
+def before_abrupt(examples: Examples, faults: Sequence[Fault], hard: Sequence[HardFault]) -> Mask:
     """Rows whose next onset is that of a fault without a precursor."""
-    number = {uuid: place for place, uuid in enumerate(examples.devices)}
-    sudden = np.array(
-        sorted((number[one.gpu], one.onset_ms) for one in faults if one.abrupt and one.onset_ms is not None),
-        dtype=np.int64,
-    ).reshape(-1, 2)
     found = np.zeros(len(examples), np.bool_)
-    for device in np.unique(sudden[:, 0]):
-        times = sudden[sudden[:, 0] == device, 1]
-        rows = np.flatnonzero((examples.device == device) & (examples.event_ms != NEVER))
-        away = np.abs(examples.event_ms[rows][:, None] - times[None, :]).min(axis=1, initial=NEVER)
-        found[rows] = away <= SAME_FAULT_MS
+    number = {uuid: place for place, uuid in enumerate(examples.devices)}
+    for uuid, first_ms, last_ms in _sudden(faults, hard):
+        if uuid in number:
+            within = (examples.event_ms >= first_ms) & (examples.event_ms <= last_ms) & (examples.event_ms != NEVER)
+            found |= (examples.device == number[uuid]) & within
     return found
+
+
+def _sudden(faults: Sequence[Fault], hard: Sequence[HardFault]) -> Iterator[tuple[str, int, int]]:
+    """Each GPU that a fault without a precursor reaches, and between which instants its onset may lie: where it is told
+    of, about when it strikes; of heat, until it is over."""
+    places = {(one.kind, one.gpu, one.first_ms): one.places for one in hard}
+    for one in faults:
+        if not one.abrupt or one.onset_ms is None:
+            continue
+        if fault_kinds()[one.kind].heats:
+            for uuid in sorted(places.get((one.kind, one.gpu, one.started_ms), ())):
+                yield uuid, one.onset_ms, NEVER if one.ended_ms is None else one.ended_ms
+        else:
+            yield one.gpu, one.onset_ms - SAME_FAULT_MS, one.onset_ms + SAME_FAULT_MS
 
 
 def thinned(examples: Examples, scale: float, seed: int) -> Examples:

@@ -271,7 +271,7 @@ def report_of(brain: LiveBrain, now_ms: int) -> PagerReport:
 
 def settled_cases(store: Store, gpus: Sequence[Gpu], start_ms: int, now_ms: int) -> list[StatedCase]:
     """What was said since `start_ms`, and what came by the same measure as in the record of the forecasts: faults by
-    the onsets in the events, less those of GPUs that were observed no more. Raises StoreUnavailable."""
+    their onsets, less those of GPUs that were observed no more. Raises StoreUnavailable."""
     # What is asked of a statement begins an hour before it.
     series = SeriesCache(store, gpus, start_ms - HOUR, now_ms)
     truth = Truth(map(_struck, onsets_between(store, start_ms, now_ms)), now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from tocsin.forecaster.evaluation.figures import Panel
 from tocsin.forecaster.evaluation.leads import about, starts, warned
 from tocsin.forecaster.evaluation.reliability import EDGES, bin_of, reliability_bins
 from tocsin.forecaster.features.examples import Codes, Examples, Floats, Ints, Mask
-from tocsin.forecaster.features.onsets import label, onsets_of
+from tocsin.forecaster.features.onsets import Heat, label, onsets_of
 from tocsin.rules.xid import xid
 from tocsin.store.port import Series
 
@@ -36,14 +36,15 @@ Verdict = tuple[int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What came after the predictions. `observed_ms` is the newest reading of each GPU by UUID; one that is not in it
-    counts as observed until now."""
+    """What came after the predictions, `heat` by findings. `observed_ms` is the newest reading of each GPU by UUID; one
+    that is not in it counts as observed until now."""
 
     events: Sequence[Event]
     statuses: Sequence[DecisionStatus]
     gpus: Sequence[Gpu]
     observed_ms: Mapping[str, int]
     now_ms: int
+    heat: Heat = field(default_factory=dict)
 
 
 def is_hazard(prediction: Prediction) -> bool:
@@ -99,7 +100,8 @@ def _table(mine: Sequence[Prediction], followed: Followed) -> _HazardTable:
     device = np.array([numbers[p.subject.name] for p in mine], dtype=np.int32)
     at_ms = np.array([p.at_ms for p in mine], dtype=np.int64)
     observed_ms = np.array([followed.observed_ms.get(name, followed.now_ms) for name in devices], dtype=np.int64)
-    labels = label(at_ms, device, devices, onsets_of(followed.events, followed.gpus), observed_ms)
+    onsets = onsets_of(followed.events, followed.gpus, heat=followed.heat)
+    labels = label(at_ms, device, devices, onsets, observed_ms)
     horizon_ms = mine[0].horizon_ms
     rows = len(mine)
     examples = Examples(

@@ -42,6 +42,7 @@ from tocsin.domain.prediction import Prediction, PredictionStatus, soonest_each
 from tocsin.domain.reading import Reading
 from tocsin.domain.silence import SilenceKind
 from tocsin.forecaster.diagnosis.fleet import PAST_METRICS, PAST_MS, STAGE_METRICS, STAGE_MS, DiagnosisInputs, diagnose
+from tocsin.forecaster.features.heat import heat_of
 from tocsin.journal.export import export
 from tocsin.journal.port import NotLeading
 from tocsin.journal.witness import in_words
@@ -424,6 +425,7 @@ class BrainService:
         since = now - int(brain.settings.store.minute_days * DAY)
         made = brain.store.predictions(since, now + 1)
         statuses, events = brain.statuses(), brain.store.events(since, now + 1)
+        heat = heat_of(brain.store.findings(since, now + 1))
         # A GPU that has left was last observed when something was last said of it.
         observed = {p.subject.name: p.at_ms for p in sorted(made, key=lambda p: p.at_ms)}
         observed |= {reading.gpu.uuid: reading.at_ms for reading in brain.memory.latest()}
@@ -435,7 +437,7 @@ class BrainService:
             events,
             crossings,
             crossings=by_model,
-            hazards=score_hazards(made, Followed(events, statuses, brain.store.gpus(), observed, now)),
+            hazards=score_hazards(made, Followed(events, statuses, brain.store.gpus(), observed, now, heat)),
             experience=brain.actions.controls().experience,
             mode=brain.settings.actions.mode,
             simulated=any(gpu.simulated for gpu in brain.gpus),

@@ -37,6 +37,7 @@ from tocsin.rules.load import load_rules
 from tocsin.store.factory import open_store
 from tocsin.store.port import Store
 from tocsin_testing.builders import T0, gpu, reading
+from tocsin_testing.law_words import finding
 
 START = T0 // HOUR * HOUR
 PLAN = FeaturePlan()
@@ -174,6 +175,25 @@ def test_the_rule_takes_the_warning_up(said: list[Prediction]) -> None:
     assert _active(engine, NOW + 2 * MINUTE, [replace(one, at_ms=NOW + 2 * MINUTE) for one in said]) == [GPUS[2].uuid]
     assert _active(engine, NOW + HOUR, []) == [GPUS[2].uuid], "silence of the model clears nothing"
     assert _active(engine, NOW + 49 * HOUR, []) == [], "its horizon has passed"
+
+
+def test_no_risk_is_stated_of_a_gpu_that_hardware_slows_for_heat(tmp_path: Path, fitted: Scorer, store: Store) -> None:
+    shelve(tmp_path, fitted, None)
+    failing = GPUS[2]
+    watch = RiskWatch(place(tmp_path), store)
+    assert watch.predict(SeenGpus(GPUS), NOW - HOUR)[2].status is PredictionStatus.LIKELY
+    now_hot = watch.predict(SeenGpus(GPUS, slowed=frozenset({failing.uuid})), NOW - HOUR)
+    store.write(Batch(findings=[finding(failing, NOW - HOUR, NOW - 30 * MINUTE, rule="thermal_slowdown")]))
+    since = watch.predict(SeenGpus(GPUS), NOW)
+    for said in (now_hot, since):
+        assert [one.status is PredictionStatus.NOT_ENOUGH_DATA for one in said] == [False, False, True, False]
+        assert said[2].probability is None
+        assert said[2].reason == "hardware slowed it for heat, so that its past is one of a fault that is there"
+        assert "硬件" in said[2].reason_zh
+    engine = RuleEngine(load_rules(None))
+    readings = tuple(reading(one, NOW, temperature_celsius=60.0) for one in GPUS)
+    found = engine.step(Inputs(NOW, readings, predictions=since)).active
+    assert "gpu_fault_predicted" not in {one.rule for one in found}, "it has been told of already"
 
 
 def _active(engine: RuleEngine, at_ms: int, said: list[Prediction]) -> list[str]:

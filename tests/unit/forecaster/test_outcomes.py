@@ -15,6 +15,7 @@ from tocsin.forecaster.live.outcomes import TAIL_MS, TOGETHER, outcomes
 from tocsin.store.memory import MemoryStore
 from tocsin.store.port import Columns
 from tocsin_testing.builders import T0, gpu, xid
+from tocsin_testing.law_words import finding
 
 AHEAD = 48 * HOUR
 
@@ -65,6 +66,15 @@ def test_a_fault_came_whether_or_not_the_gpu_is_observed_after_it() -> None:
     store.write(reads(gpu(1), T0))
     store.write(Batch(events=[xid(79, gpu(1), T0 + HOUR), xid(79, gpu(3), T0 + AHEAD + 1)]))
     assert outcomes(store, [risk(gpu(1)), risk(gpu(2)), risk(gpu(3))]) == [True, None, None]
+
+
+def test_heat_at_which_hardware_slows_a_gpu_is_a_fault_that_came_however_long_it_stays() -> None:
+    store, started_ms = MemoryStore(), (T0 + HOUR, T0 + AHEAD + MINUTE, T0 - 2 * DAY)
+    for n, at_ms in enumerate(started_ms):
+        store.write(reads(gpu(n), T0 + AHEAD))
+        last_ms = max(at_ms, T0) + 10 * DAY
+        store.write(Batch(findings=[finding(gpu(n), at_ms, last_ms, rule="thermal_slowdown")]))
+    assert outcomes(store, [risk(gpu(n)) for n in range(3)]) == [True, False, False]
 
 
 def test_what_a_fault_of_the_day_before_goes_on_to_report_is_no_new_one() -> None:

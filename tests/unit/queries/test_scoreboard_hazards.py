@@ -14,6 +14,7 @@ from tocsin.domain.decision import Decision, DecisionState, Mode, Ruling
 from tocsin.domain.event import Event
 from tocsin.domain.finding import ActionKind, Category, Severity, Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
+from tocsin.forecaster.features.onsets import SlowSpan
 from tocsin.queries.scoreboard import Followed, is_hazard, score_hazards
 from tocsin_testing.builders import T0, gpu, xid
 from tocsin_testing.fake_service import FakeService, serving
@@ -56,6 +57,13 @@ def verdict(n: int, day: float, *, approved: bool, category: Category = Category
     )
     state = DecisionState.DONE if approved else DecisionState.REJECTED
     return DecisionStatus(decision, (), Ruling.ALLOW, state, None, "ann" if approved else "", at_ms)
+
+
+def test_heat_at_which_hardware_slows_a_gpu_is_what_was_warned_of() -> None:
+    made = [stated(0, 0, 0.9), stated(1, 0, 0.1)]
+    heat = {gpu(0).uuid: [SlowSpan(T0 + DAY, T0 + 3 * DAY)]}
+    (told,) = score_hazards(made, dataclasses.replace(followed(), heat=heat))
+    assert (told.onsets, told.alarms, told.false_alarms, told.precision) == (1, 1, 0, 1.0)
 
 
 def test_a_prediction_counts_for_as_long_as_it_stood() -> None:

@@ -40,6 +40,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.forecaster.features.heat import heat_of
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.live.risk_inputs import SeenGpus, repairs_of
 from tocsin.journal.port import LiveJournal
@@ -598,7 +599,8 @@ class Brain:
         if self.forecasts.due(now):
             readings = self.memory.latest()
             gpus = [reading.gpu for reading in readings if not reading.is_lost]
-            seen = SeenGpus(gpus, self._counting.surplus, repairs_of(gpus, self.actions.controls().repaired))
+            repaired, slowed = repairs_of(gpus, self.actions.controls().repaired), frozenset(heat_of(self.active))
+            seen = SeenGpus(gpus, self._counting.surplus, repaired, slowed=slowed)
             self._expected.forecast(seen, readings, self._pools(), now)
 
     def pool_pasts(self) -> Sequence[PoolPast]:

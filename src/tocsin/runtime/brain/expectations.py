@@ -21,7 +21,7 @@ from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.capacity.filling import NAME as FILLING
 from tocsin.forecaster.capacity.filling import PAST, RECALLED, STEP_MS, FillingWatch
-from tocsin.forecaster.features.onsets import onsets_of
+from tocsin.forecaster.features.heat import stored_onsets
 from tocsin.forecaster.lifecycle.drift import Maturing, silent
 from tocsin.forecaster.lifecycle.model_registry import PRIOR, ModelRegistry
 from tocsin.forecaster.live.risk_inputs import SeenGpus
@@ -98,7 +98,7 @@ class ModelWatch:
         if self._last_ms is not None and self._last_ms <= now_ms < self._last_ms + EVERY_MS:
             return
         self._maturing.forget(now_ms - BACK_MS)
-        onsets = onsets_of(self._store.events(now_ms - BACK_MS, now_ms + 1), self._store.gpus())
+        onsets = stored_onsets(self._store, now_ms - BACK_MS, now_ms + 1)
         matured = self._maturing.matured(onsets, now_ms)
         self._last_ms = now_ms
         self._metrics.set("tocsin_model_matured_predictions", matured.predictions)
