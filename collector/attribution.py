@@ -193,7 +193,7 @@ class AttributionCompanion:
         """Nothing is held open."""
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=512)
 def _pids(keys: tuple[str, ...]) -> tuple[int, ...]:
     """The processes among the names of a reading, rising. Few sets of names take turns on each GPU: what is read once a
     minute is in some."""

@@ -62,6 +62,8 @@ _BY_AGENTS = frozenset({ActionKind.RESET_GPU, ActionKind.CHECKPOINT, ActionKind.
 _ENDS_WORK = frozenset({ActionKind.RESET_GPU, ActionKind.REBOOT_NODE})
 MOST_ENDED = 3
 """Jobs that a sentence names at most."""
+MOST_SEARCHED = 20
+"""GPUs whose work a place is looked for, before people are asked about the first all the same (own choice)."""
 MOST_BOXES = 24.0
 """Time boxes that a decision waits at most, however often it was made before: a day by default (own choice)."""
 
@@ -133,8 +135,8 @@ def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pi
     """The findings of an incident that stands for which something is to be done, each alone, and what.
 
     Whole fleets hold their memory full: people are asked for one at a time. What waits goes on to, then comes what was
-    asked for less often, then what has stood longer, so that what nobody decides keeps nothing out. What acts alone
-    waits for its guards, not for people.
+    asked for less often, then what has stood longer, so that what nobody decides keeps nothing out; last what nobody
+    can say yes to, as its work has no place or it is left alone. What acts alone waits for its guards, not for people.
     """
     alone = [_about(incident, found, (found,)) for found in _holding(incident)]
     wanted = [(own, choice) for own in alone if (choice := pick(own)).action is not ActionKind.NOTIFY]
@@ -148,9 +150,20 @@ def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pi
         key, renewals = _key(root, action, view), view.controls.renewals.get(cause_key(root, action), 0)
         return key in view.controls.finished, key not in view.controls.asked, renewals, root.started_ms
 
+    def stuck(one: tuple[Incident, Choice]) -> bool:
+        root, action = one[0].root, one[1].action
+        return _is_left_alone(root.subject, view) or obstacle(action, root.rule, root.subject, None, view) is not None
+
     wanted = _one_for_each_work(wanted, view)
     asked = sorted((one for one in wanted if not acts(one)), key=turn)
-    return [*filter(acts, wanted), *asked[:1]]
+    # A place is a search: it is looked for until one has it.
+    free = next((one for one in asked[:MOST_SEARCHED] if not stuck(one)), None)
+    return [*filter(acts, wanted), *(asked[:1] if free is None else [free])]
+
+
+def _is_left_alone(subject: Subject, view: FleetView) -> bool:
+    keys = (base_key(subject), f"host:{subject.host}")
+    return any((held := view.controls.hold_offs.get(key)) and view.now_ms < held.until_ms for key in keys)
 
 
 def _one_for_each_work(wanted: Sequence[tuple[Incident, Choice]], view: FleetView) -> list[tuple[Incident, Choice]]:
@@ -193,7 +206,7 @@ def _about_standing(
     for own, choice in _asked_at_once(incident, view, policy, pick):
         coming = _matching(own.root, expected)
         meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
-        if incident.alert_level is AlertLevel.NOTE:
+        if incident.alert_level is AlertLevel.NOTE and meant.mode is not Mode.ACT:
             # It wakes nobody, so that nobody looks within the hour: what is asked stays asked.
             meant = replace(meant, expires_ms=view.now_ms + int(policy.time_box_ms * MOST_BOXES))
         made += [*_replacements(own, meant, view, policy), meant]

@@ -76,6 +76,7 @@ def test_claims_that_fail_mute_their_kind_and_a_restart_knows_it() -> None:
     assert not any(one.warns for one in running.current(T0 + 70 * MINUTE))
     again = forecasts(store)
     again.recall(T0 + 80 * MINUTE, [(muted.kind, False)])
+    again.catch_up(T0 + 80 * MINUTE)
     assert again.settle(T0 + 80 * MINUTE) == [], "it was muted before"
     (known,) = [one for one in again.kinds(T0 + 80 * MINUTE) if one.model == "guess"]
     assert (known.settled, known.muted) == (12, True)
@@ -169,7 +170,7 @@ def test_a_restart_over_more_cases_than_may_wait_gives_the_record_of_the_brain_b
     running = lived(store, hours)
     again = forecasts(store)
     again.recall(now_ms)
-    again.settle(now_ms)
+    again.catch_up(now_ms)
     assert again.unjudged == running.unjudged == 0
     assert again.kinds(now_ms) == running.kinds(now_ms)
     (known,) = [one for one in again.kinds(now_ms) if one.model == "guess"]
@@ -193,6 +194,7 @@ def test_the_past_is_judged_in_several_turns_and_each_case_once_whatever_is_said
     settled = []
     for turn in range(12):
         store.down = turn == 2
+        again.catch_up(now_ms + HOUR)
         again.settle(now_ms + HOUR)
         settled += [one.settled for one in again.kinds(now_ms) if one.model == "guess"]
     running.settle(now_ms + HOUR)

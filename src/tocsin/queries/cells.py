@@ -41,7 +41,7 @@ KEPT_SECONDS = 600.0
 """Age up to which the last answer of a cell stands in for one that does not come (own choice)."""
 LISTED_SECONDS = 5.0
 """How long the list of cells is taken as it was read."""
-MOST_WAITING = {"read": 4, "change": 4, "aside": 2}
+MOST_WAITING = {"read": 4, "change": 4, "aside": 4}
 """Questions of a kind to one cell that may be under way: one that hangs holds up nobody else."""
 PASSED_SECONDS = 10.0
 """How long a cell has for a request that is passed on to it: as long as a client waits for its own brain."""
@@ -100,8 +100,7 @@ class _Answers:
 class CellQueries:
     """A `tocsin.api.service.CellService`: `directory` is None where this cell, `name`, is the whole fleet.
 
-    `standby` says why this brain is not the active one of its cell, and is empty where it is; `sees` tells whether it
-    has readings, on standby those of a store that it shares.
+    `standby` says why this brain is not the active one of its cell, and is empty where it is: then it asks that one.
     """
 
     def __init__(
@@ -111,10 +110,9 @@ class CellQueries:
         directory: Directory | None,
         clock: Clock,
         standby: Callable[[], str] = str,
-        sees: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
-        self._standby, self._sees = standby, sees
+        self._standby = standby
         self._settings = settings
         self._directory = directory
         self._clock = clock
@@ -201,8 +199,8 @@ class CellQueries:
         for one in cells:
             if one.name in jobs:
                 told = self._other(one, asked, kind, jobs[one.name], answers)
-                alone = one.name == self.name and told.state is AnswerState.UNREACHABLE
-                found.append(self._stood_in(one, asked, own, f"{standby} ({told.detail})", answers) if alone else told)
+                why = f"{standby} ({told.detail})" if told.own and told.detail else told.detail
+                found.append(told.model_copy(update={"detail": why[:500]}))
         return Gathered(sorted(found, key=lambda one: one.cell), answers)
 
     def pass_on(self, asked: Asked, found_at: str, kind: type[T]) -> T | None:
@@ -283,15 +281,6 @@ class CellQueries:
         except (ArchiveMissing, Unavailable) as error:
             return self._said(cell, AnswerState.UNREACHABLE, str(error))
         return self._said(cell, AnswerState.ANSWERED)
-
-    def _stood_in(
-        self, cell: KnownCell, asked: Asked, own: Callable[[], T], why: str, answers: dict[str, T]
-    ) -> CellAnswer:
-        """What this brain sees on standby, where the active one of its `cell` does not answer: `why`."""
-        if asked.body is not None or not self._sees():
-            return self._said(cell, AnswerState.UNREACHABLE, why)
-        told = self._own(cell, own, answers)
-        return self._said(cell, AnswerState.STALE, why, 0.0) if told.state is AnswerState.ANSWERED else told
 
     def _other(
         self, cell: KnownCell, asked: Asked, kind: type[T], job: Future[bytes], answers: dict[str, T]

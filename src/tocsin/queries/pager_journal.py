@@ -22,7 +22,7 @@ from tocsin.forecaster.live.outcomes import onsets_between, still_observed
 from tocsin.queries.hardware_faults import HardwareFault, fabrics_of, hardware_faults
 from tocsin.queries.live import LiveBrain
 from tocsin.queries.pager_score import LATE_MS, BreakerTrip, Cause, PagerAlert, Truth, by_fault_kind, score_alerts
-from tocsin.queries.series_cache import SeriesCache
+from tocsin.queries.series_cache import FEW_TOGETHER, SeriesCache
 from tocsin.queries.statement_score import StatedCase, cases_of, score_statements
 from tocsin.store.port import Store
 
@@ -273,7 +273,7 @@ def settled_cases(store: Store, gpus: Sequence[Gpu], start_ms: int, now_ms: int)
     """What was said since `start_ms`, and what came by the same measure as in the record of the forecasts: faults by
     their onsets, less those of GPUs that were observed no more. Raises StoreUnavailable."""
     # What is asked of a statement begins an hour before it.
-    series = SeriesCache(store, gpus, start_ms - HOUR, now_ms)
+    series = SeriesCache(store, gpus, start_ms - HOUR, now_ms, FEW_TOGETHER)
     truth = Truth(map(_struck, onsets_between(store, start_ms, now_ms)), now_ms)
     cases = cases_of(store.predictions(start_ms, now_ms + 1), series.between, now_ms, truth)
     quiet = [case.said for case in cases if case.settled and case.came_ms is None and not case.said.metric]

@@ -12,6 +12,8 @@ from tocsin.store.port import Series, Store
 
 READ_TOGETHER = 64
 """GPUs whose series of a whole span are read at once: some 40 MB for a fortnight by the minute."""
+FEW_TOGETHER = 8
+"""The same where some of the span is read every 10 s, and a brain has more to do."""
 KEPT = 2
 """Answers of the store that are kept, the newest."""
 
@@ -23,10 +25,12 @@ class SeriesCache:
     What has a label of its own, such as a process, is of one GPU and for some hours of the span: only these are read.
     """
 
-    def __init__(self, store: Store, gpus: Iterable[Gpu], start_ms: int, end_ms: int) -> None:
+    def __init__(
+        self, store: Store, gpus: Iterable[Gpu], start_ms: int, end_ms: int, together: int = READ_TOGETHER
+    ) -> None:
         self._store, self._start_ms, self._end_ms = store, start_ms, end_ms
         ordered = [gpu.uuid for gpu in sorted(gpus, key=lambda one: (one.host, one.uuid))]
-        self._mates = {uuid: frozenset(part) for part in in_parts(ordered, READ_TOGETHER) for uuid in part}
+        self._mates = {uuid: frozenset(part) for part in in_parts(ordered, together) for uuid in part}
         self._known: dict[tuple[str, frozenset[str]], dict[str, Series]] = {}
 
     def between(self, gpu: str, metric: str, start_ms: int, end_ms: int) -> Series:

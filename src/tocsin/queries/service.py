@@ -134,7 +134,7 @@ class BrainService:
     ) -> None:
         wall = wall or SystemClock()
         self._brain, cell = brain, brain.settings.journal.cell
-        self.cells = CellQueries(cell, brain.settings.cell, directory, wall, self._standby, self._sees)
+        self.cells = CellQueries(cell, brain.settings.cell, directory, wall, self._standby)
         self._injector = injector
         self._fresh_ms = int(brain.settings.actions.fresh_seconds * SECOND)
         self._alerts = ForeignAlerts(brain.memory.latest, lambda: brain.alert_silences)
@@ -180,10 +180,6 @@ class BrainService:
         except NotLeading as error:
             return str(error)
         return ""
-
-    def _sees(self) -> bool:
-        # On standby there are readings where the store is shared.
-        return self._brain.journal.leads or self._brain.memory.count > 0
 
     # ------------------------------------------------------------------ reading
 

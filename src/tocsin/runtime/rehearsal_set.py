@@ -130,13 +130,22 @@ class FullSet:
         """Whether the run is as large and as long as the set asks for."""
         return one.report.gpus >= self.gpus and one.report.days >= self.days
 
+    def runs(self, reports: Iterable[KeptReport]) -> list[KeptReport]:
+        """Those of the set, of each seed the largest."""
+        largest: dict[int, KeptReport] = {}
+        for one in filter(self.has, reports):
+            known = largest.get(one.seed)
+            if known is None or (one.report.gpus, one.report.days) > (known.report.gpus, known.report.days):
+                largest[one.seed] = one
+        return [largest[seed] for seed in sorted(largest)]
+
 
 def page(reports: Sequence[KeptReport], asked: FullSet = FullSet()) -> str:
     """The page in Markdown; lives without a finished report have no section, those without a full run no bars."""
     lines = [_INTRO, size(reports, asked), ""]
     for life in LIVES:
         mine = [one for one in reports if one.life == life]
-        full = [one for one in mine if asked.has(one)]
+        full = asked.runs(mine)
         if mine:
             lines += [f"## {life.capitalize()}", "", *_runs(life, mine, asked), _stands_on(full), ""]
         if full:

@@ -9,7 +9,7 @@ import pytest
 from tocsin.actions.guards.limits import needs_person
 from tocsin.actions.loop.decide import cause_key, chosen_action, decide
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
-from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.controls import Controls, HoldOff
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
@@ -26,6 +26,7 @@ from tocsin.domain.finding import (
     Subject,
     SubjectKind,
 )
+from tocsin.domain.phrase import say
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.domain.reading import Owner
 from tocsin_testing.action_world import finding, fleet, incident, settings, subject_of
@@ -223,7 +224,8 @@ def _full(count: int) -> list[Finding]:
 def _asked(full: list[Finding], view: FleetView = VIEW, mode: Mode = Mode.PROPOSE) -> list[int]:
     subjects = [one.subject for one in full]
     decided = decide([incident(*full)], [], view, Policy(settings(mode=mode)))
-    assert {one.expires_ms for one in decided} == {T0 + DAY}, "nobody looks at a note within the hour"
+    box = HOUR if mode is Mode.ACT else DAY
+    assert {one.expires_ms for one in decided} == {T0 + box}, "nobody looks at a note within the hour"
     return [subjects.index(one.subject) for one in decided]
 
 
@@ -242,6 +244,20 @@ def test_what_nobody_decides_keeps_nothing_out() -> None:
     assert _asked(full, tried) == [3]
     done = replace(VIEW, controls=Controls(finished=frozenset({first[5]})))
     assert _asked(full, done) == [4]
+    keys = f"gpu:{full[5].subject.name}", f"host:{full[4].subject.host}"
+    alone = replace(VIEW, controls=Controls(hold_offs={key: HoldOff(T0 + MINUTE, "ann") for key in keys}))
+    assert _asked(full, alone) == [3], "nobody can say yes to those yet"
+
+
+def test_who_cannot_be_moved_keeps_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = _full(6)
+    stuck = {full[5].subject, full[4].subject}
+    monkeypatch.setattr(
+        "tocsin.actions.loop.decide.obstacle", lambda _a, _r, subject, *_: say("no room") if subject in stuck else None
+    )
+    assert _asked(full) == [3]
+    stuck |= {one.subject for one in full}
+    assert _asked(full) == [5]
 
 
 def test_information_does_not_notify() -> None:

@@ -122,8 +122,8 @@ class FleetForecasts:
             self._unread_ms = end_ms if start_ms < end_ms else None
 
     def settle(self, now_ms: int) -> list[KindFigures]:
-        """Judge what was said by what came of it; the kinds of statements that are muted or heard again from now on."""
-        self.catch_up(now_ms)
+        """Judge what was said by what came of it; the kinds of statements that are muted or heard again from now on.
+        None as long as `catch_up` has not come to its end."""
         if self._unread_ms is not None:
             return []
         try:
