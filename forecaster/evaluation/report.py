@@ -63,17 +63,19 @@ scored beside it.
 PARTS = """\
 ## What parts can do in a benchmark
 
-Scores of single parts that the service runs, on data of their own. They say what a part may contribute; what the
-service makes of it stands above.
+Scores of single parts, on data of their own. They say what a part may contribute; what the service makes of it stands
+above. By default the service runs the family `hazard` and the outlook on memory and fragmentation. `boosting`, `lstm`,
+`ensemble` and `isolation` run where `forecast.retrain_model` or a promoted model names them. What no setting brings
+into the service stands in [research.md](research.md).
 """
 
 RESEARCHED = """\
 # Parts that the service does not run
 
 Scorers and detectors that were built and measured and that no running service uses: a rate that is counted from event
-histories, the detector of unusual values, structural signs chosen on other nodes (the service has rules for them). They
-are judged by the protocols of [backtest.md](backtest.md), and written by the same `make backtest` as
-[accuracy_figures.md](accuracy_figures.md). Nothing on this page is a promise of the service.
+histories, the detector of unusual values, structural signs chosen on other nodes (the service has rules for them), the
+LSTM's quantiles ahead. They are judged by the protocols of [backtest.md](backtest.md), and written by the same
+`make backtest` as [accuracy_figures.md](accuracy_figures.md). Nothing on this page is a promise of the service.
 """
 
 LEAKED = """\

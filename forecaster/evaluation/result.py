@@ -79,7 +79,7 @@ class SectionPlace(StrEnum):
     SERVICE = "service"
     """What the running service said, over its own path."""
     PART = "part"
-    """What a part that the service runs can do in a benchmark."""
+    """What a part can do in a benchmark that the service runs, by default or where a setting names it."""
     RESEARCH = "research"
     """What something does that the service does not run: on a page of its own."""
 

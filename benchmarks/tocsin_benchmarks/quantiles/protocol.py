@@ -10,7 +10,7 @@ import numpy as np
 from tocsin.domain.clock import DAY, HOUR
 from tocsin.forecaster.deep.quantiles import SHARES, LstmQuantiles, QuantileSettings, Windows
 from tocsin.forecaster.evaluation.bootstrap import clusters, figure, ratio
-from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result
+from tocsin.forecaster.evaluation.result import DataSet, Figure, ReportSection, ReportTable, Request, Result, researched
 from tocsin.forecaster.features.examples import Floats, Ints, Singles
 from tocsin.forecaster.trend.smoothing import quantiles
 from tocsin_benchmarks.quantiles.series import AHEAD, STEP_MS, TARGETS, Fleet, series, windows
@@ -49,7 +49,7 @@ def run(request: Request) -> Result:
             "horizons."
         ),
         source="the simulator of this project",
-        sections=[section],
+        sections=researched([section]),
     )
 
 
