@@ -68,6 +68,12 @@ def test_both_sets_are_judged_by_one_detector(found: Result) -> None:
     assert found.sections[1].population["step_minutes"] == 5
 
 
+def test_a_figure_that_fell_says_what_it_was_and_why(found: Result) -> None:
+    for section, before in zip(found.sections, ("0.910 (0.820 to 0.968)", "1.00 (1.00 to 1.00)"), strict=True):
+        assert f"event recall was {before}" in section.notes[0]
+        assert "quiet time in alarm has a bar of 2 %" in section.notes[0]
+
+
 def test_alarms_that_know_nothing_stand_beside(found: Result) -> None:
     (table,) = [one for one in found.sections[0].tables if "know nothing" in one.title]
     rows = {row[0]: row for row in table.rows}
