@@ -57,8 +57,8 @@ def pool_of(fold: Fold, parts: Parts, judged: Judged) -> Pool:
     cut_ms = fold.cut * DAY
     scores = {**{name: judged.test[name] for name in MODELS}, **_trivial(parts)}
     return Pool(
-        rows=_bare(parts.test),
-        sweep=_bare(parts.sweep),
+        rows=bare(parts.test),
+        sweep=bare(parts.sweep),
         scores=scores,
         alarms=_alarms(judged.test, judged.thresholds),
         sweep_alarms=_alarms(judged.sweep, judged.thresholds),
@@ -89,7 +89,8 @@ def _alarms(
     }
 
 
-def _bare(examples: Examples) -> Examples:
+def bare(examples: Examples) -> Examples:
+    """The same rows without features."""
     none = np.zeros((len(examples), 0), dtype=np.float32)
     return replace(examples, names=(), features=none, sequences=None)
 
@@ -100,8 +101,8 @@ def pooled(pools: Sequence[Pool]) -> Pool:
         return pools[0]
     first = pools[0]
     return Pool(
-        rows=_joined([one.rows for one in pools]),
-        sweep=_joined([one.sweep for one in pools]),
+        rows=joined([one.rows for one in pools]),
+        sweep=joined([one.sweep for one in pools]),
         scores={name: np.concatenate([one.scores[name] for one in pools]) for name in first.scores},
         alarms={key: np.concatenate([one.alarms[key] for one in pools]) for key in first.alarms},
         sweep_alarms={key: np.concatenate([one.sweep_alarms[key] for one in pools]) for key in first.sweep_alarms},
@@ -113,7 +114,7 @@ def pooled(pools: Sequence[Pool]) -> Pool:
     )
 
 
-def _joined(tables: Sequence[Examples]) -> Examples:
+def joined(tables: Sequence[Examples]) -> Examples:
     """Rows of several tables without features; drives and models by name."""
     whole: dict[str, Any] = {}
     for name in ("at_ms", "features", "seen_ms", "history_ms", "event_ms", "until_ms", "event_class", "weight"):
