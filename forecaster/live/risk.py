@@ -52,6 +52,8 @@ class RiskWarning:
     likeness: Likeness | None = None
 
 
+SLOWED = "hardware slowed it for heat, so that its past is one of a fault that is there"
+"""Why nothing is said of such a GPU."""
 Score = Callable[[ModelVersion, Examples], Floats]
 """Where the rows are scored: what `version.scorer.score` answers."""
 
@@ -101,8 +103,7 @@ class RiskModel:
         made = []
         for row, gpu in enumerate(asked):
             if gpu.uuid in seen.slowed:
-                there = say("hardware slowed it for heat, so that its past is one of a fault that is there")
-                made.append(self._silent(gpu, there, now_ms))
+                made.append(self._silent(gpu, say(SLOWED), now_ms))
                 continue
             unforeseen = seen.unforeseen.get((self.card.family, self.card.version, gpu.simulated), 0.0)
             chances = self._chances(scores[row], unforeseen)
@@ -113,16 +114,17 @@ class RiskModel:
                 english, chinese = since_repair((said.sentence, said.sentence_zh), repaired[gpu.uuid])
                 said = replace(said, sentence=english, sentence_zh=chinese)
             made.append(said)
-        reference = self._version.reference
-        shift = None if reference is None else feature_shift(reference, read)
-        if shift is not None and shift.gpus >= LEAST_GPUS:
-            made.append(self._drift(shift, now_ms, any(gpu.simulated for gpu in gpus)))
-        return made
+        return [*made, *self._drifts(read, now_ms, any(gpu.simulated for gpu in gpus))]
 
     def _chances(self, scores: Floats, unforeseen: float) -> list[float]:
         """What is stated by horizon: the model's `scores` of a GPU, and what no sign foretells."""
         last = self.horizons_ms[-1]
         return [beside(float(p), unforeseen, ahead / last) for ahead, p in zip(self.horizons_ms, scores, strict=True)]
+
+    def _drifts(self, read: Examples, now_ms: int, simulated: bool) -> list[Prediction]:
+        reference = self._version.reference
+        shift = None if reference is None else feature_shift(reference, read)
+        return [] if shift is None or shift.gpus < LEAST_GPUS else [self._drift(shift, now_ms, simulated)]
 
     def _drift(self, shift: Shift, now_ms: int, simulated: bool) -> Prediction:
         worst = ", ".join(f"{name} ({index:.2f})" for name, index in shift.worst)
