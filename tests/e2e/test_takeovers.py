@@ -242,8 +242,9 @@ def test_brains_that_die_sleep_or_are_cut_off_do_nothing_twice(tmp_path: Path, s
         NEVER.wait(2 * LEASE_SECONDS)
         for site in made:
             audit(site)
-            if BY_HAND:
-                assert at([one for took in site.took.values() for one in took], 0.99) < 10.0
+        # A machine with other work to do takes longer, and must do nothing twice either.
+        for site in made if BY_HAND else ():
+            assert at([one for took in site.took.values() for one in took], 0.99) < 10.0
 
 
 def dump(site: Site, to: Path) -> None:

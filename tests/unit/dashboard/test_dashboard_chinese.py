@@ -82,6 +82,7 @@ def brain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brain]:
             "boot_grace_seconds": 0,
             "settle_seconds": 60,
             "goal_seconds": 120,
+            "time_box_seconds": 1500,
         },
         "prices": {"currency": "EUR", "gpu_hour_default": 2.0},
     }

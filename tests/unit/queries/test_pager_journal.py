@@ -28,7 +28,7 @@ from tocsin.queries.pager_journal import (
     trips_by_forecast,
 )
 from tocsin.queries.pager_score import BreakerTrip
-from tocsin.queries.series_cache import READ_TOGETHER
+from tocsin.queries.series_cache import FEW_TOGETHER
 from tocsin.queries.statement_score import score_statements
 from tocsin.store.memory import MemoryStore
 from tocsin.store.port import Columns, Series
@@ -233,7 +233,7 @@ def test_the_muted_share_is_of_the_time_in_the_span() -> None:
     assert muted_shares(entries, T0, END) == {"a": 18 / 48, "b": 0.5}
 
 
-FLEET = [Gpu(f"GPU-{n * 37 % 100:03d}", f"n{n // 8}") for n in range(READ_TOGETHER + 6)]
+FLEET = [Gpu(f"GPU-{n * 37 % 100:03d}", f"n{n // 8}") for n in range(FEW_TOGETHER + 6)]
 
 
 def fault_said(of: Gpu, status: PredictionStatus, probability: float) -> Prediction:
