@@ -169,16 +169,22 @@ def test_a_warning_of_a_model_goes_on_record_once(fleet: Fleet, monkeypatch: pyt
     assert [one["sentence"] for one in told] == ["it fails"]
 
 
-def test_the_risk_is_told_which_gpus_are_more_than_their_host_has(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    brain, told = fleet.running.brain, list[SeenGpus]()
+def _asked_of(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[SeenGpus]:
+    """What the risk is asked of from now on; it answers nothing."""
+    told: list[SeenGpus] = []
 
     def listen(seen: SeenGpus, _now_ms: int) -> list[Prediction]:
         told.append(seen)
         return []
 
-    monkeypatch.setattr(brain.forecasts, "run_risk", listen)
+    monkeypatch.setattr(fleet.running.brain.forecasts, "run_risk", listen)
+    return told
+
+
+def test_the_risk_is_told_which_gpus_are_more_than_their_host_has(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brain, told = fleet.running.brain, _asked_of(fleet, monkeypatch)
     fleet.minute()
     brain.forecast()
     more = [gpu(n, host="node-1") for n in range(GPUS, GPUS + 3)]
@@ -193,13 +199,7 @@ def test_the_risk_is_told_which_gpus_are_more_than_their_host_has(
 def test_the_risk_is_told_which_gpus_hardware_slows_for_heat_and_the_store_has_the_onset(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brain, told = fleet.running.brain, list[SeenGpus]()
-
-    def listen(seen: SeenGpus, _now_ms: int) -> list[Prediction]:
-        told.append(seen)
-        return []
-
-    monkeypatch.setattr(brain.forecasts, "run_risk", listen)
+    brain, told = fleet.running.brain, _asked_of(fleet, monkeypatch)
     hot, onset_ms = gpu(GPUS, host="node-9", pool="default"), fleet.clock.now_ms() + 6 * MINUTE
     for _ in range(12):
         slowed = 0x40 if fleet.clock.now_ms() >= onset_ms else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -164,19 +165,17 @@ def _at_ms(trip: BreakerTrip) -> int:
 
 
 def _paired(choices: Sequence[Sequence[Cause]]) -> int:
-    """To how many of `choices` one cause each can be given, none twice (Kuhn's augmenting paths)."""
-    given: dict[Cause, int] = {}
+    """To how many of `choices` one cause each can be given, none twice."""
+    columns = {cause: place for place, cause in enumerate(dict.fromkeys(chain.from_iterable(choices)))}
+    if not columns:
+        return 0
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
 
-    def give(number: int, tried: set[Cause]) -> bool:
-        for cause in choices[number]:
-            if cause not in tried:
-                tried.add(cause)
-                if cause not in given or give(given[cause], tried):
-                    given[cause] = number
-                    return True
-        return False
-
-    return sum(give(number, set()) for number in range(len(choices)))
+    may = np.zeros((len(choices), len(columns)), np.bool_)
+    for row, causes in enumerate(choices):
+        may[row, [columns[cause] for cause in causes]] = True
+    return int((maximum_bipartite_matching(csr_array(may), perm_type="column") >= 0).sum())
 
 
 def score_alerts(alerts: Sequence[PagerAlert], truth: Truth) -> PagerScore:

@@ -522,6 +522,8 @@ def test_a_margin_pages_at_the_hardwares_slowdown_and_not_where_the_driver_begin
 def test_the_bit_of_thermal_slowdown_counts_where_the_seconds_counter_is_absent() -> None:
     assert "thermal_slowdown" in flat(0, clocks_event_reasons_bitmask=0x48).run().active
     assert "thermal_slowdown" not in flat(5, clocks_event_reasons_bitmask=0x88).run().active
+    assert "thermal_slowdown" in flat(0, clocks_hw_thermal_slowdown=1.0).run().active, "AMD has the flag alone"
+    assert "thermal_slowdown" not in flat(5, clocks_hw_thermal_slowdown=0.0).run().active
 
 
 @pytest.mark.parametrize(
