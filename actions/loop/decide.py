@@ -19,7 +19,7 @@ from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import action_sentence, cause_in_chinese, deed, eta_clause, in_english, joined
 from tocsin.actions.model.view import FleetView
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.decision import (
     PARAMETERS,
     ActionParameters,
@@ -207,8 +207,8 @@ def _about_standing(
         coming = _matching(own.root, expected)
         meant = replace(_action(own, choice, coming, view, policy), incident=incident.id)
         if incident.alert_level is AlertLevel.NOTE and meant.mode is not Mode.ACT:
-            # It wakes nobody, so that nobody looks within the hour: what is asked stays asked.
-            meant = replace(meant, expires_ms=view.now_ms + int(policy.time_box_ms * MOST_BOXES))
+            # It wakes nobody, so that nobody looks within the hour: what is asked stays asked for a day.
+            meant = replace(meant, expires_ms=max(meant.expires_ms, view.now_ms + DAY))
         made += [*_replacements(own, meant, view, policy), meant]
         of_root = meant if own.root.id == incident.id else of_root
     if incident.alert_level is not AlertLevel.NOTE:

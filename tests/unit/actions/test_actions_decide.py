@@ -14,7 +14,7 @@ from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY, HOUR, MINUTE, to_minute
+from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, to_minute
 from tocsin.domain.decision import Decision, Mode, NotifyParameters, ranks_in
 from tocsin.domain.finding import (
     PREDICTION_EVIDENCE,
@@ -233,6 +233,13 @@ def test_of_what_stands_people_are_asked_for_one_at_a_time() -> None:
     full = _full(6)
     assert _asked(full) == [5], "what has stood longest"
     assert sorted(_asked(full, mode=Mode.ACT)) == list(range(6)), "what acts alone waits for its guards"
+
+
+def test_a_note_stays_asked_for_a_day_whatever_the_time_box_is() -> None:
+    for seconds, waits in ((600.0, DAY), (3 * DAY / SECOND, 3 * DAY)):
+        policy = Policy(settings(mode=Mode.PROPOSE, time_box_seconds=seconds))
+        (made,) = decide([incident(*_full(2))], [], VIEW, policy)
+        assert made.expires_ms == T0 + waits
 
 
 def test_what_nobody_decides_keeps_nothing_out() -> None:
