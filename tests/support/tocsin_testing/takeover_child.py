@@ -12,6 +12,7 @@ import structlog
 from tocsin.actions.loop.execution import Threads
 from tocsin.actions.loop.loop import ActionLoop
 from tocsin.actions.model.alert_silences import AlertSilences
+from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import Confirmations
@@ -21,6 +22,7 @@ from tocsin.domain.decision import Decision
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind
 from tocsin.runtime.brain import succession
+from tocsin.runtime.brain.brain import CHECKPOINT_ENTRIES
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.brain.succession import SharedJournal, Succession
 from tocsin_testing.action_world import FakeExecutor, World, finding, fleet, settings, subject_of
@@ -108,6 +110,16 @@ class LightTurn(World):
         self.active = self.place.lease.held()
         view = self.view()
         self.loop.step(view, view.incidents, [])
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """As a brain does it, so that the next one reads only what follows."""
+        journal = self.place.journal
+        saved = journal.checkpoint
+        if journal.head - (saved.seq if saved else 0) >= CHECKPOINT_ENTRIES:
+            with self.loop.held():
+                seq, ledger = journal.head, self.loop.folded()
+            journal.save(seq, {LEDGER_PART: ledger})
 
 
 def run(url: str, cell: str, lease_seconds: float, calls: Path) -> None:
