@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import compress, groupby
+from itertools import compress
 from operator import is_not
 
 import structlog
@@ -28,7 +28,7 @@ from tocsin.actions.planning.facts import NodeState
 from tocsin.actions.planning.foresight import Proposals, alone
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, Clock
+from tocsin.domain.clock import DAY, HOUR, SECOND, Clock
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict, Unavailable
 from tocsin.domain.event import Event
@@ -49,7 +49,7 @@ from tocsin.queries.card_life import CardLife
 from tocsin.queries.fleet_state import KnownWork, RunningMix, mix_of, workloads_of
 from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.rules.incidents import OpenIncidents
-from tocsin.rules.past import Past, instants
+from tocsin.rules.past import Past
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.action_state import errors_of
 from tocsin.runtime.brain.counting import Counting
@@ -69,6 +69,7 @@ from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
 from tocsin.runtime.brain.version_watch import VersionWatch
+from tocsin.runtime.brain.warm_up import warm_up
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
@@ -79,9 +80,6 @@ log = structlog.get_logger()
 
 CHECKPOINT_ENTRIES = 20_000
 """Entries that a start reads at most, beside those of one evaluation; some 2 s of one core."""
-WARM_UP_MS = 30 * MINUTE
-"""How much past is put whole through the rules at start, so that a `for` of a rule survives a restart. Of the day
-before that it is one reading of each GPU in every slot of `instants`."""
 EVENT_MEMORY_MS = DAY
 """How far back events are given to the rules again at start, and how long they explain incidents."""
 LOADED = 500
@@ -194,7 +192,7 @@ class Brain:
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
         self.versions.recall(self.memory.latest(), now, first)
-        past = _history(self._past(now), step_ms, self.actions.controls().repaired)
+        past = warm_up(self.store, now, step_ms, self.actions.controls().repaired)
         self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
         self._engine.adopt(self.recorder.open_of(self.ruleset.recalling))
         self._expected.recall(self.gpus, now)
@@ -204,18 +202,6 @@ class Brain:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
         spans = ((before_ms - back_ms - SAMPLE_SPAN_MS, before_ms - back_ms) for back_ms in SEEN_BACK_MS)
         return {uuid for start, end in spans for uuid in self.store.columns((), start, end).gpus}
-
-    def _past(self, now_ms: int) -> Iterator[Reading]:
-        # One just before each repair too: what was counted by then is past. One a day ago: what rose since counts.
-        first_ms, last_ms = now_ms - EVENT_MEMORY_MS, now_ms - WARM_UP_MS
-        repaired = (at_ms - SAMPLE_SPAN_MS + 1 for at_ms in self.actions.controls().repaired.values())
-        starts = {first_ms, *(start for start in repaired if first_ms < start < last_ms)}
-        for start in sorted({*instants(first_ms, last_ms), *starts}):
-            seen: dict[str, Reading] = {}
-            for reading in self.store.readings(start, start + SAMPLE_SPAN_MS):
-                seen.setdefault(reading.gpu.uuid, reading)
-            yield from sorted(seen.values(), key=lambda reading: reading.at_ms)
-        yield from self.store.readings(now_ms - WARM_UP_MS, now_ms + 1)
 
     def pools(self) -> Sequence[PoolState]:
         """The pools as they are known now."""
@@ -650,12 +636,3 @@ class Brain:
     def gpus(self) -> list[Gpu]:
         """The GPUs of the fleet, by UUID."""
         return [reading.gpu for reading in self.memory.latest()]
-
-
-def _history(readings: Iterable[Reading], step_ms: int, repairs: Mapping[str, int]) -> Iterator[Inputs]:
-    """Past readings as evaluations every `step_ms` saw them; hosts read at instants of their own."""
-    for _, group in groupby(readings, key=lambda reading: reading.at_ms // step_ms):
-        newest = {reading.gpu.uuid: reading for reading in group}
-        now_ms = max(reading.at_ms for reading in newest.values())
-        done = {key: at_ms for key, at_ms in repairs.items() if at_ms < now_ms}
-        yield Inputs(now_ms, tuple(newest.values()), repairs=done)

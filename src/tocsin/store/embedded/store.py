@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,8 +35,9 @@ from tocsin.store.embedded.blocks import NO_EXTRA, Block, Extra, Flags, Floats, 
 from tocsin.store.embedded.chunks import Ask, Chunks, set_aside
 from tocsin.store.embedded.database import Database
 from tocsin.store.embedded.gpus import Numbers, Roster, Rosters, flags, flags_of, known_gpus, newest, note_newest
+from tocsin.store.embedded.made_readings import readings_of
 from tocsin.store.embedded.migrate import bring_over
-from tocsin.store.embedded.notes import Index, Notes, owners_of, owners_text, reasons_of, reasons_text
+from tocsin.store.embedded.notes import Index, Notes, owners_text, reasons_text
 from tocsin.store.embedded.rollup import HIGH, LOW, is_made
 from tocsin.store.embedded.salvage import mend, remember
 from tocsin.store.embedded.segment_index import Gone, Segments
@@ -221,38 +222,6 @@ def _owners(readings: Sequence[Reading]) -> Notes:
     return Notes(of, tuple(owners_text(owners) for owners in texts))
 
 
-def readings_of(block: Block, known: Mapping[int, Gpu]) -> Iterator[Reading]:
-    """A reading for each row of `block`, in its order; `known` has the GPU of each number."""
-    names = block.names
-    partial = set(np.flatnonzero(np.isnan(block.values).any(axis=0)).tolist())
-    special = _variants_by_row(block.extra)
-    parts = (block.values[:, first : first + _AT_ONCE].T.tolist() for first in range(0, len(block), _AT_ONCE))
-    rows = zip(
-        block.gpu.tolist(),
-        block.at_ms.tolist(),
-        chain.from_iterable(parts),
-        block.reasons.of.tolist(),
-        block.owners.of.tolist(),
-        strict=True,
-    )
-    for number, (gpu, at_ms, values, reasons, owners) in enumerate(rows):
-        pairs = zip(names, values, strict=True)
-        found = {name: value for name, value in pairs if value == value} if number in partial else dict(pairs)
-        found.update(special.pop(number, ()))
-        missing = {}
-        if reasons >= 0:
-            missing = {name: why for name, why in reasons_of(block.reasons.texts[reasons]) if name not in found}
-        owned = owners_of(block.owners.texts[owners]) if owners >= 0 else ()
-        yield Reading(known[gpu], at_ms, found, missing, owned)
-
-
-def _variants_by_row(extra: Extra) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    for row, name, value in zip(extra.row.tolist(), extra.name.tolist(), extra.value.tolist(), strict=True):
-        found.setdefault(row, {})[extra.names[name]] = value
-    return found
-
-
 _FINDING = TypeAdapter(Finding)
 _PREDICTION = TypeAdapter(Prediction)
 _EVENT_COLUMNS = f"{ROWS['event']}, sum"
@@ -260,11 +229,9 @@ _EVENT_COLUMNS = f"{ROWS['event']}, sum"
 _TRIES = 3
 _FRONT_MS = MINUTE
 """The newest readings of GPUs that are all read lie within this span; those of others are looked for hour by hour."""
-_AT_ONCE = 1_000
-"""Rows whose numbers are made objects at once: those of 10,000 GPUs are 30 MB."""
-_PAGE_ROWS = 250_000
-"""About how many readings are put together at once while all of a long span are read."""
-_MAX_CUTS = 60
+_PAGE_ROWS = 50_000
+"""About how many readings are put together at once while all of a long span are read: 1.5 KB each, some times over."""
+_MAX_CUTS = 240
 
 
 class SqliteStore:

@@ -1,0 +1,64 @@
+"""What a start reads of the past for the rules, so that they go on as they were: little of a large fleet at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, pairwise
+
+from tocsin.domain.clock import DAY, MINUTE, SECOND
+from tocsin.domain.reading import Reading
+from tocsin.rules.engine import Inputs
+from tocsin.rules.past import instants
+from tocsin.runtime.brain.past_reader import SAMPLE_SPAN_MS
+from tocsin.store.port import Store
+
+PAST_MS = DAY
+"""How far back. What rises since counts: there is one sample in each slot of `instants`, one a day ago, and one just
+before each repair, by which what was counted before is past."""
+OFTEN_MS = 30 * MINUTE
+"""For how long before the start there is a sample a minute, so that a `for` of a rule survives it."""
+WHOLE_MS = 2 * MINUTE
+"""For how long all is read: that many readings of an agent that reads often tell how often it does."""
+_LOOK_MS = 10 * SECOND
+"""What a sample looks at first, and once more: agents that read as often are all there the first time."""
+
+
+def warm_up(store: Store, now_ms: int, step_ms: int, repaired: Mapping[str, int]) -> Iterator[Inputs]:
+    """The past of the fleet up to `now_ms` as evaluations saw it, oldest first; of the last `WHOLE_MS` every `step_ms`.
+
+    `repaired` has the instants of repairs by GPU or host. Raises StoreUnavailable.
+    """
+    often_ms, whole_ms = now_ms - OFTEN_MS, now_ms - WHOLE_MS
+    rare = [now_ms - PAST_MS, *instants(now_ms - PAST_MS, often_ms)]
+    spans = {(start, start + SAMPLE_SPAN_MS) for start in rare}
+    spans |= {(start, start + MINUTE) for start in range(often_ms, whole_ms, MINUTE)}
+    for at_ms in repaired.values():
+        long_ms = SAMPLE_SPAN_MS if at_ms < often_ms else _LOOK_MS
+        spans |= {(at_ms - long_ms + 1, at_ms + 1)} if now_ms - PAST_MS < at_ms < whole_ms else set()
+    for start, end in sorted(spans):
+        yield from _seen(_sample(store, start, end), repaired)
+    for _, group in groupby(store.readings(whole_ms, now_ms + 1), key=lambda reading: reading.at_ms // step_ms):
+        yield from _seen({reading.gpu.uuid: reading for reading in group}, repaired)
+
+
+def _sample(store: Store, start_ms: int, end_ms: int) -> dict[str, Reading]:
+    """The first reading of each GPU within the span."""
+    found: dict[str, Reading] = {}
+    for first, last in pairwise((start_ms, start_ms + _LOOK_MS, start_ms + 2 * _LOOK_MS, end_ms)):
+        known, again = len(found), False
+        for reading in store.readings(first, last):
+            again |= reading.gpu.uuid in found
+            found.setdefault(reading.gpu.uuid, reading)
+        if again and len(found) == known:
+            break
+    return found
+
+
+def _seen(readings: Mapping[str, Reading], repaired: Mapping[str, int]) -> Iterator[Inputs]:
+    if readings:
+        now_ms = max(reading.at_ms for reading in readings.values())
+        yield Inputs(now_ms, tuple(readings.values()), repairs=_done(repaired.items(), now_ms))
+
+
+def _done(repaired: Iterable[tuple[str, int]], now_ms: int) -> dict[str, int]:
+    return {key: at_ms for key, at_ms in repaired if at_ms < now_ms}

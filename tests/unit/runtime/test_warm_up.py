@@ -1,0 +1,89 @@
+"""What a start reads of the past: enough to go on by, and little of a large fleet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+
+import pytest
+
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import HOUR, MINUTE, SECOND
+from tocsin.domain.reading import Reading
+from tocsin.rules.engine import Inputs
+from tocsin.runtime.brain.warm_up import OFTEN_MS, PAST_MS, WHOLE_MS, warm_up
+from tocsin.store.memory import MemoryStore
+from tocsin_testing.builders import T0, gpu, reading
+
+FLEET = [gpu(n, host=f"node-{n}") for n in range(6)]
+
+
+class CountingStore(MemoryStore):
+    """Tells how many readings were made."""
+
+    made = 0
+
+    def readings(self, start_ms: int, end_ms: int, gpus: Collection[str] | None = None) -> Iterator[Reading]:
+        for one in super().readings(start_ms, end_ms, gpus):
+            self.made += 1
+            yield one
+
+
+def kept(every_ms: int, back_ms: int, phase: Callable[[int], int] = lambda _: 0) -> CountingStore:
+    """A store with readings of all, `every_ms` for `back_ms`, each host at its own phase."""
+    store = CountingStore()
+    found = [
+        reading(which, at_ms, temperature_celsius=40.0)
+        for n, which in enumerate(FLEET)
+        for at_ms in range(T0 - back_ms + phase(n), T0 + 1, every_ms)
+    ]
+    store.write(Batch(found))
+    return store
+
+
+def gone_through(store: MemoryStore, repaired: dict[str, int] | None = None) -> list[Inputs]:
+    return list(warm_up(store, T0, 10 * SECOND, repaired or {}))
+
+
+@pytest.mark.parametrize("seconds", [5, 10, 15, 30, 60])
+def test_every_gpu_is_there_once_a_minute_however_often_it_is_read(seconds: int) -> None:
+    store = kept(seconds * SECOND, OFTEN_MS, lambda n: (n * 7919) % seconds * SECOND)
+    before = [one for one in gone_through(store) if one.now_ms < T0 - WHOLE_MS]
+    minutes = Counter((reading.gpu.uuid, (reading.at_ms - T0) // MINUTE) for one in before for reading in one.readings)
+    assert len(minutes) == len(FLEET) * (OFTEN_MS - WHOLE_MS) // MINUTE
+    assert set(minutes.values()) == {1}
+
+
+def test_the_last_minutes_are_gone_through_whole_at_the_pace_of_evaluations() -> None:
+    last = [one for one in gone_through(kept(10 * SECOND, OFTEN_MS)) if one.now_ms >= T0 - WHOLE_MS]
+    assert [one.now_ms for one in last] == list(range(T0 - WHOLE_MS, T0 + 1, 10 * SECOND))
+    assert all(len(one.readings) == len(FLEET) for one in last)
+
+
+def test_it_goes_from_old_to_new_and_a_day_back() -> None:
+    found = gone_through(kept(MINUTE, PAST_MS, lambda n: n * 9 * SECOND))
+    instants = [one.now_ms for one in found]
+    assert instants == sorted(instants)
+    assert instants[0] <= T0 - PAST_MS + 2 * MINUTE
+    assert len({at_ms // (2 * HOUR) for at_ms in instants}) >= 12
+
+
+def test_little_is_read_of_agents_that_read_often() -> None:
+    store = kept(SECOND, OFTEN_MS)
+    gone_through(store)
+    all_of_it = len(FLEET) * OFTEN_MS // SECOND
+    assert store.made < all_of_it / 2
+
+
+@pytest.mark.parametrize(("back_ms", "within_ms"), [(5 * HOUR + 17 * MINUTE, 2 * MINUTE), (7 * MINUTE, 10 * SECOND)])
+def test_a_sample_lies_just_before_each_repair_which_is_done_from_then_on(back_ms: int, within_ms: int) -> None:
+    at_ms = T0 - back_ms + 45 * SECOND
+    found = gone_through(kept(10 * SECOND, PAST_MS), {"gpu:GPU-00000000": at_ms})
+    before = [one for one in found if at_ms - within_ms < one.now_ms <= at_ms]
+    assert before
+    assert before[-1].repairs == {}
+    assert all(one.repairs == {"gpu:GPU-00000000": at_ms} for one in found if one.now_ms > at_ms)
+
+
+def test_a_store_without_readings_gives_nothing() -> None:
+    assert gone_through(MemoryStore()) == []
