@@ -9,8 +9,13 @@ import httpx2
 import pytest
 
 from tocsin.client.client import Client
+from tocsin.domain.batch import Batch
+from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.entry import EntryKind
+from tocsin.runtime.brain import brain as whole_brain
+from tocsin.store.line_protocol.encode import encode
 from tocsin_testing import servers
+from tocsin_testing.builders import gpu, reading, xid
 from tocsin_testing.cell_brains import ThreadedBrain, until
 
 pytestmark = pytest.mark.server
@@ -19,8 +24,10 @@ pytestmark = pytest.mark.server
 class Running(ThreadedBrain):
     """A brain over an address of its own."""
 
-    def __init__(self, folder: Path, database: str) -> None:
-        super().__init__(folder, database, servers.free_port(), {})
+    def __init__(self, folder: Path, database: str, store: dict[str, object] | None = None) -> None:
+        # The store is looked into as often as is evaluated, and seldom once nothing new came thirty times.
+        shared: dict[str, object] = {"store": store, "rules": {"evaluate_seconds": 2.0}}
+        super().__init__(folder, database, servers.free_port(), shared if store else {})
 
     def ready(self) -> bool:
         return httpx2.get(f"{self.url}/readyz").status_code == 200
@@ -61,3 +68,47 @@ def test_one_acts_and_the_other_reads_and_takes_over(tmp_path: Path, database: s
         assert EntryKind.SERVICE_STARTED in kinds
     second.stop()
     assert not list(tmp_path.rglob("none.db*")), "nothing of the journal is on this host"
+
+
+def push(url: str, number: int, code: int = 0, **values: float) -> None:
+    """What an agent tells of GPU `number` a second ago, with an XID where `code` is one."""
+    at_ms, which = SystemClock().now_ms() - SECOND, gpu(number, host=f"node-{number}")
+    events = [xid(code, which, at_ms)] if code else []
+    text = encode(Batch([reading(which, at_ms, temperature_celsius=40.0, **values)], events))
+    httpx2.post(f"{url}/api/v2/write", params={"precision": "ms"}, content=text).raise_for_status()
+
+
+def opened(client: Client) -> list[str]:
+    """The rules and GPUs whose findings are on record as opened, oldest first."""
+    entries = client.journal_page(limit=200).entries
+    found = [entry.payload["finding"] for entry in reversed(entries) if entry.kind == EntryKind.FINDING_OPENED]
+    return [f"{one['rule']} {one['subject']['name']}" for one in found if isinstance(one, dict)]
+
+
+def test_who_takes_over_goes_on_from_what_it_has_seen(
+    tmp_path: Path, database: servers.Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with servers.victoria_metrics(tmp_path) as stored:
+        store: dict[str, object] = {"kind": "victoriametrics", "url": stored, "path": tmp_path / "beside.db"}
+        first = Running(tmp_path / "one", database.url, store)
+        until(first.ready)
+        second = Running(tmp_path / "two", database.url, store)
+        with Client(first.url) as one, Client(second.url) as two:
+            push(first.url, 1)
+            push(first.url, 2, code=79)
+            until(lambda: "xid_bus GPU-00000002" in opened(one))
+            until(lambda: two.summary().gpus == 2)
+            read: list[str] = []
+            monkeypatch.setattr(whole_brain, "warm_up", lambda *_: iter(read.append("the store's past") or ()))
+            first.stop()
+            until(second.ready)
+            assert read == [], "it has the past already"
+            assert two.summary().gpus == 2
+
+            def told() -> bool:
+                push(stored, 1, row_remap_failure=1.0)
+                return "row_remap_failed GPU-00000001" in opened(two)
+
+            until(told, pause=1.0)
+            assert opened(two).count("xid_bus GPU-00000002") == 1, "what is on record goes on"
+        second.stop()

@@ -305,7 +305,7 @@ class RuleEngine:
     """Evaluates a rule set. Nothing in it reads a clock, and the order of what it is given does not matter."""
 
     def __init__(self, ruleset: RuleSet) -> None:
-        self._ruleset = ruleset
+        self.ruleset = ruleset
         options = ruleset.engine
         ageing = Ageing(options.stale_intervals, options.stale_min, options.forget, options.forget_part)
         self._frame = Frame(_columns(ruleset), ageing)
@@ -331,7 +331,7 @@ class RuleEngine:
 
     def _world(self, rule: Rule) -> World:
         sheet = self._frame.sheets[rule.sheet]
-        return World(self._frame, sheet, self._log, self._forecasts, self._ruleset.xids, self._ruleset.sxids)
+        return World(self._frame, sheet, self._log, self._forecasts, self.ruleset.xids, self.ruleset.sxids)
 
     def step(self, inputs: Inputs) -> Evaluation:
         """Judge all rules by the state after `inputs`."""

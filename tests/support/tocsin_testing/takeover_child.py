@@ -96,6 +96,9 @@ class LightTurn(World):
         while entries := self.place.journal.follow():
             self.loop.follow(entries)
 
+    def sight(self) -> None:
+        """It has seen nothing of a fleet."""
+
     def stop(self) -> None:
         self._periodic.stop()
         self.loop.close()

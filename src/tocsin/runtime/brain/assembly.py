@@ -41,7 +41,7 @@ from tocsin.queries.service import BrainService
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
-from tocsin.runtime.brain.brain import Brain, BrainParts
+from tocsin.runtime.brain.brain import Brain, BrainParts, Sight
 from tocsin.runtime.brain.fault_signs import SIGN_SECONDS, open_signs
 from tocsin.runtime.brain.follower import Follower, open_followers
 from tocsin.runtime.brain.forecasts import FleetForecasts
@@ -58,6 +58,7 @@ from tocsin.runtime.brain.pod_role import POD_ROLE_SECONDS, open_pod_role
 from tocsin.runtime.brain.report_watch import REPORT_LOOK_SECONDS, ReportWatch
 from tocsin.runtime.brain.retrain import Retrainer
 from tocsin.runtime.brain.slurm_signs import open_slurm_signs
+from tocsin.runtime.brain.store_follower import FOLLOWED
 from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_other_leases
 from tocsin.runtime.brain.ticket_evidence import TicketEvidence
 from tocsin.runtime.brain.token_reviews import open_token_reviews
@@ -173,7 +174,9 @@ def open_brain(
     With `propose` rules that only observe propose, as far as the service's mode allows. Executor `simulated` acts on
     `fleet`. `pools` tells the state of pools, else those of the settings are elastic; `notifier` replaces the channels.
     """
-    metrics, (ruleset, site, price_list), store = OwnMetrics(), _tables(settings), _opened_store(settings)
+    metrics, (read, site, price_list), store = OwnMetrics(), _tables(settings), _opened_store(settings)
+    sight = None if place is None else place.sight
+    ruleset = read if sight is None else sight.engine.ruleset
     (journal, witnesses), lease = _open_journal(settings, clock, metrics, place), _lease_of(settings, clock, place)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
@@ -196,6 +199,7 @@ def open_brain(
         usage=UsageParts(_usage_table(settings), price_list),
         witnesses=witnesses,
         site=site,
+        sight=sight,
     )
     return _running(parts, worker, sender, evidence)
 
@@ -430,6 +434,11 @@ class ServedBrain:
     def follow(self) -> None:
         """On standby: take in what the active brain has put on record."""
         self.running.brain.follow()
+
+    def sight(self) -> Sight | None:
+        """What it has seen; None where the store is on this host alone, and nothing came here on standby."""
+        shared = self.running.brain.settings.store.kind in FOLLOWED
+        return self.running.brain.sight() if shared else None
 
     def stop(self) -> None:
         """Answer no more, and end it."""

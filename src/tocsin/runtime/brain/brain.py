@@ -98,7 +98,8 @@ class BrainParts:
     """What a brain is made of. Its parts are given once; nothing is replaced while it runs.
 
     `pools` tells the state of the pools; `lease` is None where one brain alone acts on the fleet; `wake` is set when
-    there is something to judge before the next evaluation is due; `site` is what the site's file says of places.
+    there is something to judge before the next evaluation is due; `site` is what the site's file says of places. This
+    brain goes on from what the one before has seen, `sight`, by whose rules; None where the store is asked.
     """
 
     settings: Settings
@@ -117,6 +118,15 @@ class BrainParts:
     usage: UsageParts
     witnesses: Sequence[WitnessKeeper] = ()
     site: Sequence[Claim] = ()
+    sight: Sight | None = None
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a brain has seen of the fleet by its end: the next one in its process need not read it from the store."""
+
+    memory: FleetMemory
+    engine: RuleEngine
 
 
 class Brain:
@@ -136,7 +146,8 @@ class Brain:
         self.orders, self.lease, self.witnesses = parts.orders, parts.lease, parts.witnesses
         self._pools = parts.pools
         self._wake = parts.wake
-        self.memory, self._taking = FleetMemory(), Taking(self._keep)
+        sight = parts.sight or Sight(FleetMemory(), RuleEngine(parts.ruleset))
+        self.memory, self._engine, self._taking = sight.memory, sight.engine, Taking(self._keep)
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
         self._owner_room = OwnerRoom()
@@ -153,7 +164,6 @@ class Brain:
         self.incidents: list[Incident] = []
         self.evaluations, self.evaluated_at = 0, clock.monotonic()
         self.ruleset = parts.ruleset
-        self._engine = RuleEngine(parts.ruleset)
         self.topology, self._running = TopologyWatch(parts.site, metrics), RunningMix()
         self._known_work, self._loaded = dict[str, KnownWork](), tuple[Reading, ...]()
         self.usage, self._expected = self._usage_of(parts), self._expected_of(parts)
@@ -161,7 +171,7 @@ class Brain:
         self._unsaved, self._counted = list[Finding](), Counter[str]()
         self._guard, self._acting = threading.Lock(), False
         self._sight = FleetSight(self.memory, self._counting)
-        self._start()
+        self._start(seen=parts.sight is not None)
         for keeper in self.witnesses:
             keeper.listen(self.actions.operator.stop_for)
 
@@ -180,23 +190,30 @@ class Brain:
         models = ModelWatch(ModelRegistry(parts.settings.forecast.models), store, journal, metrics)
         return Expectations(parts.forecasts, models, store, journal, metrics, parts.clock)
 
-    def _start(self) -> None:
+    def _start(self, *, seen: bool) -> None:
+        """Go on where the last brain ended, by what it has `seen` or else by the store."""
         if self.journal.leads:
             begun = {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
             self.journal.append(EntryKind.SERVICE_STARTED, begun)
         now = self.started_ms
-        events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        kept = Batch(readings=list(self.store.latest(now - FORGET_MS)), events=events)
-        self.memory.recall(self._with_room(kept))
+        if not seen:
+            events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
+            kept = Batch(readings=list(self.store.latest(now - FORGET_MS)), events=events)
+            self.memory.recall(self._with_room(kept))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
-        step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
         self.versions.recall(self.memory.latest(), now, first)
-        past = warm_up(self.store, now, step_ms, self.actions.controls().repaired)
-        self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
+        if not seen:
+            step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
+            past = warm_up(self.store, now, step_ms, self.actions.controls().repaired)
+            self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
         self._engine.adopt(self.recorder.open_of(self.ruleset.recalling))
         self._expected.recall(self.gpus, now)
         self.usage.recover(now)
+
+    def sight(self) -> Sight:
+        """What it has seen, once it has ended."""
+        return Sight(self.memory, self._engine)
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""

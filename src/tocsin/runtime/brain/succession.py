@@ -27,6 +27,7 @@ from tocsin.journal.postgres.journal import FollowedJournal, JournalReplaced, Po
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.schema import prepare
 from tocsin.journal.witness import Seen, problem_of
+from tocsin.runtime.brain.brain import Sight
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.service_manager import ServiceManager
@@ -68,13 +69,15 @@ class Borrowed:
 @dataclass(frozen=True, slots=True)
 class SharedJournal:
     """The journal as one of several brains has it, with the lease; `doubt` is why it must not act on its own. `fleet`
-    and `budget` are None where this cell is the whole fleet, `budget` on standby too."""
+    and `budget` are None where this cell is the whole fleet, `budget` on standby too. `sight` is what the brain on
+    standby had seen by the time it took over, None where it has seen nothing."""
 
     journal: LiveJournal
     lease: Borrowed
     doubt: str = ""
     fleet: FleetDatabase | None = None
     budget: PostgresBudget | None = None
+    sight: Sight | None = None
 
 
 class Memory:
@@ -128,6 +131,9 @@ class Turn(Protocol):
     def stop(self) -> None:
         """End it."""
 
+    def sight(self) -> Sight | None:
+        """What it has seen of the fleet, once it has ended; None where that is less than the store has."""
+
 
 Begin = Callable[[SharedJournal], Turn]
 """Opens a brain, with its API in place of the one before it."""
@@ -173,15 +179,15 @@ class Succession:
         keeper = Periodic("lease", lease.tick, LEASE_LOOK_SECONDS, self._clock)
         keeper.start()
         try:
-            if not lease.held():
-                self._stand_by(lease)
+            sight = None if lease.held() else self._stand_by(lease)
             if lease.held() and not self._stop.is_set():
-                self._serve(lease)
+                self._serve(lease, sight)
         finally:
             keeper.stop()
             lease.release()
 
-    def _stand_by(self, lease: DatabaseLease) -> None:
+    def _stand_by(self, lease: DatabaseLease) -> Sight | None:
+        """Wait for the lease; what has been seen meanwhile."""
         journal = FollowedJournal(self.database, lease.holder)
         turn = self._begin(SharedJournal(journal, Borrowed(lease), fleet=self.fleet))
         follows = _Follower(self.database, turn, journal, self._memory)
@@ -197,14 +203,15 @@ class Succession:
             follower.stop()
             follows.close()
             turn.stop()
+        return None if follows.replaced else turn.sight()
 
-    def _serve(self, lease: DatabaseLease) -> None:
+    def _serve(self, lease: DatabaseLease, sight: Sight | None) -> None:
         self._manager.alive()
         journal = PostgresJournal.open(self.database, self._clock, lease, self._settings.journal.key_file)
         doubt = self._memory.problem(journal)
         journal.on_append = self._memory.of(journal)
         budget = None if self.fleet is None else budget_of(self._settings, self.fleet, journal, self._clock)
-        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt, self.fleet, budget))
+        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt, self.fleet, budget, sight))
         try:
             log.info("active", epoch=lease.epoch, journal=self.database.name)
             self._wait(lambda: lease.lost, turn)
