@@ -174,9 +174,7 @@ def open_brain(
     With `propose` rules that only observe propose, as far as the service's mode allows. Executor `simulated` acts on
     `fleet`. `pools` tells the state of pools, else those of the settings are elastic; `notifier` replaces the channels.
     """
-    metrics, (read, site, price_list), store = OwnMetrics(), _tables(settings), _opened_store(settings)
-    sight = None if place is None else place.sight
-    ruleset = read if sight is None else sight.engine.ruleset
+    metrics, (ruleset, site, price_list), store = OwnMetrics(), _tables(settings, place), _opened_store(settings)
     (journal, witnesses), lease = _open_journal(settings, clock, metrics, place), _lease_of(settings, clock, place)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
@@ -199,7 +197,7 @@ def open_brain(
         usage=UsageParts(_usage_table(settings), price_list),
         witnesses=witnesses,
         site=site,
-        sight=sight,
+        sight=None if place is None else place.sight,
     )
     return _running(parts, worker, sender, evidence)
 
@@ -226,10 +224,12 @@ def _action_loop(
     )
 
 
-def _tables(settings: Settings) -> tuple[RuleSet, list[Claim], PriceList]:
-    """The rules, and what the site's files say of places and prices. Raises InputError before anything is opened."""
-    file, prices = settings.topology.file, settings.usage.price_file
-    ruleset, waived = load_rules(settings.rules.path, settings.rules.xid_overrides), settings.actions.earn_waived
+def _tables(settings: Settings, place: SharedJournal | None) -> tuple[RuleSet, list[Claim], PriceList]:
+    """The rules, which stay the same at a takeover, and what the site's files say of places and prices. Raises
+    InputError before anything is opened."""
+    file, prices, waived = settings.topology.file, settings.usage.price_file, settings.actions.earn_waived
+    rules, sight = settings.rules, None if place is None else place.sight
+    ruleset = load_rules(rules.path, rules.xid_overrides) if sight is None else sight.engine.ruleset
     check_waived(waived, {*PLANNED, *(rule.name for rule in ruleset)})
     if said := waived_in_words(waived):
         log.warning(said)

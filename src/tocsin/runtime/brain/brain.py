@@ -40,6 +40,7 @@ from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
 from tocsin.forecaster.capacity.capacity import PoolPast
+from tocsin.forecaster.capacity.filling import FillingWatch
 from tocsin.forecaster.features.heat import heat_of
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry
 from tocsin.forecaster.live.risk_inputs import SeenGpus, repairs_of
@@ -127,6 +128,7 @@ class Sight:
 
     memory: FleetMemory
     engine: RuleEngine
+    filling: FillingWatch | None = None
 
 
 class Brain:
@@ -188,7 +190,8 @@ class Brain:
     def _expected_of(self, parts: BrainParts) -> Expectations:
         store, journal, metrics = parts.store, parts.journal, parts.metrics
         models = ModelWatch(ModelRegistry(parts.settings.forecast.models), store, journal, metrics)
-        return Expectations(parts.forecasts, models, store, journal, metrics, parts.clock)
+        filling = None if parts.sight is None else parts.sight.filling
+        return Expectations(parts.forecasts, models, store, journal, metrics, parts.clock, filling)
 
     def _start(self, *, seen: bool) -> None:
         """Go on where the last brain ended, by what it has `seen` or else by the store."""
@@ -213,7 +216,7 @@ class Brain:
 
     def sight(self) -> Sight:
         """What it has seen, once it has ended."""
-        return Sight(self.memory, self._engine)
+        return Sight(self.memory, self._engine, self._expected.filling)
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""

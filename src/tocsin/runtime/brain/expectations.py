@@ -215,7 +215,9 @@ class Expectations:
         journal: LiveJournal,
         metrics: OwnMetrics,
         clock: Clock,
+        filling: FillingWatch | None = None,
     ) -> None:
+        """`filling` is how things have filled up, where that is known."""
         self._forecasts = forecasts
         self._models = models
         self._store = store
@@ -225,7 +227,8 @@ class Expectations:
         self._failed_before = 0
         self._unjudged_before = 0
         self._unknown_before = 0
-        self._filling = FillingWatch()
+        self._must_recall = filling is None
+        self.filling = filling or FillingWatch()
         self._filled_minute = 0
         self._pool_pasts = PoolPasts()
         self._pasts: list[PoolPast] = []
@@ -234,8 +237,9 @@ class Expectations:
     def recall(self, gpus: Sequence[Gpu], now_ms: int) -> None:
         """Read back from the store what was expected, and how things filled up. Raises StoreUnavailable."""
         self._forecasts.recall(now_ms, self._muted())
-        columns = self._store.columns(RECALLED, now_ms - PAST * STEP_MS, now_ms + 1)
-        self._filling.recall(columns, gpus, now_ms)
+        if self._must_recall:
+            columns = self._store.columns(RECALLED, now_ms - PAST * STEP_MS, now_ms + 1)
+            self.filling.recall(columns, gpus, now_ms)
 
     def _muted(self) -> set[tuple[str, bool]]:
         """The kinds of statements that the journal says are muted, and whether of simulated GPUs."""
@@ -247,11 +251,11 @@ class Expectations:
 
     def take(self, readings: Sequence[Reading], now_ms: int) -> None:
         """Take in new readings, for what fills up."""
-        self._filling.take(readings, now_ms)
+        self.filling.take(readings, now_ms)
 
     def forget(self, gpus: Iterable[Gpu]) -> None:
         """These GPUs have left the fleet."""
-        self._filling.forget(gpus)
+        self.filling.forget(gpus)
 
     def look_at_filling(self, now_ms: int) -> None:
         """What fills up, once a minute; whatever goes wrong with it holds up no rule."""
@@ -259,7 +263,7 @@ class Expectations:
             return
         self._filled_minute = now_ms // MINUTE
         before = self._ahead(now_ms)
-        made = self._filling.predictions(now_ms)
+        made = self.filling.predictions(now_ms)
         try:
             self._forecasts.put(made, FILLING)
             self._record_news(made, before)
