@@ -193,7 +193,6 @@ def open_brain(
         orders=OrderService(queue, metrics),
         lease=lease,
         pools=pools or (lambda: [PoolState(name, None, elastic=True) for name in settings.actions.elastic_pools]),
-        wake=threading.Event(),
         usage=UsageParts(_usage_table(settings), price_list),
         witnesses=witnesses,
         site=site,

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
 from operator import is_not
@@ -115,11 +115,11 @@ class BrainParts:
     orders: OrderService
     lease: Lease | None
     pools: Callable[[], Sequence[PoolState]]
-    wake: threading.Event
     usage: UsageParts
     witnesses: Sequence[WitnessKeeper] = ()
     site: Sequence[Claim] = ()
     sight: Sight | None = None
+    wake: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
