@@ -208,7 +208,8 @@ class Brain:
         self.versions.recall(self.memory.latest(), now, first)
         if not seen:
             step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
-            past = warm_up(self.store, now, step_ms, self.actions.controls().repaired)
+            known = {gpu.uuid for gpu in self.gpus}
+            past = warm_up(self.store, known, now, step_ms, self.actions.controls().repaired)
             self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
         self._engine.adopt(self.recorder.open_of(self.ruleset.recalling))
         self._expected.recall(self.gpus, now)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby, pairwise
+from collections.abc import Set as AbstractSet
+from itertools import groupby
 
 from tocsin.domain.clock import DAY, MINUTE, SECOND
 from tocsin.domain.reading import Reading
@@ -16,41 +17,39 @@ PAST_MS = DAY
 """How far back. What rises since counts: there is one sample in each slot of `instants`, one a day ago, and one just
 before each repair, by which what was counted before is past."""
 OFTEN_MS = 30 * MINUTE
-"""For how long before the start there is a sample a minute, so that a `for` of a rule survives it."""
-WHOLE_MS = 2 * MINUTE
+"""For how long before the start one sample follows the other, so that a `for` of a rule survives it."""
+WHOLE_MS = SAMPLE_SPAN_MS
 """For how long all is read: that many readings of an agent that reads often tell how often it does."""
 _LOOK_MS = 10 * SECOND
-"""What a sample looks at first, and once more: agents that read as often are all there the first time."""
+"""What a sample looks at first; then for the GPUs alone that are not there: agents that read as often are."""
 
 
-def warm_up(store: Store, now_ms: int, step_ms: int, repaired: Mapping[str, int]) -> Iterator[Inputs]:
-    """The past of the fleet up to `now_ms` as evaluations saw it, oldest first; of the last `WHOLE_MS` every `step_ms`.
-
-    `repaired` has the instants of repairs by GPU or host. Raises StoreUnavailable.
+def warm_up(
+    store: Store, known: AbstractSet[str], now_ms: int, step_ms: int, repaired: Mapping[str, int]
+) -> Iterator[Inputs]:
+    """The past up to `now_ms` of the fleet whose GPUs are `known`, by UUID, as evaluations saw it, oldest first; of the
+    last `WHOLE_MS` every `step_ms`. `repaired` has the instants of repairs by GPU or host. Raises StoreUnavailable.
     """
     often_ms, whole_ms = now_ms - OFTEN_MS, now_ms - WHOLE_MS
-    rare = [now_ms - PAST_MS, *instants(now_ms - PAST_MS, often_ms)]
-    spans = {(start, start + SAMPLE_SPAN_MS) for start in rare}
-    spans |= {(start, start + MINUTE) for start in range(often_ms, whole_ms, MINUTE)}
+    rare, often = instants(now_ms - PAST_MS, often_ms), range(often_ms, whole_ms, SAMPLE_SPAN_MS)
+    spans = {(start, start + SAMPLE_SPAN_MS) for start in (now_ms - PAST_MS, *rare, *often)}
     for at_ms in repaired.values():
         long_ms = SAMPLE_SPAN_MS if at_ms < often_ms else _LOOK_MS
         spans |= {(at_ms - long_ms + 1, at_ms + 1)} if now_ms - PAST_MS < at_ms < whole_ms else set()
     for start, end in sorted(spans):
-        yield from _seen(_sample(store, start, end), repaired)
+        yield from _seen(_sample(store, known, start, end), repaired)
     for _, group in groupby(store.readings(whole_ms, now_ms + 1), key=lambda reading: reading.at_ms // step_ms):
         yield from _seen({reading.gpu.uuid: reading for reading in group}, repaired)
 
 
-def _sample(store: Store, start_ms: int, end_ms: int) -> dict[str, Reading]:
+def _sample(store: Store, known: AbstractSet[str], start_ms: int, end_ms: int) -> dict[str, Reading]:
     """The first reading of each GPU within the span."""
     found: dict[str, Reading] = {}
-    for first, last in pairwise((start_ms, start_ms + _LOOK_MS, start_ms + 2 * _LOOK_MS, end_ms)):
-        known, again = len(found), False
-        for reading in store.readings(first, last):
-            again |= reading.gpu.uuid in found
+    for reading in store.readings(start_ms, start_ms + _LOOK_MS):
+        found.setdefault(reading.gpu.uuid, reading)
+    if late := known - found.keys():
+        for reading in store.readings(start_ms + _LOOK_MS, end_ms, late):
             found.setdefault(reading.gpu.uuid, reading)
-        if again and len(found) == known:
-            break
     return found
 
 
