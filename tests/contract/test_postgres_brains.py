@@ -10,7 +10,7 @@ import pytest
 
 from tocsin.client.client import Client
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import SECOND, SystemClock
+from tocsin.domain.clock import MINUTE, SECOND, SystemClock
 from tocsin.domain.entry import EntryKind
 from tocsin.runtime.brain import brain as whole_brain
 from tocsin.store.line_protocol.encode import encode
@@ -26,7 +26,12 @@ class Running(ThreadedBrain):
 
     def __init__(self, folder: Path, database: str, store: dict[str, object] | None = None) -> None:
         # The store is looked into as often as is evaluated, and seldom once nothing new came thirty times.
-        shared: dict[str, object] = {"store": store, "rules": {"evaluate_seconds": 2.0}}
+        shared: dict[str, object] = {
+            "store": store,
+            "rules": {"evaluate_seconds": 2.0},
+            "actions": {"boot_grace_seconds": 0.0},
+            "journal": {"url": database, "lease_seconds": 6.0, "path": folder / "none.db"},
+        }
         super().__init__(folder, database, servers.free_port(), shared if store else {})
 
     def ready(self) -> bool:
@@ -70,10 +75,10 @@ def test_one_acts_and_the_other_reads_and_takes_over(tmp_path: Path, database: s
     assert not list(tmp_path.rglob("none.db*")), "nothing of the journal is on this host"
 
 
-def push(url: str, number: int, code: int = 0, **values: float) -> None:
-    """What an agent tells of GPU `number` a second ago, with an XID where `code` is one."""
-    at_ms, which = SystemClock().now_ms() - SECOND, gpu(number, host=f"node-{number}")
-    events = [xid(code, which, at_ms)] if code else []
+def push(url: str, number: int, code: int = 0, ago_ms: int = SECOND, **values: float) -> None:
+    """What an agent tells of GPU `number` a second ago, with an XID of `ago_ms` ago where `code` is one."""
+    now_ms, which = SystemClock().now_ms(), gpu(number, host=f"node-{number}")
+    at_ms, events = now_ms - SECOND, [xid(code, which, now_ms - ago_ms)] if code else []
     text = encode(Batch([reading(which, at_ms, temperature_celsius=40.0, **values)], events))
     httpx2.post(f"{url}/api/v2/write", params={"precision": "ms"}, content=text).raise_for_status()
 
@@ -93,22 +98,27 @@ def test_who_takes_over_goes_on_from_what_it_has_seen(
         first = Running(tmp_path / "one", database.url, store)
         until(first.ready)
         second = Running(tmp_path / "two", database.url, store)
+        faulty = ("GPU-00000002", "GPU-00000003")
         with Client(first.url) as one, Client(second.url) as two:
             push(first.url, 1)
             push(first.url, 2, code=79)
-            until(lambda: "xid_bus GPU-00000002" in opened(one))
-            until(lambda: two.summary().gpus == 2)
+            push(first.url, 3, code=79, ago_ms=15 * MINUTE)
+            until(lambda: {f"xid_bus {name}" for name in faulty} <= {*opened(one)})
+            until(lambda: two.summary().gpus == 3)
             read: list[str] = []
             monkeypatch.setattr(whole_brain, "warm_up", lambda *_: iter(read.append("the store's past") or ()))
             first.stop()
             until(second.ready)
             assert read == [], "it has the past already"
-            assert two.summary().gpus == 2
+            assert two.summary().gpus == 3
 
             def told() -> bool:
                 push(stored, 1, row_remap_failure=1.0)
                 return "row_remap_failed GPU-00000001" in opened(two)
 
             until(told, pause=1.0)
-            assert opened(two).count("xid_bus GPU-00000002") == 1, "what is on record goes on"
+            assert [opened(two).count(f"xid_bus {name}") for name in faulty] == [1, 1], "what is on record goes on"
+            assert {f"{one.rule} {one.subject.name}" for one in two.findings()} >= {
+                f"xid_bus {name}" for name in faulty
+            }
         second.stop()

@@ -99,3 +99,22 @@ def test_a_sample_lies_just_before_each_repair_which_is_done_from_then_on(back_m
 
 def test_a_store_without_readings_gives_nothing() -> None:
     assert gone_through(MemoryStore()) == []
+
+
+def test_a_sample_that_a_repair_lies_in_is_gone_through_in_two_parts() -> None:
+    early, late = gpu(1, host="node-1"), gpu(2, host="node-2")
+    repair_ms = T0 - 10 * MINUTE + 40 * SECOND
+    store = CountingStore()
+    store.write(
+        Batch(
+            [
+                *(reading(early, at_ms + 10 * SECOND) for at_ms in range(T0 - OFTEN_MS, T0, MINUTE)),
+                *(reading(late, at_ms + 58 * SECOND) for at_ms in range(T0 - OFTEN_MS, T0, MINUTE)),
+            ]
+        )
+    )
+    found = gone_through(store, {"gpu:GPU-00000001": repair_ms})
+    assert {one.now_ms for one in found if one.now_ms <= repair_ms} >= {repair_ms - 30 * SECOND}
+    for one in found:
+        assert bool(one.repairs) is (one.now_ms > repair_ms)
+        assert len({each.at_ms > repair_ms for each in one.readings}) == 1

@@ -124,7 +124,7 @@ class BrainParts:
 
 @dataclass(frozen=True)
 class Sight:
-    """What a brain has seen of the fleet by its end: the next one in its process need not read it from the store."""
+    """What a brain has seen of the fleet by its end: the next one in its process need not read the past again."""
 
     memory: FleetMemory
     engine: RuleEngine
@@ -199,10 +199,10 @@ class Brain:
             begun = {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
             self.journal.append(EntryKind.SERVICE_STARTED, begun)
         now = self.started_ms
-        if not seen:
-            events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-            kept = Batch(readings=list(self.store.latest(now - FORGET_MS)), events=events)
-            self.memory.recall(self._with_room(kept))
+        # On standby not all is seen: what came late, and what the active brain noted itself.
+        events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
+        kept = Batch(readings=list(self.store.latest(now - FORGET_MS)), events=events)
+        self.memory.recall(self._with_room(kept))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         self.versions.recall(self.memory.latest(), now, first)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 
@@ -54,10 +55,9 @@ def _sample(store: Store, known: AbstractSet[str], start_ms: int, end_ms: int) -
 
 
 def _seen(readings: Mapping[str, Reading], repaired: Mapping[str, int]) -> Iterator[Inputs]:
-    if readings:
-        now_ms = max(reading.at_ms for reading in readings.values())
-        yield Inputs(now_ms, tuple(readings.values()), repairs=_done(repaired.items(), now_ms))
-
-
-def _done(repaired: Iterable[tuple[str, int]], now_ms: int) -> dict[str, int]:
-    return {key: at_ms for key, at_ms in repaired if at_ms < now_ms}
+    """As one evaluation, or as several where repairs lie between: what was counted before one is past after it."""
+    rising, repairs = sorted(readings.values(), key=lambda one: one.at_ms), sorted(repaired.values())
+    for _, group in groupby(rising, key=lambda one: bisect_left(repairs, one.at_ms)):
+        part = tuple(group)
+        now_ms = part[-1].at_ms
+        yield Inputs(now_ms, part, repairs={key: at_ms for key, at_ms in repaired.items() if at_ms < now_ms})
