@@ -32,7 +32,7 @@ class Rate(LevelCondition):
     """Holds where the change is beyond the level.
 
     A counter's change is the sum of its increases, a fall being a restart from zero; a gauge's is the newest value less
-    the one a window ago.
+    the one a window ago. A brain that starts reads a day of the past: of a longer window it knows no more.
     """
 
     kind: Literal["rate"]
