@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -48,6 +49,15 @@ def pytest_collection_finish() -> None:
     """Eleven thousand tests are a million objects, through which each full collection of garbage would go."""
     gc.collect()
     gc.freeze()
+
+
+_MAIN = sys.modules["__main__"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A page of Streamlit puts a module of its own in the place of the program's, which new processes then look for."""
+    sys.modules["__main__"] = _MAIN
 
 
 @pytest.fixture(scope="session", autouse=True)
