@@ -96,7 +96,7 @@ class LightTurn(World):
         while entries := self.place.journal.follow():
             self.loop.follow(entries)
 
-    def sight(self) -> None:
+    def handover(self) -> None:
         """It has seen nothing of a fleet."""
 
     def stop(self) -> None:

@@ -41,7 +41,7 @@ from tocsin.queries.service import BrainService
 from tocsin.rules.load import load_rules
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.annotations import ANNOTATE_SECONDS, Annotations, AnnotationTarget, GrafanaTarget, StoreTarget
-from tocsin.runtime.brain.brain import Brain, BrainParts, Sight
+from tocsin.runtime.brain.brain import Brain, BrainParts, Handover
 from tocsin.runtime.brain.fault_signs import SIGN_SECONDS, open_signs
 from tocsin.runtime.brain.follower import Follower, open_followers
 from tocsin.runtime.brain.forecasts import FleetForecasts
@@ -196,7 +196,7 @@ def open_brain(
         usage=UsageParts(_usage_table(settings), price_list),
         witnesses=witnesses,
         site=site,
-        sight=None if place is None else place.sight,
+        handover=None if place is None else place.handover,
     )
     return _running(parts, worker, sender, evidence)
 
@@ -227,8 +227,8 @@ def _tables(settings: Settings, place: SharedJournal | None) -> tuple[RuleSet, l
     """The rules, which stay the same at a takeover, and what the site's files say of places and prices. Raises
     InputError before anything is opened."""
     file, prices, waived = settings.topology.file, settings.usage.price_file, settings.actions.earn_waived
-    rules, sight = settings.rules, None if place is None else place.sight
-    ruleset = load_rules(rules.path, rules.xid_overrides) if sight is None else sight.engine.ruleset
+    rules, handover = settings.rules, None if place is None else place.handover
+    ruleset = load_rules(rules.path, rules.xid_overrides) if handover is None else handover.engine.ruleset
     check_waived(waived, {*PLANNED, *(rule.name for rule in ruleset)})
     if said := waived_in_words(waived):
         log.warning(said)
@@ -434,10 +434,10 @@ class ServedBrain:
         """On standby: take in what the active brain has put on record."""
         self.running.brain.follow()
 
-    def sight(self) -> Sight | None:
+    def handover(self) -> Handover | None:
         """What it has seen; None where the store is on this host alone, and nothing came here on standby."""
         shared = self.running.brain.settings.store.kind in FOLLOWED
-        return self.running.brain.sight() if shared else None
+        return self.running.brain.handover() if shared else None
 
     def stop(self) -> None:
         """Answer no more, and end it."""

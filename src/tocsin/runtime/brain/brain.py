@@ -100,7 +100,7 @@ class BrainParts:
 
     `pools` tells the state of the pools; `lease` is None where one brain alone acts on the fleet; `wake` is set when
     there is something to judge before the next evaluation is due; `site` is what the site's file says of places. This
-    brain goes on from what the one before has seen, `sight`, by whose rules; None where the store is asked.
+    brain goes on from what the one before has seen, `handover`, by whose rules; None where the store is asked.
     """
 
     settings: Settings
@@ -118,12 +118,12 @@ class BrainParts:
     usage: UsageParts
     witnesses: Sequence[WitnessKeeper] = ()
     site: Sequence[Claim] = ()
-    sight: Sight | None = None
+    handover: Handover | None = None
     wake: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
-class Sight:
+class Handover:
     """What a brain has seen of the fleet by its end: the next one in its process need not read the past again."""
 
     memory: FleetMemory
@@ -148,8 +148,8 @@ class Brain:
         self.orders, self.lease, self.witnesses = parts.orders, parts.lease, parts.witnesses
         self._pools = parts.pools
         self._wake = parts.wake
-        sight = parts.sight or Sight(FleetMemory(), RuleEngine(parts.ruleset))
-        self.memory, self._engine, self._taking = sight.memory, sight.engine, Taking(self._keep)
+        handover = parts.handover or Handover(FleetMemory(), RuleEngine(parts.ruleset))
+        self.memory, self._engine, self._taking = handover.memory, handover.engine, Taking(self._keep)
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
         self._owner_room = OwnerRoom()
@@ -173,7 +173,7 @@ class Brain:
         self._unsaved, self._counted = list[Finding](), Counter[str]()
         self._guard, self._acting = threading.Lock(), False
         self._sight = FleetSight(self.memory, self._counting)
-        self._start(seen=parts.sight is not None)
+        self._start(seen=parts.handover is not None)
         for keeper in self.witnesses:
             keeper.listen(self.actions.operator.stop_for)
 
@@ -190,7 +190,7 @@ class Brain:
     def _expected_of(self, parts: BrainParts) -> Expectations:
         store, journal, metrics = parts.store, parts.journal, parts.metrics
         models = ModelWatch(ModelRegistry(parts.settings.forecast.models), store, journal, metrics)
-        filling = None if parts.sight is None else parts.sight.filling
+        filling = None if parts.handover is None else parts.handover.filling
         return Expectations(parts.forecasts, models, store, journal, metrics, parts.clock, filling)
 
     def _start(self, *, seen: bool) -> None:
@@ -215,9 +215,9 @@ class Brain:
         self._expected.recall(self.gpus, now)
         self.usage.recover(now)
 
-    def sight(self) -> Sight:
+    def handover(self) -> Handover:
         """What it has seen, once it has ended."""
-        return Sight(self.memory, self._engine, self._expected.filling)
+        return Handover(self.memory, self._engine, self._expected.filling)
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""

@@ -27,7 +27,7 @@ from tocsin.journal.postgres.journal import FollowedJournal, JournalReplaced, Po
 from tocsin.journal.postgres.lease import DatabaseLease
 from tocsin.journal.postgres.schema import prepare
 from tocsin.journal.witness import Seen, problem_of
-from tocsin.runtime.brain.brain import Sight
+from tocsin.runtime.brain.brain import Handover
 from tocsin.runtime.brain.lease import LEASE_LOOK_SECONDS
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.service_manager import ServiceManager
@@ -69,7 +69,7 @@ class Borrowed:
 @dataclass(frozen=True, slots=True)
 class SharedJournal:
     """The journal as one of several brains has it, with the lease; `doubt` is why it must not act on its own. `fleet`
-    and `budget` are None where this cell is the whole fleet, `budget` on standby too. `sight` is what the brain on
+    and `budget` are None where this cell is the whole fleet, `budget` on standby too. `handover` is what the brain on
     standby had seen by the time it took over, None where it has seen nothing."""
 
     journal: LiveJournal
@@ -77,7 +77,7 @@ class SharedJournal:
     doubt: str = ""
     fleet: FleetDatabase | None = None
     budget: PostgresBudget | None = None
-    sight: Sight | None = None
+    handover: Handover | None = None
 
 
 class Memory:
@@ -131,7 +131,7 @@ class Turn(Protocol):
     def stop(self) -> None:
         """End it."""
 
-    def sight(self) -> Sight | None:
+    def handover(self) -> Handover | None:
         """What it has seen of the fleet, once it has ended; None where that is less than the store has."""
 
 
@@ -179,14 +179,14 @@ class Succession:
         keeper = Periodic("lease", lease.tick, LEASE_LOOK_SECONDS, self._clock)
         keeper.start()
         try:
-            sight = None if lease.held() else self._stand_by(lease)
+            handover = None if lease.held() else self._stand_by(lease)
             if lease.held() and not self._stop.is_set():
-                self._serve(lease, sight)
+                self._serve(lease, handover)
         finally:
             keeper.stop()
             lease.release()
 
-    def _stand_by(self, lease: DatabaseLease) -> Sight | None:
+    def _stand_by(self, lease: DatabaseLease) -> Handover | None:
         """Wait for the lease; what has been seen meanwhile."""
         journal = FollowedJournal(self.database, lease.holder)
         turn = self._begin(SharedJournal(journal, Borrowed(lease), fleet=self.fleet))
@@ -203,15 +203,15 @@ class Succession:
             follower.stop()
             follows.close()
             turn.stop()
-        return None if follows.replaced else turn.sight()
+        return None if follows.replaced else turn.handover()
 
-    def _serve(self, lease: DatabaseLease, sight: Sight | None) -> None:
+    def _serve(self, lease: DatabaseLease, handover: Handover | None) -> None:
         self._manager.alive()
         journal = PostgresJournal.open(self.database, self._clock, lease, self._settings.journal.key_file)
         doubt = self._memory.problem(journal)
         journal.on_append = self._memory.of(journal)
         budget = None if self.fleet is None else budget_of(self._settings, self.fleet, journal, self._clock)
-        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt, self.fleet, budget, sight))
+        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt, self.fleet, budget, handover))
         try:
             log.info("active", epoch=lease.epoch, journal=self.database.name)
             self._wait(lambda: lease.lost, turn)
