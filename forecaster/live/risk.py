@@ -67,16 +67,17 @@ class RiskModel:
     """A model of the registry over a fleet's features.
 
     `alarm_share` is the share of quiet rows of the calibration slice that may score above the level (conformal); a
-    model without calibration never warns, for it has no level.
+    model without calibration never warns, for it has no level. The level is no less than `least`: where faults are rare
+    nearly all quiet GPUs are below a few percent, and a warning of so little is wrong nearly always.
     """
 
-    def __init__(self, version: ModelVersion, alarm_share: float = 0.001) -> None:
+    def __init__(self, version: ModelVersion, alarm_share: float = 0.001, least: float = 0.0) -> None:
         self._version = version
         self.card = version.card
         self.gate = version.gate
         self._scorer = version.scorer
         self.horizons_ms = version.scorer.horizons_ms
-        self.level = alarm_level(version, alarm_share)
+        self.level = max(alarm_level(version, alarm_share), least)
 
     def predict(
         self,
@@ -348,7 +349,9 @@ class RiskWatch:
     def _current(self) -> RiskModel | None:
         version = self._registry.in_service
         if version != self._version:
-            self._model = None if version is None else RiskModel(self._registry.load(version), self._place.alarm_share)
+            place = self._place
+            opened = None if version is None else self._registry.load(version)
+            self._model = None if opened is None else RiskModel(opened, place.alarm_share, place.least)
             self._version = version
         return self._model
 

@@ -13,13 +13,15 @@ from tocsin.domain.reading import Gpu
 @dataclass(frozen=True, slots=True)
 class RiskInputs:
     """`store` to read from, `models` the folder of models, `state` the file that features are
-    saved to between two starts (None: never). `warm_days` bounds what is read of the past where there is no state."""
+    saved to between two starts (None: never). `warm_days` bounds what is read of the past where there is no state.
+    `alarm_share` and `least` bound when the model warns, as in `RiskModel`."""
 
     store: StoreSettings
     models: Path
     state: Path | None = None
     warm_days: float = 30.0
     alarm_share: float = 0.001
+    least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

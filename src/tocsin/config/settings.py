@@ -348,7 +348,8 @@ class ForecastSettings(Section):
     models: Path = Path("var/brain/models")
     """Folder of trained models; see `tocsin models`."""
     alarm_share: float = Field(default=0.001, gt=0, lt=1)
-    """Share of the quiet situations of its calibration in which the risk model may warn: the budget of false alarms."""
+    """Share of the quiet situations of its calibration in which the risk model may warn, never of less than
+    `least_precision`: the budget of false alarms."""
     retrain_hours: float = Field(default=0.0, ge=0)
     """Time between two trainings on the fleet's own past; 0: never. A new model serves only if it wins its trial."""
     retrain_days: float = Field(default=90.0, gt=0)

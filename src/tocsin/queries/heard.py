@@ -13,8 +13,8 @@ from tocsin.rules.schema import RuleSet
 def least_heard(ruleset: RuleSet) -> dict[str, float]:
     """By target, the probability from which on the first of the rules about it speaks.
 
-    A model warns of a fault from its own level on, which few quiet GPUs are above: that orders them and is far below
-    what is worth a word. Where no rule speaks of faults, no forecast of one is told.
+    Rules may ask for more than the level from which on a model warns. Where no rule speaks of faults, no forecast of
+    one is told.
     """
     least = {HARDWARE_FAULT: math.inf}
     for rule in ruleset:

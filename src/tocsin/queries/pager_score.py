@@ -43,7 +43,8 @@ class Cause:
     """One fault, or a sign that led to nothing (`benign`), as the truth has it.
 
     A `hard` one is worth a page. `onset_ms` may lie after the end of the span. `shown_ms` is the first event line or
-    reading that shows it, None while there is none; `ended_ms` is None while it lasts.
+    reading that shows it, None while there is none; `ended_ms` is None while it lasts. `gpu` is the UUID of the one
+    that has it, empty where that is not known: others of `places` share a link, host or rack with it.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Cause:
     hard: bool
     benign: bool = False
     precursor: bool = False
+    gpu: str = ""
 
     def explains_page(self, alert: PagerAlert) -> bool:
         """Whether a page about it at this time is right."""

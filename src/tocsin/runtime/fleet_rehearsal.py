@@ -301,6 +301,7 @@ class FleetRehearsal:
                     # Heat at which hardware slows a GPU is there, whatever it would have come to.
                     benign=fault.benign and one is None,
                     precursor=not fault.abrupt,
+                    gpu=fault.gpu,
                 )
             )
         limits = self.brain.settings.actions

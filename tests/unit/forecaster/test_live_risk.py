@@ -370,6 +370,16 @@ def test_a_model_that_was_not_calibrated_never_warns(store: Store) -> None:
     assert {one.threshold for one in said} == {None}
 
 
+def test_a_model_warns_of_nothing_less_likely_than_the_floor(
+    tmp_path: Path, store: Store, said: list[Prediction]
+) -> None:
+    sure = said[2].probability or 0.0
+    for least, warns in ((sure - 0.01, True), (min(1.0, sure + 1e-6), False)):
+        one = RiskWatch(replace(place(tmp_path), least=least), store).predict(SeenGpus(GPUS), NOW)[2]
+        assert (one.status is PredictionStatus.LIKELY) is warns
+        assert (one.probability, one.threshold) == (sure, least)
+
+
 class Sum:
     """A scorer whose log-odds are the sum of two features."""
 

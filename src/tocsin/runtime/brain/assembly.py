@@ -139,7 +139,12 @@ def _risk_place(settings: Settings) -> RiskInputs | None:
     if settings.store.kind is StoreKind.MEMORY and forecast.worker:
         return None
     return RiskInputs(
-        settings.store, forecast.models, features_path(settings), forecast.warm_days, forecast.alarm_share
+        settings.store,
+        forecast.models,
+        features_path(settings),
+        forecast.warm_days,
+        forecast.alarm_share,
+        forecast.least_precision,
     )
 
 
