@@ -10,6 +10,7 @@ from functools import partial
 from tocsin.actions.guards.limits import needs_person, shortfall
 from tocsin.actions.guards.place import obstacle
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, Scope, is_disruptive
+from tocsin.actions.model.controls import asked_about
 from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
 from tocsin.actions.model.goals import goal_of
 from tocsin.actions.model.ladder import climbed, evidence_of
@@ -64,6 +65,9 @@ MOST_ENDED = 3
 """Jobs that a sentence names at most."""
 MOST_SEARCHED = 20
 """GPUs whose work a place is looked for, before people are asked about the first all the same (own choice)."""
+ASK_AGAIN_MS = 12 * HOUR
+"""A shift, between two questions about notes of a pool that nobody decides (own choice): their causes end by
+themselves, and in a full fleet the next is always there."""
 MOST_BOXES = 24.0
 """Time boxes that a decision waits at most, however often it was made before: a day by default (own choice)."""
 
@@ -131,34 +135,56 @@ def _about(incident: Incident, root: Finding, members: tuple[Finding, ...]) -> I
     return replace(about, sentence=root.sentence, sentence_zh=root.sentence_zh)
 
 
-def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pick) -> list[tuple[Incident, Choice]]:
+def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pick) -> list[Wanted]:
     """The findings of an incident that stands for which something is to be done, each alone, and what.
 
-    Whole fleets hold their memory full: people are asked for one at a time. What waits goes on to, then comes what was
-    asked for less often, then what has stood longer, so that what nobody decides keeps nothing out; last what nobody
-    can say yes to, as its work has no place or it is left alone. What acts alone waits for its guards, not for people.
+    Whole fleets hold their memory full: people are asked for one at a time. What waits goes on to wait; where no yes to
+    it would do, as its work has no place or it is left alone, the next is asked for beside it: what was asked for less
+    often, then what has stood longer. Of a note the next comes `ASK_AGAIN_MS` after the last at the soonest, unless a
+    person decided that. What acts alone waits for its guards, not for people.
     """
     alone = [_about(incident, found, (found,)) for found in _holding(incident)]
     wanted = [(own, choice) for own in alone if (choice := pick(own)).action is not ActionKind.NOTIFY]
-
-    def acts(one: tuple[Incident, Choice]) -> bool:
-        own, choice = one
-        return policy.mode_of(own.root.rule, choice.action, simulated=_is_simulated(own)) is Mode.ACT
-
-    def turn(one: tuple[Incident, Choice]) -> tuple[bool, bool, int, int]:
-        root, action = one[0].root, one[1].action
-        key, renewals = _key(root, action, view), view.controls.renewals.get(cause_key(root, action), 0)
-        return key in view.controls.finished, key not in view.controls.asked, renewals, root.started_ms
-
-    def stuck(one: tuple[Incident, Choice]) -> bool:
-        root, action = one[0].root, one[1].action
-        return _is_left_alone(root.subject, view) or obstacle(action, root.rule, root.subject, None, view) is not None
-
     wanted = _one_for_each_work(wanted, view)
-    asked = sorted((one for one in wanted if not acts(one)), key=turn)
+    acting: list[Wanted] = []
+    rest: list[Wanted] = []
+    for one in wanted:
+        mode = policy.mode_of(one[0].root.rule, one[1].action, simulated=_is_simulated(one[0]))
+        (acting if mode is Mode.ACT else rest).append(one)
+    waiting = [one for one in rest if _waits(one, view)]
+    if any(not _is_stuck(one, view) for one in waiting):
+        return [*acting, *waiting]
+    left = sorted((one for one in rest if not _waits(one, view) and _may_ask(one, view)), key=_turn_in(view))
     # A place is a search: it is looked for until one has it.
-    free = next((one for one in asked[:MOST_SEARCHED] if not stuck(one)), None)
-    return [*filter(acts, wanted), *(asked[:1] if free is None else [free])]
+    free = next((one for one in left[:MOST_SEARCHED] if not _is_stuck(one, view)), None)
+    return [*acting, *waiting, *(left[:1] if free is None else [free])]
+
+
+def _waits(one: Wanted, view: FleetView) -> bool:
+    key = _key(one[0].root, one[1].action, view)
+    return key in view.controls.asked and key not in view.controls.finished
+
+
+def _may_ask(one: Wanted, view: FleetView) -> bool:
+    root = one[0].root
+    last_ms = view.controls.asked_ms.get(asked_about(root))
+    return root.alert_level is not AlertLevel.NOTE or last_ms is None or view.now_ms >= last_ms + ASK_AGAIN_MS
+
+
+def _turn_in(view: FleetView) -> Callable[[Wanted], tuple[bool, int, int]]:
+    """The order in which people are asked."""
+
+    def turn(one: Wanted) -> tuple[bool, int, int]:
+        root, action = one[0].root, one[1].action
+        renewals = view.controls.renewals.get(cause_key(root, action), 0)
+        return _key(root, action, view) in view.controls.finished, renewals, root.started_ms
+
+    return turn
+
+
+def _is_stuck(one: Wanted, view: FleetView) -> bool:
+    root, action = one[0].root, one[1].action
+    return _is_left_alone(root.subject, view) or obstacle(action, root.rule, root.subject, None, view) is not None
 
 
 def _is_left_alone(subject: Subject, view: FleetView) -> bool:
@@ -166,13 +192,13 @@ def _is_left_alone(subject: Subject, view: FleetView) -> bool:
     return any((held := view.controls.hold_offs.get(key)) and view.now_ms < held.until_ms for key in keys)
 
 
-def _one_for_each_work(wanted: Sequence[tuple[Incident, Choice]], view: FleetView) -> list[tuple[Incident, Choice]]:
+def _one_for_each_work(wanted: Sequence[Wanted], view: FleetView) -> list[Wanted]:
     """`wanted`, with one move alone of work that is on several GPUs: managers move a job as a whole.
 
     It is about the GPU of which people were asked already, else the one that has stood longest.
     """
 
-    def known(one: tuple[Incident, Choice]) -> tuple[bool, bool, int, str]:
+    def known(one: Wanted) -> tuple[bool, bool, int, str]:
         root = one[0].root
         key = _key(root, ActionKind.MIGRATE, view)
         return key not in view.controls.finished, key not in view.controls.asked, root.started_ms, root.id
@@ -326,6 +352,8 @@ class Choice:
 
 Pick = Callable[[Incident], Choice]
 """`choose`, of one state."""
+Wanted = tuple[Incident, Choice]
+"""A finding alone, and what to do about it."""
 
 
 def choose(incident: Incident, view: FleetView, can: Can = _anything, lost: AbstractSet[str] = frozenset()) -> Choice:

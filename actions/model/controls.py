@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tocsin.actions.model.silences import Silence
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.finding import ActionKind, Finding
 
 _WORKED = frozenset({OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED})
 _SUPPOSED_TRIES, _SUPPOSED_WORKED = 10, 9
@@ -94,6 +94,11 @@ class Known(AbstractSet[str]):
         return len(self._keys)
 
 
+def asked_about(one: Finding | Decision) -> str:
+    """What people are asked about at once: a rule in a pool."""
+    return f"{one.rule}|{one.subject.pool}"
+
+
 @dataclass(frozen=True, slots=True)
 class Controls:
     """A snapshot.
@@ -111,8 +116,9 @@ class Controls:
     since it last did. `experience` is what came of each kind of action so far. `started`, `cancelled` and `finished`
     only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
     that the wall clock has stepped away from, by key. `repaired` has the instants of the newest proven repairs, by
-    the key of the GPU or host. `asked` are the keys of all decisions that were made, a view. `silences` are those that
-    stand, are planned, or ended lately. `cooled` is what throttles in effect bought, by their key.
+    the key of the GPU or host. `asked` are the keys of all decisions that were made, a view. `asked_ms` has
+    when people were last asked, by `asked_about`; none where a person decided that. `silences` are those that stand,
+    are planned, or ended lately. `cooled` is what throttles in effect bought, by their key.
     """
 
     paused: Note | None = None
@@ -137,6 +143,7 @@ class Controls:
     silences: tuple[Silence, ...] = ()
     asked: AbstractSet[str] = frozenset()
     cooled: Mapping[str, Cooled] = field(default_factory=dict)
+    asked_ms: Mapping[str, int] = field(default_factory=dict)
 
     def expiry_ms(self, decision: Decision) -> int:
         """When the time box of `decision` ends."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import TypeAdapter
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.controls import Breaker, Controls, Cooled, HoldOff, Known, Note, Tally
+from tocsin.actions.model.controls import Breaker, Controls, Cooled, HoldOff, Known, Note, Tally, asked_about
 from tocsin.actions.model.cooling import cooled_by
 from tocsin.actions.model.decision_json import (
     OUTCOME,
@@ -33,6 +33,7 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.decision import (
     Decision,
     DecisionState,
+    Mode,
     Outcome,
     OutcomeStatus,
     Ruling,
@@ -93,6 +94,7 @@ class _PlainState:
     repaired: dict[str, int] = field(default_factory=dict)
     silences: list[Any] = field(default_factory=list)
     cooled: dict[str, Cooled] | None = None
+    asked_ms: dict[str, int] = field(default_factory=dict)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -132,6 +134,7 @@ class Ledger:
         self._finished: set[str] = set()
         self._repaired: dict[str, int] = {}
         self._cooled: dict[str, Cooled] = {}
+        self._asked_ms: dict[str, int] = {}
         self._shown_renewals: Mapping[str, int] | None = None
         self._controls: Controls | None = None
 
@@ -171,6 +174,7 @@ class Ledger:
                 asked=Known(self.known),
                 silences=tuple(self.silences.known.values()),
                 cooled={key: one for key, one in self._cooled.items() if key in self._effects},
+                asked_ms=dict(self._asked_ms),
             )
         return self._controls
 
@@ -213,6 +217,8 @@ class Ledger:
         record = self.records.get(decision.key)
         if record is None:
             self.records[decision.key] = LedgerEntry(decision, entry.at_ms)
+            if decision.action is not ActionKind.NOTIFY and decision.mode is not Mode.ACT:
+                self._asked_ms[asked_about(decision)] = entry.at_ms
         else:
             record.decision, record.updated_ms = decision, entry.at_ms
 
@@ -251,12 +257,14 @@ class Ledger:
         record = self._record(payload)
         if record is not None:
             record.state, record.approved_by, record.updated_ms = DecisionState.APPROVED, entry.actor, entry.at_ms
+            self._asked_ms.pop(asked_about(record.decision), None)
             self._approvals[record.decision.id] = Note(entry.actor, entry.at_ms)
 
     def _rejection(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
         if record is not None:
             record.updated_ms = entry.at_ms
+            self._asked_ms.pop(asked_about(record.decision), None)
             self._rejections[record.decision.id] = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
             self._end(record, DecisionState.REJECTED, payload)
 
@@ -454,6 +462,7 @@ class Ledger:
             repaired=self._repaired,
             silences=self.silences.state(),
             cooled=self._cooled,
+            asked_ms=self._asked_ms,
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -485,6 +494,7 @@ class Ledger:
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found._cooled = found._cooled_by_listed() if plain.cooled is None else plain.cooled
+        found._asked_ms = plain.asked_ms
         found.deliveries.told = plain.done
         found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
         found.deliveries.gathered, found.deliveries.lowered = plain.gathered, plain.lowered
