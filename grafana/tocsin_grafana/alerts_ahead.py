@@ -30,7 +30,7 @@ def _risk(name: str, rule: str, target: str, severity: Severity, headline: str, 
         WHERE + ": probability {{ $value | humanizePercentage }}, above the model's own level.",
         remedy,
         f"{RULE.format(rule)} The level is the model's own, kept at the share of false alarms of setting "
-        "forecast.alarm_share.",
+        "forecast.alarm_share, and no less than forecast.least_precision.",
         Case(
             {PROBABILITY + series: "0.1x10 0.81x30", WARNING + series: "0x10 1x30"},
             "30m", EXPECTED_GPU | {"target": target}, "81%",
