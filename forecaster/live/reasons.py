@@ -19,6 +19,8 @@ from tocsin.forecaster.live.mended import COUNTED
 LEAST = 0.1
 """Log-odds below which a reason is none."""
 _FLOOR = 1e-9
+UNLIKELY = 0.1
+"""Probability from which on nothing is called unlikely, be it too little for a warning (own choice)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,9 @@ def likely_sentence(
 def unlikely_sentence(where: str, chance: float, at_ms: int, horizon_ms: int) -> tuple[str, str]:
     """Nothing to warn of."""
     hours, at = horizon_ms / HOUR, to_minute(at_ms)
+    if chance >= UNLIKELY:
+        english, chinese = likely_sentence(where, chance, at_ms, horizon_ms, ())
+        return english.rstrip(".") + ", too little to warn of.", chinese.rstrip("。") + "，不足以告警。"
     return (
         f"{where}: a hardware fault within {hours:.0f} h of {at} is unlikely (probability {_share(chance)}).",
         f"{where}：自 {at} 起 {hours:.0f} 小时内发生硬件故障的可能性很低（概率 {_share(chance)}）。",
