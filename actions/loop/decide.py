@@ -66,8 +66,9 @@ MOST_ENDED = 3
 MOST_SEARCHED = 20
 """GPUs whose work a place is looked for, before people are asked about the first all the same (own choice)."""
 ASK_AGAIN_MS = 12 * HOUR
-"""A shift, between two questions about notes of a pool that nobody decides (own choice): their causes end by
-themselves, and in a full fleet the next is always there."""
+"""From one question to the next about what is noted of a pool's GPUs, where nobody answered (own choice, a shift)."""
+MOST_WAITING = 3
+"""Questions about one incident that stands which wait at once: a mode that is changed must not ask them all."""
 MOST_BOXES = 24.0
 """Time boxes that a decision waits at most, however often it was made before: a day by default (own choice)."""
 
@@ -138,37 +139,38 @@ def _about(incident: Incident, root: Finding, members: tuple[Finding, ...]) -> I
 def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pick) -> list[Wanted]:
     """The findings of an incident that stands for which something is to be done, each alone, and what.
 
-    Whole fleets hold their memory full: people are asked for one at a time. What waits goes on to wait; where no yes to
-    it would do, as its work has no place or it is left alone, the next is asked for beside it: what was asked for less
-    often, then what has stood longer. Of a note the next comes `ASK_AGAIN_MS` after the last at the soonest, unless a
-    person decided that. What acts alone waits for its guards, not for people.
+    Whole fleets hold their memory full: people are asked for one at a time. What waits goes on to wait, `MOST_WAITING`
+    at most; where no yes to it would do, as its work has no place or it is left alone, one more is asked for beside it:
+    what was asked for less often, then what has stood longer. Where nobody answers about the notes of GPUs the next
+    comes `ASK_AGAIN_MS` after the last. What acts alone waits for its guards, not for people.
     """
     alone = [_about(incident, found, (found,)) for found in _holding(incident)]
     wanted = [(own, choice) for own in alone if (choice := pick(own)).action is not ActionKind.NOTIFY]
     wanted = _one_for_each_work(wanted, view)
-    acting: list[Wanted] = []
-    rest: list[Wanted] = []
+    acting, waiting, left = [], list[Wanted](), list[Wanted]()
     for one in wanted:
-        mode = policy.mode_of(one[0].root.rule, one[1].action, simulated=_is_simulated(one[0]))
-        (acting if mode is Mode.ACT else rest).append(one)
-    waiting = [one for one in rest if _waits(one, view)]
-    if any(not _is_stuck(one, view) for one in waiting):
+        root, action = one[0].root, one[1].action
+        if policy.mode_of(root.rule, action, simulated=_is_simulated(one[0])) is Mode.ACT:
+            acting.append(one)
+        elif (key := _key(root, action, view)) in view.controls.asked and key not in view.controls.finished:
+            waiting.append(one)
+        elif root.id not in view.controls.cancelled:
+            left.append(one)
+    waiting = sorted(waiting, key=lambda one: one[0].root.started_ms)[:MOST_WAITING]
+    if len(waiting) == MOST_WAITING or any(not _is_stuck(one, view) for one in waiting):
         return [*acting, *waiting]
-    left = sorted((one for one in rest if not _waits(one, view) and _may_ask(one, view)), key=_turn_in(view))
-    # A place is a search: it is looked for until one has it.
-    free = next((one for one in left[:MOST_SEARCHED] if not _is_stuck(one, view)), None)
-    return [*acting, *waiting, *(left[:1] if free is None else [free])]
+    beside = len(waiting) == 1
+    left = sorted((one for one in left if beside or _may_ask(one[0].root, view)), key=_turn_in(view))
+    # A place is a search: it is looked for until one has it. What has none is asked about only where nothing waits.
+    free = [one for one in left[:MOST_SEARCHED] if not _is_stuck(one, view)][:1]
+    return [*acting, *waiting, *(free or ([] if waiting else left[:1]))]
 
 
-def _waits(one: Wanted, view: FleetView) -> bool:
-    key = _key(one[0].root, one[1].action, view)
-    return key in view.controls.asked and key not in view.controls.finished
-
-
-def _may_ask(one: Wanted, view: FleetView) -> bool:
-    root = one[0].root
+def _may_ask(root: Finding, view: FleetView) -> bool:
+    """Of the GPUs of a pool the next is always there; what is to come, and a pool, does not wait for hours."""
     last_ms = view.controls.asked_ms.get(asked_about(root))
-    return root.alert_level is not AlertLevel.NOTE or last_ms is None or view.now_ms >= last_ms + ASK_AGAIN_MS
+    rests = root.subject.kind is SubjectKind.GPU and root.alert_level is AlertLevel.NOTE and not root.expected
+    return not rests or last_ms is None or view.now_ms >= last_ms + ASK_AGAIN_MS
 
 
 def _turn_in(view: FleetView) -> Callable[[Wanted], tuple[bool, int, int]]:

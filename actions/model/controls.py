@@ -117,7 +117,7 @@ class Controls:
     only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
     that the wall clock has stepped away from, by key. `repaired` has the instants of the newest proven repairs, by
     the key of the GPU or host. `asked` are the keys of all decisions that were made, a view. `asked_ms` has
-    when people were last asked, by `asked_about`; none where a person decided that. `silences` are those that stand,
+    when people were last asked, by `asked_about`; none where that was answered. `silences` are those that stand,
     are planned, or ended lately. `cooled` is what throttles in effect bought, by their key.
     """
 

@@ -94,7 +94,7 @@ class _PlainState:
     repaired: dict[str, int] = field(default_factory=dict)
     silences: list[Any] = field(default_factory=list)
     cooled: dict[str, Cooled] | None = None
-    asked_ms: dict[str, int] = field(default_factory=dict)
+    questions: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -134,7 +134,7 @@ class Ledger:
         self._finished: set[str] = set()
         self._repaired: dict[str, int] = {}
         self._cooled: dict[str, Cooled] = {}
-        self._asked_ms: dict[str, int] = {}
+        self._questions: dict[str, tuple[str, int]] = {}
         self._shown_renewals: Mapping[str, int] | None = None
         self._controls: Controls | None = None
 
@@ -174,7 +174,7 @@ class Ledger:
                 asked=Known(self.known),
                 silences=tuple(self.silences.known.values()),
                 cooled={key: one for key, one in self._cooled.items() if key in self._effects},
-                asked_ms=dict(self._asked_ms),
+                asked_ms={about: at_ms for about, (_, at_ms) in self._questions.items()},
             )
         return self._controls
 
@@ -194,7 +194,8 @@ class Ledger:
     def tell_ahead(self, steady: SteadyInstants) -> None:
         """Name the instants that lie ahead of the start: an earlier process had a clock that was ahead."""
         times = [at_ms for starts in (*self._attempts.values(), *self._failures.values()) for at_ms in starts]
-        for at_ms in (*times, *self.causes.values()):
+        asked = [at_ms for _, at_ms in self._questions.values()]
+        for at_ms in (*times, *asked, *self.causes.values()):
             if at_ms > steady.start_ms:
                 steady.wrote(at_ms, at_ms)
         for one in self.silences.known.values():
@@ -217,8 +218,8 @@ class Ledger:
         record = self.records.get(decision.key)
         if record is None:
             self.records[decision.key] = LedgerEntry(decision, entry.at_ms)
-            if decision.action is not ActionKind.NOTIFY and decision.mode is not Mode.ACT:
-                self._asked_ms[asked_about(decision)] = entry.at_ms
+            if decision.action is not ActionKind.NOTIFY and decision.mode is Mode.PROPOSE:
+                self._questions[asked_about(decision)] = decision.key, entry.at_ms
         else:
             record.decision, record.updated_ms = decision, entry.at_ms
 
@@ -238,6 +239,8 @@ class Ledger:
     def _end(self, record: LedgerEntry, state: DecisionState, payload: dict[str, Any]) -> None:
         record.state, record.reason = state, str(payload.get("reason", ""))
         record.reason_zh = str(payload.get("reason_zh", ""))
+        if state is not DecisionState.EXPIRED:
+            self._answered(record.decision)
         cause = record.decision.parameters.cause
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
@@ -253,18 +256,22 @@ class Ledger:
             self._rejections.pop(gone.decision.id, None)
         del self.ended[:-KEEP_FINAL]
 
+    def _answered(self, decision: Decision) -> None:
+        """The last question about its rule and pool waits for nobody any more, where it was this one."""
+        if self._questions.get(asked_about(decision), ("", 0))[0] == decision.key:
+            del self._questions[asked_about(decision)]
+
     def _approval(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
         if record is not None:
             record.state, record.approved_by, record.updated_ms = DecisionState.APPROVED, entry.actor, entry.at_ms
-            self._asked_ms.pop(asked_about(record.decision), None)
+            self._answered(record.decision)
             self._approvals[record.decision.id] = Note(entry.actor, entry.at_ms)
 
     def _rejection(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
         if record is not None:
             record.updated_ms = entry.at_ms
-            self._asked_ms.pop(asked_about(record.decision), None)
             self._rejections[record.decision.id] = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
             self._end(record, DecisionState.REJECTED, payload)
 
@@ -462,7 +469,7 @@ class Ledger:
             repaired=self._repaired,
             silences=self.silences.state(),
             cooled=self._cooled,
-            asked_ms=self._asked_ms,
+            questions=self._questions,
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -494,7 +501,7 @@ class Ledger:
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found._cooled = found._cooled_by_listed() if plain.cooled is None else plain.cooled
-        found._asked_ms = plain.asked_ms
+        found._questions = plain.questions
         found.deliveries.told = plain.done
         found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
         found.deliveries.gathered, found.deliveries.lowered = plain.gathered, plain.lowered

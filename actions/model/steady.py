@@ -62,7 +62,7 @@ class SteadyInstants:
         return at_ms + shift if abs(shift) > STEP_MS else at_ms
 
     def controls(self, controls: Controls) -> Controls:
-        """`controls` with the starts, failures, hold-offs and silences on the wall clock as it shows now."""
+        """`controls` with the starts, failures, questions, hold-offs and silences on the wall clock as it shows now."""
         if not self.moved():
             return controls
         today = self.today
@@ -72,6 +72,7 @@ class SteadyInstants:
             failures={slot: tuple(map(today, times)) for slot, times in controls.failures.items()},
             hold_offs={key: replace(one, until_ms=today(one.until_ms)) for key, one in controls.hold_offs.items()},
             silences=tuple(map(self._silence, controls.silences)),
+            asked_ms={about: today(at_ms) for about, at_ms in controls.asked_ms.items()},
         )
 
     def _silence(self, one: Silence) -> Silence:

@@ -211,13 +211,16 @@ def likely_sentence(
 def unlikely_sentence(where: str, chance: float, at_ms: int, horizon_ms: int) -> tuple[str, str]:
     """Nothing to warn of."""
     hours, at = horizon_ms / HOUR, to_minute(at_ms)
-    if chance >= UNLIKELY:
-        english, chinese = likely_sentence(where, chance, at_ms, horizon_ms, ())
-        return english.rstrip(".") + ", too little to warn of.", chinese.rstrip("。") + "，不足以告警。"
     return (
         f"{where}: a hardware fault within {hours:.0f} h of {at} is unlikely (probability {_share(chance)}).",
         f"{where}：自 {at} 起 {hours:.0f} 小时内发生硬件故障的可能性很低（概率 {_share(chance)}）。",
     )
+
+
+def unwarned_sentence(where: str, chance: float, at_ms: int, horizon_ms: int) -> tuple[str, str]:
+    """Of what is too likely to be called unlikely, and not warned of."""
+    english, chinese = likely_sentence(where, chance, at_ms, horizon_ms, ())
+    return english.rstrip(".") + ", no warning yet.", chinese.rstrip("。") + "，尚不告警。"
 
 
 def since_repair(sentences: tuple[str, str], repaired_ms: int) -> tuple[str, str]:

@@ -156,6 +156,7 @@ class KindRecord:
     muted: bool = False
     announced: bool = False
     """Whether it was muted when that was last told."""
+    begun_ms: int = 0
     first: int = EDGES.index(CLAIMED)
     """The first range of claims: all are, where one below `CLAIMED` was seen."""
     _weighed_ms: int | None = None
@@ -213,7 +214,9 @@ class KindRecord:
         precision = self.precision(now_ms)
         grounds = self.prior is not None and self.prior.claims >= LEAST_CLAIMS
         if self.muted:
-            self.muted = precision < floor + COMES_BACK
+            # Of which nothing is known any more is as new: what claims seldom would else be muted for good.
+            known = grounds or bool(self.claims) or now_ms < self.begun_ms + WEEK_MS
+            self.muted = known and precision < floor + COMES_BACK
         else:
             self.muted = precision < floor and (grounds or self.weighed(now_ms)[0] >= LEAST_CLAIMS)
         return self.muted is not self.announced
@@ -329,7 +332,8 @@ class Recalibration:
         key = said.target, said.model, said.simulated
         if key not in self._kinds:
             muted = (said.kind, said.simulated) in self._restored
-            self._kinds[key] = KindRecord(self._priors.get(said.kind), muted=muted, announced=muted)
+            prior = self._priors.get(said.kind)
+            self._kinds[key] = KindRecord(prior, muted=muted, announced=muted, begun_ms=said.at_ms)
             if not muted:
                 self._kinds[key].judge(self._floor, said.at_ms)
         return self._kinds[key]

@@ -30,7 +30,16 @@ from tocsin.forecaster.lifecycle.drift import ALARM_SHARE, LEAST_GPUS, Shift, fe
 from tocsin.forecaster.lifecycle.gate import LEARNING, LEARNING_ZH, SIMULATED_ALONE, SIMULATED_ALONE_ZH, ModelGate
 from tocsin.forecaster.lifecycle.model_registry import ModelRegistry, ModelVersion
 from tocsin.forecaster.live.mended import mended
-from tocsin.forecaster.live.reasons import Reason, likely_sentence, reasons, since_repair, unlikely_sentence, why
+from tocsin.forecaster.live.reasons import (
+    UNLIKELY,
+    Reason,
+    likely_sentence,
+    reasons,
+    since_repair,
+    unlikely_sentence,
+    unwarned_sentence,
+    why,
+)
 from tocsin.forecaster.live.risk_inputs import RiskInputs, SeenGpus
 from tocsin.forecaster.live.unforeseen import beside
 from tocsin.forecaster.trend.statements import where
@@ -109,8 +118,9 @@ class RiskModel:
             unforeseen = seen.unforeseen.get((self.card.family, self.card.version, gpu.simulated), 0.0)
             chances = self._chances(scores[row], unforeseen)
             split = () if kinds is None or shares is None else _split(kinds.classes, shares[row], chances[-1])
-            said = self._say(gpu, fleet, row, chances, split, warned.get(row), now_ms)
-            said = _beside_the_models(said, float(scores[row, -1]), unforeseen)
+            own = float(scores[row, -1])
+            said = self._say(gpu, fleet, row, chances, split, warned.get(row, own), now_ms)
+            said = _beside_the_models(said, own, unforeseen)
             if row in told:
                 english, chinese = since_repair((said.sentence, said.sentence_zh), repaired[gpu.uuid])
                 said = replace(said, sentence=english, sentence_zh=chinese)
@@ -178,9 +188,10 @@ class RiskModel:
         row: int,
         chances: Sequence[float],
         split: Split,
-        warned: RiskWarning | None,
+        warned: RiskWarning | float,
         now_ms: int,
     ) -> Prediction:
+        """`warned` is the model's own word where that is below the level."""
         if not np.isfinite(chances[-1]):
             needed_ms = self._scorer.min_history_ms
             return self._silent(gpu, short_history(self._scorer.name, int(fleet.history_ms[row]), needed_ms), now_ms)
@@ -192,8 +203,9 @@ class RiskModel:
             curve=tuple(zip(self.horizons_ms, chances, strict=True)),
             classes=split,
         )
-        if warned is None:
-            english, chinese = unlikely_sentence(where(gpu), chance, now_ms, ahead)
+        if not isinstance(warned, RiskWarning):
+            worded = unlikely_sentence if warned < UNLIKELY else unwarned_sentence
+            english, chinese = worded(where(gpu), chance, now_ms, ahead)
             return replace(made, sentence=english, sentence_zh=chinese)
         english, chinese = likely_sentence(where(gpu), chance, now_ms, ahead, warned.reasons, split)
         evidence = _evidence(warned, now_ms)

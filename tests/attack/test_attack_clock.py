@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tocsin.actions.model.controls import Controls
 from tocsin.actions.model.steady import STEP_MS, SteadyInstants
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import DecisionState, Mode
@@ -139,3 +140,13 @@ def test_the_age_of_what_was_written_is_what_has_passed(turns: list[tuple[str, i
         for at_ms, since in written.items():
             age = clock.now_ms() - steady.today(at_ms)
             assert abs(age - (clock.monotonic() - since) * SECOND) <= 2 * STEP_MS + 1
+
+
+@given(st.sampled_from(STEPS))
+def test_a_step_of_the_clock_asks_nothing_sooner_or_later(step_ms: int) -> None:
+    clock = ManualClock(T0)
+    steady = SteadyInstants(clock)
+    clock.advance(MINUTE)
+    asked = Controls(asked_ms={"memory_full|training": T0})
+    clock.set(clock.now_ms() + step_ms)
+    assert clock.now_ms() - steady.controls(asked).asked_ms["memory_full|training"] == MINUTE

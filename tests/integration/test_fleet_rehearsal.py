@@ -101,6 +101,16 @@ def test_an_injected_fault_is_paged_in_time_and_counted(rehearsal: FleetRehearsa
     assert report.nulls["page nothing"].recall == 0.0
 
 
+def test_a_link_that_fails_is_the_fault_of_one_gpu(rehearsal: FleetRehearsal) -> None:
+    rehearsal.fleet.inject("nvlink_recovery", "3")
+    for _ in range(30):
+        rehearsal.step()
+    (cause,) = rehearsal.truth().causes
+    rehearsal.running.stop()
+    assert cause.own == {rehearsal.fleet.gpus[3].uuid}
+    assert cause.own < cause.places
+
+
 def test_forecasts_keep_step_with_the_fleet(rehearsal: FleetRehearsal) -> None:
     for _ in range(45):
         rehearsal.step()

@@ -336,7 +336,8 @@ class ForecastSettings(Section):
     coverage: float = Field(default=0.8, gt=0, lt=1)
     """Nominal coverage of the interval."""
     least_precision: float = Field(default=0.5, ge=0, le=1)
-    """Share of its claims that must come true for a kind of forecast to be heard; below it is muted, and judged on."""
+    """Share of its claims that must come true for a kind of forecast to be heard; below it is muted, and judged on. Of
+    a fault that is less likely the risk model does not warn, whatever a rule asks for."""
     worker: bool = True
     """Whether models run in a process of their own, so that an XID never waits for one."""
     engine: ForecastEngine = ForecastEngine.LOCAL

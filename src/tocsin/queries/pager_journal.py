@@ -282,5 +282,4 @@ def settled_cases(store: Store, gpus: Sequence[Gpu], start_ms: int, now_ms: int)
 
 
 def _struck(onset: Onset) -> Cause:
-    at_ms, gpu = onset.at_ms, onset.device
-    return Cause(onset.fault_class, frozenset({gpu}), at_ms, at_ms, at_ms, None, hard=True, gpu=gpu)
+    return Cause(onset.fault_class, frozenset({onset.device}), onset.at_ms, onset.at_ms, onset.at_ms, None, hard=True)

@@ -43,8 +43,8 @@ class Cause:
     """One fault, or a sign that led to nothing (`benign`), as the truth has it.
 
     A `hard` one is worth a page. `onset_ms` may lie after the end of the span. `shown_ms` is the first event line or
-    reading that shows it, None while there is none; `ended_ms` is None while it lasts. `gpu` is the UUID of the one
-    that has it, empty where that is not known: others of `places` share a link, host or rack with it.
+    reading that shows it, None while there is none; `ended_ms` is None while it lasts. `own` are the UUIDs of the
+    GPUs that have it, all of `places` where None: others share a link, host or rack with them.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Cause:
     hard: bool
     benign: bool = False
     precursor: bool = False
-    gpu: str = ""
+    own: frozenset[str] | None = None
 
     def explains_page(self, alert: PagerAlert) -> bool:
         """Whether a page about it at this time is right."""

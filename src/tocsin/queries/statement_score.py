@@ -156,8 +156,9 @@ def _crossed(said: Prediction, series_of: SeriesOf, end_ms: int) -> tuple[int | 
 def _struck(said: Prediction, truth: Truth | None, end_ms: int) -> int | None:
     """When the GPU itself failed: what another of its rack or fabric has is no fault of its own."""
     around = truth.at({said.subject.name}) if truth is not None else []
-    own = [one for one in around if one.gpu == said.subject.name and one.hard and not one.benign]
-    return min((one.onset_ms for one in own if said.at_ms < one.onset_ms <= end_ms), default=None)
+    own = [one for one in around if one.own is None or said.subject.name in one.own]
+    onsets = [one.onset_ms for one in own if one.hard and not one.benign and said.at_ms < one.onset_ms <= end_ms]
+    return min(onsets, default=None)
 
 
 def score_statements(cases: Sequence[StatedCase], muted: Mapping[str, float]) -> list[StatementScore]:

@@ -301,7 +301,7 @@ class FleetRehearsal:
                     # Heat at which hardware slows a GPU is there, whatever it would have come to.
                     benign=fault.benign and one is None,
                     precursor=not fault.abrupt,
-                    gpu=fault.gpu,
+                    own=frozenset({fault.gpu}) if one is None else one.own,
                 )
             )
         limits = self.brain.settings.actions

@@ -108,8 +108,9 @@ class FaultLine:
             if sum(gpu.rack == rack for gpu in hit) == sum(gpu.rack == rack for gpu in inventory.gpus):
                 places.add(rack)
         uuid = inventory.gpus[run.gpu].uuid
+        own = frozenset({gpu.uuid for gpu in hit} if kind.heats else {uuid})
         return HardFault(
-            run.kind, uuid, frozenset(places), run.started_ms, onset_ms, run.shown_ms, precursor=not run.abrupt
+            run.kind, uuid, frozenset(places), own, run.started_ms, onset_ms, run.shown_ms, precursor=not run.abrupt
         )
 
     def show(self, throttle: ClockThrottle, window: StepWindow) -> None:

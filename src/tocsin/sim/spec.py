@@ -62,14 +62,16 @@ class FleetSpec:
 class HardFault:
     """Ground truth of a fault that a person must see to: of hardware or power, a hang, or heat at which hardware slows.
 
-    `places` are the UUIDs of the GPUs that show it, their hosts, and their racks where all of a rack do. `first_ms` is
-    its first symptom, `onset_ms` when it strikes or, of heat, hardware first slows a GPU, maybe after the last step.
-    `shown_ms` is the first event line or reading that shows it; None while there is none.
+    `places` are the UUIDs of the GPUs that show it, their hosts, and their racks where all of a rack do. `own` are
+    those of the GPUs that have it: `gpu`, and where it is heat all that share it. `first_ms` is its first symptom,
+    `onset_ms` when it strikes or, of heat, hardware first slows a GPU, maybe after the last step. `shown_ms` is the
+    first event line or reading that shows it; None while there is none.
     """
 
     kind: str
     gpu: str
     places: frozenset[str]
+    own: frozenset[str]
     first_ms: int
     onset_ms: int
     shown_ms: int | None

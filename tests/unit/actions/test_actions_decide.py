@@ -229,7 +229,9 @@ def _asked(full: list[Finding], view: FleetView = VIEW, mode: Mode = Mode.PROPOS
     subjects = [one.subject for one in full]
     decided = decide([incident(*full)], [], view, Policy(settings(mode=mode)))
     box = HOUR if mode is Mode.ACT else DAY
-    assert {one.expires_ms for one in decided} <= {T0 + box}, "nobody looks at a note within the hour"
+    assert {one.expires_ms for one in decided} == ({T0 + box} if decided else set()), (
+        "nobody looks at a note within the hour"
+    )
     return [subjects.index(one.subject) for one in decided]
 
 
@@ -260,36 +262,50 @@ def test_what_nobody_decides_keeps_nothing_out() -> None:
     assert _asked(full, alone) == [3], "nobody can say yes to those yet"
 
 
-def test_the_next_note_is_asked_about_a_shift_after_the_last_unless_a_person_decided_that() -> None:
+def _at(full: list[Finding], ago_ms: int, *waiting: int) -> FleetView:
+    """Where people were last asked so long ago, and the questions about some wait."""
+    keys = frozenset(cause_key(full[n], full[n].action) for n in waiting)
+    return replace(VIEW, controls=Controls(asked=keys, asked_ms={asked_about(full[0]): T0 - ago_ms}))
+
+
+def test_where_nobody_answers_the_next_gpu_is_asked_about_a_shift_later() -> None:
     full = _full(6)
-
-    def at(ago_ms: int, *asked: str) -> list[int]:
-        controls = Controls(asked=frozenset(asked), asked_ms={asked_about(full[0]): T0 - ago_ms})
-        return _asked(full, replace(VIEW, controls=controls))
-
-    assert at(ASK_AGAIN_MS - 1) == []
-    assert at(ASK_AGAIN_MS) == [5]
-    assert at(MINUTE, cause_key(full[2], ActionKind.MIGRATE)) == [2], "what waits goes on to"
-    warned = [replace(one, level=AlertLevel.WARNING) for one in full]
-    controls = Controls(asked_ms={asked_about(full[0]): T0})
-    made = decide([incident(*warned)], [], replace(VIEW, controls=controls), Policy(settings()))
-    assert made, "a warning is asked about at once"
+    assert _asked(full, _at(full, ASK_AGAIN_MS - 1)) == []
+    assert _asked(full, _at(full, ASK_AGAIN_MS)) == [5]
+    assert _asked(full, _at(full, MINUTE, 2)) == [2], "what waits goes on to"
+    elsewhere = replace(full[0], subject=replace(full[0].subject, pool="other"))
+    assert _asked([elsewhere], _at(full, MINUTE)) == [0]
+    foretold = replace(full[0], evidence=(Evidence(f"{PREDICTION_EVIDENCE}x", "", T0),))
+    assert _asked([foretold], _at(full, MINUTE)) == [0], "what is to come does not wait for hours"
+    pool = replace(full[0], subject=Subject(SubjectKind.POOL, "default", "", "default"), action=ActionKind.SCALE_OUT)
+    assert _asked([pool], _at(full, MINUTE)) == [0], "of a pool there is no next one"
 
 
 def test_who_waits_stays_asked_though_no_place_is_free_now(monkeypatch: pytest.MonkeyPatch) -> None:
     full = _full(6)
-    keys = [cause_key(one, ActionKind.MIGRATE) for one in full]
     stuck = {full[2].subject}
     monkeypatch.setattr(
         "tocsin.actions.loop.decide.obstacle", lambda _a, _r, subject, *_: say("no room") if subject in stuck else None
     )
-    last = {asked_about(full[0]): T0 - ASK_AGAIN_MS}
-    waits = replace(VIEW, controls=Controls(asked=frozenset({keys[2]}), asked_ms=last))
-    assert _asked(full, waits) == [2, 5], "the next is asked about beside it"
-    both = replace(VIEW, controls=Controls(asked=frozenset({keys[2], keys[5]}), asked_ms={asked_about(full[0]): T0}))
-    assert sorted(_asked(full, both)) == [2, 5]
+    assert sorted(_asked(full, _at(full, MINUTE, 2))) == [2, 5], "one with a place is asked about beside it"
+    stuck |= {full[5].subject}
+    assert sorted(_asked(full, _at(full, MINUTE, 2, 5))) == [2, 5]
+    assert sorted(_asked(full, _at(full, ASK_AGAIN_MS, 2, 5))) == [2, 4, 5]
+    stuck |= {one.subject for one in full}
+    assert sorted(_asked(full, _at(full, ASK_AGAIN_MS, 2))) == [2], "what has no place is no question beside another"
     stuck.clear()
-    assert sorted(_asked(full, both)) == [2, 5]
+    assert sorted(_asked(full, _at(full, ASK_AGAIN_MS, 2, 5))) == [2, 5]
+
+
+def test_what_once_waited_is_not_asked_all_at_once() -> None:
+    full = _full(6)
+    assert sorted(_asked(full, _at(full, MINUTE, *range(6)))) == [3, 4, 5], "a mode was changed"
+
+
+def test_what_a_person_gave_back_is_not_asked_about_again() -> None:
+    full = _full(2)
+    given = replace(VIEW, controls=Controls(cancelled=frozenset({full[1].id})))
+    assert _asked(full, given) == [0]
 
 
 def test_who_cannot_be_moved_keeps_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,10 +519,58 @@ def test_a_lost_gpu_among_hot_ones_is_not_throttled() -> None:
     assert throttled == {"GPU-b", "GPU-c"}
 
 
-def test_when_people_were_last_asked_is_known_until_a_person_decides_and_after_a_checkpoint() -> None:
+def _asked_in(ledger: Ledger, journal: JournalDouble) -> Decision:
     (made,) = decide([incident(*_full(1))], [], VIEW, Policy(settings(mode=Mode.PROPOSE)))
-    journal, ledger = JournalDouble(ManualClock(T0)), Ledger()
     ledger.apply(journal.append(EntryKind.DECISION, dump_decision(made)))
-    assert Ledger.restored(ledger.state()).controls().asked_ms == {asked_about(made): T0}
-    ledger.apply(journal.append(EntryKind.REJECTION, {"decision": made.id, "key": made.key, "reason": "no"}))
+    assert ledger.controls().asked_ms == {asked_about(made): T0}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "answered"),
+    [
+        (EntryKind.APPROVAL, {}, True),
+        (EntryKind.REJECTION, {"reason": "no"}, True),
+        (EntryKind.VERDICT, {"verdicts": [], "overall": "deny", "state": "rejected", "reason": "given back"}, True),
+        (
+            EntryKind.VERDICT,
+            {"verdicts": [], "overall": "hold", "state": "expired", "reason": "its cause ended"},
+            False,
+        ),
+        (EntryKind.VERDICT, {"verdicts": [], "overall": "hold"}, False),
+    ],
+)
+def test_a_question_is_the_last_one_until_it_is_answered(
+    kind: EntryKind, more: dict[str, object], answered: bool
+) -> None:
+    journal, ledger = JournalDouble(ManualClock(T0)), Ledger()
+    made = _asked_in(ledger, journal)
+    ledger.apply(journal.append(kind, {"decision": made.id, "key": made.key, **more}))
+    assert ledger.controls().asked_ms == ({} if answered else {asked_about(made): T0})
+    assert Ledger.restored(ledger.state()).controls().asked_ms == ledger.controls().asked_ms
+
+
+def test_the_answer_to_an_older_question_does_not_count_for_the_last() -> None:
+    journal, ledger = JournalDouble(clock := ManualClock(T0)), Ledger()
+    first = _asked_in(ledger, journal)
+    clock.advance(HOUR)
+    ledger.apply(journal.append(EntryKind.DECISION, dump_decision(replace(first, key="another"))))
+    ledger.apply(journal.append(EntryKind.APPROVAL, {"decision": first.id, "key": first.key}))
+    assert ledger.controls().asked_ms == {asked_about(first): T0 + HOUR}
+
+
+@pytest.mark.parametrize(
+    ("mode", "action"),
+    [(Mode.ACT, ActionKind.MIGRATE), (Mode.OBSERVE, ActionKind.MIGRATE), (Mode.PROPOSE, ActionKind.NOTIFY)],
+)
+def test_what_asks_nobody_is_no_question(mode: Mode, action: ActionKind) -> None:
+    journal, ledger = JournalDouble(ManualClock(T0)), Ledger()
+    (made,) = decide([incident(*_full(1))], [], VIEW, Policy(settings(mode=Mode.PROPOSE)))
+    other = replace(
+        made,
+        mode=mode,
+        action=action,
+        parameters=NotifyParameters() if action is ActionKind.NOTIFY else made.parameters,
+    )
+    ledger.apply(journal.append(EntryKind.DECISION, dump_decision(other)))
     assert ledger.controls().asked_ms == {}

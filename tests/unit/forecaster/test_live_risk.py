@@ -378,8 +378,8 @@ def test_a_model_warns_of_nothing_less_likely_than_the_floor(
         one = RiskWatch(replace(place(tmp_path), least=least), store).predict(SeenGpus(GPUS), NOW)[2]
         assert (one.status is PredictionStatus.LIKELY) is warns
         assert (one.probability, one.threshold) == (sure, least)
-    assert one.sentence.endswith(", too little to warn of."), "what is as likely as that is not called unlikely"
-    assert one.sentence_zh.endswith("，不足以告警。")
+    assert one.sentence.endswith(", no warning yet."), "what is as likely as that is not called unlikely"
+    assert one.sentence_zh.endswith("，尚不告警。")
 
 
 class Sum:

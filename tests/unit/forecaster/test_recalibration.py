@@ -320,3 +320,12 @@ def test_of_what_waits_too_long_the_oldest_is_lost_and_counted_unless_it_is_the_
     kinds.follow([said(n) for n in range(5)])
     due = kinds.take_due(T0 + 2 * HOUR, 2, drops=drops)
     assert ([one.subject.name for one in due], kinds.unjudged) == (left, lost)
+
+
+def test_a_kind_of_which_nothing_is_known_any_more_is_heard_again() -> None:
+    kinds = Recalibration(0.5, {})
+    kinds.settle([(said(n), False) for n in range(6)])
+    kinds.judge(T0 + DAY)
+    assert kinds.figures(T0 + DAY)[0].muted
+    kinds.judge(T0 + 9 * DAY)
+    assert not kinds.figures(T0 + 9 * DAY)[0].muted, "its wrong claims are more than a week old"

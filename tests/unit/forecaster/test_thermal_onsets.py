@@ -207,6 +207,8 @@ def test_heat_without_a_precursor_is_not_learned_from_on_any_gpu_that_it_reaches
     hot = {found.devices[device] for device in found.device[found.event_class == "thermal"].tolist()}
     assert len(hot) > 1
     assert {hosts[uuid] for uuid in hot} == {fleet.gpus[3].host}
+    (truth,) = fleet.hard_faults
+    assert hot <= truth.own, "all that share the heat have it"
     left = before_abrupt(found, fleet.faults, fleet.hard_faults)
     np.testing.assert_array_equal(left, found.event_class == "thermal")
 

@@ -103,10 +103,10 @@ def test_a_crossing_that_is_past_is_no_statement() -> None:
 
 def test_a_fault_is_settled_by_the_truth_alone() -> None:
     risk = said(T0, 0.7, metric="", status=PredictionStatus.LIKELY, eta_ms=None, target="hardware_fault")
-    fault = Cause("row_remap", frozenset({"GPU-a"}), T0, T0 + HOUR, T0 + HOUR, None, hard=True, gpu="GPU-a")
-    beside = replace(fault, places=frozenset({"GPU-a", "GPU-b"}), gpu="GPU-b")
+    fault = Cause("row_remap", frozenset({"GPU-a"}), T0, T0 + HOUR, T0 + HOUR, None, hard=True)
+    beside = replace(fault, places=frozenset({"GPU-a", "GPU-b"}), own=frozenset({"GPU-b"}))
     assert not cases_of([risk], rising(None), T0 + 3 * HOUR)  # type: ignore[arg-type]
-    for causes, right in (([fault], 1), ([], 0), ([beside], 0), ([beside, fault], 1)):
+    for causes, right in (([fault], 1), ([], 0), ([beside], 0), ([replace(beside, own=beside.places)], 1)):
         truth = Truth(causes, T0 + 3 * HOUR)
         (score,) = score_statements(cases_of([risk], rising(None), T0 + 3 * HOUR, truth), {})  # type: ignore[arg-type]
         assert (score.settled, score.right) == (1, right)

@@ -30,7 +30,7 @@ class Risk(Condition):
     within: Duration = 48 * HOUR
     """The horizon whose probability counts; of the horizons of the model the longest within it."""
     probability: Number = Field(default=0.0, ge=0, le=1)
-    """Least probability within it, beside the model's own level."""
+    """Least probability within it, beside the model's own level, which is `forecast.least_precision` or more."""
     max_age: Duration = 30 * MINUTE
     """Age at which a prediction no longer counts."""
 

@@ -133,7 +133,7 @@ class RunningBrain:
             self.sender.close()
 
 
-def _risk_place(settings: Settings) -> RiskInputs | None:
+def risk_place(settings: Settings) -> RiskInputs | None:
     """None where the worker's process could not read the store: one in memory is in this process alone."""
     forecast = settings.forecast
     if settings.store.kind is StoreKind.MEMORY and forecast.worker:
@@ -183,7 +183,7 @@ def open_brain(
     (journal, witnesses), lease = _open_journal(settings, clock, metrics, place), _lease_of(settings, clock, place)
     sender = WebhookSender(settings.webhook, clock) if settings.webhook.url.get_secret_value() else None
     routing = _routing(Dependencies(sender, settings, clock, queue := open_queue(settings.node, clock), fleet, metrics))
-    evidence, worker = TicketEvidence(), ForecastWorker(settings.forecast, place=_risk_place(settings), store=store)
+    evidence, worker = TicketEvidence(), ForecastWorker(settings.forecast, place=risk_place(settings), store=store)
     told = notifier or build_notifier(settings, sender, clock, metrics, evidence)
     parts = BrainParts(
         settings=settings,
