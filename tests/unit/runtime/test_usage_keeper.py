@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import DAY, HOUR, MINUTE, ManualClock
 from tocsin.domain.reading import Gpu, Owner, Reading
 from tocsin.runtime.brain import usage_keeper
-from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
+from tocsin.runtime.brain.usage_keeper import Counted, UsageKeeper, UsageParts
 from tocsin.store.memory import MemoryStore
 from tocsin.store.port import StoreUnavailable
 from tocsin.telemetry.metrics import OwnMetrics
@@ -29,14 +30,25 @@ JOB = (Owner(1, slurm_job="7"),)
 class Site:
     """A store and a keeper of its usage."""
 
-    def __init__(self, facts: dict[str, WorkloadFacts] | None = None, **more: Any) -> None:
-        self.store, self.table, self.clock = MemoryStore(), UsageTable(None), ManualClock(START)
+    def __init__(self, facts: dict[str, WorkloadFacts] | None = None, path: Path | None = None, **more: Any) -> None:
+        self.store, self.table, self.clock = MemoryStore(), UsageTable(path), ManualClock(START)
         self.metrics, self.facts = OwnMetrics(), facts or {}
         self.known: dict[str, Gpu] = {one.uuid: one for one in (gpu(n, pool="spot-a") for n in range(2))}
-        settings, parts = UsageSettings(**more), UsageParts(self.table, PriceList())
-        self.keeper = UsageKeeper(
-            self.store, parts, settings, self.clock, self.metrics, self.known.get, lambda: self.facts
+        self.settings = UsageSettings(**more)
+        self.keeper = self.kept(None)
+
+    def kept(self, counted: Counted | None) -> UsageKeeper:
+        parts = UsageParts(self.table, PriceList())
+        return UsageKeeper(
+            self.store, parts, self.settings, self.clock, self.metrics, self.known.get, lambda: self.facts, counted
         )
+
+    def next_one(self, path: Path) -> None:
+        """The keeper ends, and another goes on from what it has counted."""
+        self.keeper.close()
+        counted = self.keeper.counted()
+        self.table = UsageTable(path)
+        self.keeper = self.kept(counted)
 
     def read(self, at_ms: int, number: int = 0) -> Reading:
         return replace(reading(gpu(number), at_ms, utilization_ratio=0.9), owners=JOB)
@@ -104,6 +116,49 @@ def test_a_new_file_has_the_open_days_that_the_store_had_before_it() -> None:
 
 def _silent(*_: object) -> None:
     raise StoreUnavailable("no answer")
+
+
+def test_who_goes_on_from_what_was_counted_asks_the_store_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(path=tmp_path / "usage.db")
+    site.accept(START, START + MINUTE)
+    monkeypatch.setattr(site.store, "readings", _silent)
+    site.next_one(tmp_path / "usage.db")
+    site.keeper.recover(site.clock.now_ms())
+    site.accept(START + 2 * MINUTE)
+    site.keeper.write()
+    assert site.used() == 120, "the minute between the two is counted, and once"
+    site.keeper.close()
+
+
+def test_what_could_not_be_written_goes_on_with_the_next_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    site = Site(path=tmp_path / "usage.db")
+    site.accept(START, START + MINUTE)
+    site.keeper.write()
+    site.accept(START + 2 * MINUTE)
+    with monkeypatch.context() as broken:
+        broken.setattr(UsageTable, "add", full)
+        site.next_one(tmp_path / "usage.db")
+    site.keeper.recover(site.clock.now_ms())
+    site.keeper.write()
+    assert site.used() == 120
+    site.keeper.close()
+
+
+def test_where_the_file_is_gone_the_store_is_asked(tmp_path: Path) -> None:
+    site = Site(path=tmp_path / "usage.db", open_days=1)
+    site.accept(START, START + MINUTE)
+    site.next_one(tmp_path / "another.db")
+    site.keeper.recover(site.clock.now_ms())
+    site.keeper.look()
+    assert site.used() == 60
+    site.keeper.close()
 
 
 def test_late_days_are_counted_a_bounded_number_at_a_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
 from tocsin.runtime.brain.seen_fleet import FleetSight, SeenFleet, touched_by
 from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
-from tocsin.runtime.brain.usage_keeper import UsageKeeper, UsageParts
+from tocsin.runtime.brain.usage_keeper import Counted, UsageKeeper, UsageParts
 from tocsin.runtime.brain.version_watch import VersionWatch
 from tocsin.runtime.brain.warm_up import warm_up
 from tocsin.store.port import Store, StoreUnavailable
@@ -129,6 +129,7 @@ class Handover:
     memory: FleetMemory
     engine: RuleEngine
     filling: FillingWatch | None = None
+    counted: Counted | None = None
 
 
 class Brain:
@@ -180,7 +181,10 @@ class Brain:
     def _usage_of(self, parts: BrainParts) -> UsageKeeper:
         settings, clock, metrics = parts.settings.usage, parts.clock, parts.metrics
         facts = parts.managers.work
-        return UsageKeeper(parts.store, parts.usage, settings, clock, metrics, self.memory.gpu, lambda: facts().facts)
+        counted = None if parts.handover is None else parts.handover.counted
+        return UsageKeeper(
+            parts.store, parts.usage, settings, clock, metrics, self.memory.gpu, lambda: facts().facts, counted
+        )
 
     def _counting_of(self, parts: BrainParts) -> Counting:
         listed = {claim.subject.name for claim in parts.site if claim.subject.kind is PlaceKind.GPU}
@@ -199,10 +203,11 @@ class Brain:
             begun = {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
             self.journal.append(EntryKind.SERVICE_STARTED, begun)
         now = self.started_ms
-        # On standby not all is seen: what came late, and what the active brain noted itself.
+        # On standby not all events are seen: those that came late, and what the active brain noted itself. Readings
+        # newer than its last look come with the next one, in service as on standby.
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        kept = Batch(readings=list(self.store.latest(now - FORGET_MS)), events=events)
-        self.memory.recall(self._with_room(kept))
+        readings = [] if seen else list(self.store.latest(now - FORGET_MS))
+        self.memory.recall(self._with_room(Batch(readings=readings, events=events)))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         self.versions.recall(self.memory.latest(), now, first)
@@ -217,7 +222,7 @@ class Brain:
 
     def handover(self) -> Handover:
         """What it has seen, once it has ended."""
-        return Handover(self.memory, self._engine, self._expected.filling)
+        return Handover(self.memory, self._engine, self._expected.filling, self.usage.counted())
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""

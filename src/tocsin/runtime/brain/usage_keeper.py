@@ -53,12 +53,21 @@ class UsageParts:
     prices: PriceList
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a keeper has counted by its end: the sums that are not on file yet, where each GPU stands, and late days."""
+
+    meter: Meter
+    late: set[tuple[str, int]]
+
+
 class UsageKeeper:
     """Safe to use from several threads; `take` never fails and never waits for the file.
 
     `wake` is set when a file that is new has its first readings to note: without an instant on file a brain that dies
     could not go on from there. `gpu_of` gives a GPU with its attributes by UUID, `facts` what managers tell of work by
-    its id.
+    its id. `counted` is of the keeper before this one over the same file, which goes on from there; None where the file
+    and the store are asked.
     """
 
     def __init__(
@@ -70,6 +79,7 @@ class UsageKeeper:
         metrics: OwnMetrics,
         gpu_of: Callable[[str], Gpu | None],
         facts: Callable[[], Mapping[str, WorkloadFacts]],
+        counted: Counted | None = None,
     ) -> None:
         self._store = store
         self.table, self.prices = parts.table, parts.prices
@@ -79,9 +89,10 @@ class UsageKeeper:
         self._gpu_of = gpu_of
         self._facts = facts
         self._gap_ms = round(settings.gap_seconds * SECOND)
-        self._meter = Meter(self._gap_ms)
+        self._goes_on = counted is not None
+        before = counted or Counted(Meter(self._gap_ms), set())
+        self._meter, self._late = before.meter, before.late
         self._counting, self._writing = threading.Lock(), threading.RLock()
-        self._late: set[tuple[str, int]] = set()
         self._learned: dict[str, tuple[Holder, frozenset[str] | None, int]] = {}
         self._written_ms = clock.now_ms()
         self.wake = threading.Event()
@@ -113,10 +124,12 @@ class UsageKeeper:
     # ---------------------------------------------------------------------- start
 
     def recover(self, now_ms: int) -> None:
-        """Count what the store has and the file has not. Raises StoreUnavailable."""
+        """Count what the store has and the file has not, unless the keeper before has. Raises StoreUnavailable."""
         cursors = self.table.cursors()
         if not cursors:
             self._begin(now_ms)
+            return
+        if self._goes_on:
             return
         newest = max(cursors.values())
         # Clocks of hosts differ: one that is behind is not silent.
@@ -231,6 +244,11 @@ class UsageKeeper:
         """Write what is counted, and let go of the file."""
         self.write()
         self.table.close()
+
+    def counted(self) -> Counted | None:
+        """What the next keeper over the same file goes on from, once this one is closed; None where the file was
+        another brain's."""
+        return None if self.table.kept_elsewhere else Counted(self._meter, self._late)
 
     # ---------------------------------------------------------------------- late readings
 
