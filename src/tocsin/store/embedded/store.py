@@ -229,7 +229,7 @@ _EVENT_COLUMNS = f"{ROWS['event']}, sum"
 _TRIES = 3
 _FRONT_MS = MINUTE
 """The newest readings of GPUs that are all read lie within this span; those of others are looked for hour by hour."""
-_PAGE_ROWS = 50_000
+_PAGE_ROWS = 20_000
 """About how many readings are put together at once while all of a long span are read: 1.5 KB each, some times over."""
 _MAX_CUTS = 240
 
