@@ -192,31 +192,3 @@ def test_the_newest_readings_of_a_large_fleet_are_read_whatever_a_label_holds(ur
         # Often: exports with `reduce_mem_usage` have a value of another GPU in one of fifty answers.
         found = store.latest(at_ms - 1)
         assert {one.gpu.uuid: (one.gpu.host, one.at_ms, one.values, one.missing) for one in found} == wanted
-
-
-def test_the_past_of_a_large_fleet_is_read_some_cards_at_a_time(
-    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a small one, which is read at once."""
-    start = NOW - 3 * MINUTE
-    sent = [
-        replace(
-            reading(gpu(700 + n, uuid=f"GPU-7{n:07}"), start + at, temperature_celsius=40.0 + n, power_watts=float(at)),
-            missing={"gpu_fan_speed_ratio": Missing.UNSUPPORTED},
-            owners=(Owner(7, pod=f"p{n}"),) if n % 2 else (),
-        )
-        for n in range(5)
-        for at in range(0, 2 * MINUTE, 20_000 + n)
-    ]
-    store.write(Batch(sent))
-    flush(url)
-    span = start, start + 2 * MINUTE
-    chosen = {one.gpu.uuid for one in sent}
-    at_once = [one for one in store.readings(*span) if one.gpu.uuid in chosen]
-    monkeypatch.setattr("tocsin.store.victoriametrics.store._MAX_NAMED", 0)
-    monkeypatch.setattr("tocsin.store.victoriametrics.store._CARDS_AT_ONCE", 2)
-    assert [one for one in store.readings(*span) if one.gpu.uuid in chosen] == at_once
-    assert list(store.readings(*span, chosen)) == at_once
-    assert len(at_once) == len(sent)
-    few = set(sorted(chosen)[:2])
-    assert list(store.readings(*span, few)) == [one for one in at_once if one.gpu.uuid in few]

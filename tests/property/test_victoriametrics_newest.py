@@ -6,14 +6,13 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tocsin.domain.reading import Gpu, Reading
+from tocsin.domain.reading import Reading
 from tocsin.store.samples import Rows
-from tocsin.store.victoriametrics.newest import FORMAT, all_readings, newest_readings
+from tocsin.store.victoriametrics.newest import FORMAT, newest_readings
 from tocsin.store.victoriametrics.store import parse
 from tocsin_testing.builders import T0
 
@@ -85,20 +84,6 @@ def test_the_newest_readings_are_those_of_the_export_in_json(some: list[Sample],
     assert {one.gpu.parent for one in found} <= {"", "GPU-1"}
 
 
-@settings(max_examples=200)
-@given(some=samples, wanted=st.none() | st.sets(st.sampled_from(["GPU-1", "MIG-1", "GPU-2"])))
-def test_all_readings_are_those_of_the_export_in_json(some: list[Sample], wanted: set[str] | None) -> None:
-    found, rows = all_readings(as_csv(some), wanted), Rows()
-    for one in parse(as_json(some), wanted):
-        rows.add_series(one.gpu, one.key, one.is_reason, one.at_ms.tolist(), one.values.tolist())
-    assert found is not None
-    by_instant = sorted(found, key=lambda one: (one.at_ms, one.gpu.uuid))
-    # The host of a GPU on two hosts is that of its last row at each instant.
-    assert [replace(one, gpu=Gpu(one.gpu.uuid, "")) for one in by_instant] == [
-        replace(one, gpu=Gpu(one.gpu.uuid, "")) for one in rows.readings({})
-    ]
-
-
 ROW = as_csv([((("__name__", "gpu_power_watts"), ("gpu_uuid", "GPU-1")), T0, 300.0)])
 
 
@@ -121,5 +106,4 @@ def test_what_is_not_plain_is_not_read() -> None:
         ROW + b"\xff" + ROW,
     ):
         assert newest_readings(text, None) is None, text
-        assert all_readings(text, None) is None, text
-    assert newest_readings(b"", None) == all_readings(b"", None) == []
+    assert newest_readings(b"", None) == []

@@ -1,4 +1,4 @@
-"""Readings of many GPUs, or the newest of each, out of an export in CSV.
+"""The newest reading of each GPU, out of an export in CSV.
 
 A fleet of 10,000 GPUs has 600,000 series with one sample each to look at: as JSON most of the text, and of the time
 that it takes, is the labels. Here a sample is a row, and all rows are taken apart at once, in columns.
@@ -7,7 +7,6 @@ that it takes, is the labels. Here a sample is a row, and all rows are taken apa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -40,41 +39,8 @@ def newest_readings(text: bytes, wanted: Collection[str] | None) -> list[Reading
     Samples without a finite number and series that are none of ours are left out. None where `text` is not as plain as
     that of Tocsin's own series always is: labels that need quotes, rows of another length, instants that cannot be.
     """
-    samples = _samples(text, wanted)
-    return None if samples is None else list(_readings(samples, samples.newest()))
-
-
-def all_readings(text: bytes, wanted: Collection[str] | None) -> list[Reading] | None:
-    """The same of all readings, those of one GPU by instant."""
-    samples = _samples(text, wanted)
-    return None if samples is None else list(_readings(samples, samples.ours))
-
-
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """Rows of an export: of each the place of its metric among `keys` and of its GPU among `gpus`, its instant and
-    value; `owner` is the same for one GPU on two hosts, `ours` are the rows to be used."""
-
-    keys: Sequence[tuple[str, bool]]
-    gpus: Sequence[Gpu | None]
-    metric: _Places
-    gpu: _Places
-    owner: _Places
-    at_ms: npt.NDArray[np.int64]
-    value: npt.NDArray[np.float64]
-    ours: _Places
-
-    def newest(self) -> _Places:
-        """Those of `ours` that are of the newest instant of their GPU."""
-        newest = np.full(len(self.gpus), -1, np.int64)
-        np.maximum.at(newest, self.owner[self.ours], self.at_ms[self.ours])
-        return self.ours[self.at_ms[self.ours] == newest[self.owner[self.ours]]]
-
-
-def _samples(text: bytes, wanted: Collection[str] | None) -> _Samples | None:
     if not text.strip():
-        none = np.zeros(0, np.intp)
-        return _Samples((), (), none, none, none, none.astype(np.int64), none.astype(np.float64), none)
+        return []
     if b'"' in text:
         return None
     try:
@@ -91,9 +57,8 @@ def _samples(text: bytes, wanted: Collection[str] | None) -> _Samples | None:
     value = table["value"].to_numpy()
     ours = np.array([key is not None for key in keys])[metric] & np.isfinite(value)
     ours &= np.array([one is not None and (wanted is None or one.uuid in wanted) for one in gpus])[gpu]
-    places: dict[str, int] = {}
-    owner = np.array([places.setdefault(one.uuid, len(places)) if one else -1 for one in gpus])[gpu]
-    return _Samples([key or ("", False) for key in keys], gpus, metric, gpu, owner, at_ms, value, np.flatnonzero(ours))
+    chosen = np.flatnonzero(ours)
+    return list(_readings([key or ("", False) for key in keys], metric, gpus, gpu, at_ms, value, chosen))
 
 
 def _distinct(table: pa.Table, names: Sequence[str]) -> tuple[_Places, list[tuple[str, ...]]]:
@@ -107,19 +72,30 @@ def _distinct(table: pa.Table, names: Sequence[str]) -> tuple[_Places, list[tupl
     return code, list(zip(*(column.take(pa.array(first)).to_pylist() for column in columns), strict=True))
 
 
-def _readings(samples: _Samples, rows: _Places) -> Iterator[Reading]:
-    """Readings of the `rows`; of one GPU on two hosts all rows of an instant are one reading, of the host that stands
-    last."""
-    owner, at_ms = samples.owner, samples.at_ms
-    rows = rows[np.lexsort((at_ms[rows], owner[rows]))]
-    begins = np.flatnonzero((np.diff(owner[rows]) != 0) | (np.diff(at_ms[rows]) != 0)) + 1
-    for part in np.split(rows, begins):
-        if not len(part) or (one := samples.gpus[samples.gpu[part[-1]]]) is None:
+def _readings(
+    keys: Sequence[tuple[str, bool]],
+    metric: _Places,
+    gpus: Sequence[Gpu | None],
+    gpu: _Places,
+    at_ms: npt.NDArray[np.int64],
+    value: npt.NDArray[np.float64],
+    rows: _Places,
+) -> Iterator[Reading]:
+    """Readings of the `rows`; of one GPU on two hosts all rows are one reading, of the host that stands last."""
+    places: dict[str, int] = {}
+    same = np.array([places.setdefault(one.uuid, len(places)) if one else -1 for one in gpus])
+    owner = same[gpu]
+    newest = np.full(len(places), -1, np.int64)
+    np.maximum.at(newest, owner[rows], at_ms[rows])
+    rows = rows[at_ms[rows] == newest[owner[rows]]]
+    rows = rows[np.argsort(owner[rows], kind="stable")]
+    for part in np.split(rows, np.flatnonzero(np.diff(owner[rows])) + 1):
+        if not len(part) or (one := gpus[gpu[part[-1]]]) is None:
             continue
         values: dict[str, float] = {}
         missing: dict[str, Missing] = {}
-        for place, number in zip(samples.metric[part].tolist(), samples.value[part].tolist(), strict=True):
-            key, is_reason = samples.keys[place]
+        for place, number in zip(metric[part].tolist(), value[part].tolist(), strict=True):
+            key, is_reason = keys[place]
             if is_reason:
                 missing[key] = reason_of(number)
             elif key:

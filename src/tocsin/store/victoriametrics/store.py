@@ -48,7 +48,7 @@ from tocsin.store.port import Columns, Series, StoreRejected, StoreUnavailable
 from tocsin.store.samples import Rows
 from tocsin.store.upkeep import FileStore, Retention, Upkeep
 from tocsin.store.victoriametrics.labels import MARK, gpu_of, key_of
-from tocsin.store.victoriametrics.newest import FORMAT, all_readings, newest_readings
+from tocsin.store.victoriametrics.newest import FORMAT, newest_readings
 
 log = structlog.get_logger()
 
@@ -201,7 +201,7 @@ def clusters(newest: Mapping[str, int], span_ms: int) -> list[tuple[int, int, Se
 # ---------------------------------------------------------------------- the store
 
 _READINGS_PER_REQUEST = 2_000
-_WINDOW, _SHORT = 10 * MINUTE, MINUTE
+_WINDOW = 10 * MINUTE
 _NEWEST_SPAN = MINUTE
 """GPUs whose newest readings lie this close together are asked for at once."""
 
@@ -351,7 +351,7 @@ class VictoriaMetricsStore:
         """The newest readings of all GPUs, and older ones among them, as the server has them."""
         for start_ms, end_ms, wanted, there in self._newest_spans(since_ms):
             if len(there) > _MAX_NAMED:
-                yield from self._in_parts(start_ms, end_ms, wanted, there, newest_readings)
+                yield from self._latest_in_parts(start_ms, end_ms, wanted, there)
             else:
                 yield from _rows(self._export(start_ms, end_ms, wanted, None), ()).readings({})
 
@@ -383,17 +383,20 @@ class VictoriaMetricsStore:
             return
         end_ms = min(end_ms, self._clock.now_ms() + HOUR)
         known = self._known()
-        seen = self._extremes("min", "tfirst_over_time", start_ms, end_ms)
-        there = {one for one in (*seen, *known.values()) if gpus is None or one.uuid in gpus}
-        # The newest samples are in an export before a query sees them: where it sees none only those can be there, few.
-        many, first_ms = bool(seen) and len(there) > _MAX_NAMED, max(start_ms, min(seen.values(), default=start_ms))
-        wide_ms = _SHORT if many else _WINDOW if seen else max(end_ms - start_ms, 1)
-        for start, end in _windows(first_ms, end_ms, wide_ms):
+        for start, end in self._windows(start_ms, end_ms):
             beside = (*self._pushed_owners(start, end, gpus), *self._beside.readings(start, end, gpus))
-            if many:
-                yield from _together(self._in_parts(start, end, gpus, there, all_readings), beside, known)
-            else:
-                yield from _rows(self._export(start, end, gpus, None), beside).readings(known)
+            rows = _rows(self._export(start, end, gpus, None), beside)
+            yield from rows.readings(known)
+
+    def _windows(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
+        """Parts of [`start_ms`, `end_ms`) that are short enough to be held, from the first sample on."""
+        first = self._extremes("min", "tfirst_over_time", start_ms, end_ms).values()
+        if not first:
+            # The newest samples are in an export before a query sees them, and here only those can be there: few.
+            yield start_ms, end_ms
+            return
+        for start in range(max(start_ms, min(first)), end_ms, _WINDOW):
+            yield start, min(start + _WINDOW, end_ms)
 
     def columns(
         self, metrics: Sequence[str], start_ms: int, end_ms: int, gpus: Collection[str] | None = None
@@ -448,16 +451,10 @@ class VictoriaMetricsStore:
         chosen = every_series(gpus) if metrics is None else chosen_series(metrics, gpus)
         yield from parse(self._exported(chosen, start_ms, end_ms), gpus)
 
-    def _in_parts(
-        self,
-        start_ms: int,
-        end_ms: int,
-        gpus: Collection[str] | None,
-        there: Collection[Gpu],
-        read: Callable[[bytes, Collection[str] | None], list[Reading] | None],
+    def _latest_in_parts(
+        self, start_ms: int, end_ms: int, gpus: Collection[str] | None, there: Collection[Gpu]
     ) -> Iterator[Reading]:
-        """The readings in [`start_ms`, `end_ms`) of `gpus`, or of all that are `there`, some cards at a time, as `read`
-        has them of a text.
+        """The newest readings in [`start_ms`, `end_ms`) of `gpus`, or of all that are `there`, some cards at a time.
 
         Of a large fleet the server gathers all series before it sends the first, for longer than a request may take.
         """
@@ -467,7 +464,7 @@ class VictoriaMetricsStore:
             part = series_on_cards(cards[at : at + _CARDS_AT_ONCE])
             # Never with `reduce_mem_usage`: a server of 1.79 then now and then writes a value of another series.
             asked = {**_asked(part, start_ms, end_ms), "format": FORMAT}
-            found = read(self._post(self._reader, "/api/v1/export/csv", data=asked).content, chosen)
+            found = newest_readings(self._post(self._reader, "/api/v1/export/csv", data=asked).content, chosen)
             if found is None:
                 series = parse(self._exported(part, start_ms, end_ms), gpus, self._left_out)
                 found = list(_rows(series, ()).readings({}))
@@ -546,12 +543,6 @@ def _grid(metrics: Sequence[str], series: Iterable[Exported]) -> Grid:
     return grid
 
 
-def _windows(start_ms: int, end_ms: int, wide_ms: int) -> Iterator[tuple[int, int]]:
-    """Parts of [`start_ms`, `end_ms`) that are short enough to be held."""
-    for start in range(start_ms, end_ms, wide_ms):
-        yield start, min(start + wide_ms, end_ms)
-
-
 def _rows(series: Iterable[Exported], beside: Iterable[Reading]) -> Rows:
     """The readings of the server, with the owners of `beside`."""
     rows = Rows()
@@ -561,17 +552,6 @@ def _rows(series: Iterable[Exported], beside: Iterable[Reading]) -> Rows:
         if reading.owners:
             rows.add_owners(reading.gpu, reading.at_ms, reading.owners)
     return rows
-
-
-def _together(readings: Iterable[Reading], beside: Iterable[Reading], known: Mapping[str, Gpu]) -> Iterator[Reading]:
-    """`readings` by instant, then UUID, with the owners of `beside` and the attributes that `known` has."""
-    found = {(one.at_ms, one.gpu.uuid): one for one in readings}
-    for one in beside:
-        if one.owners:
-            at = one.at_ms, one.gpu.uuid
-            found[at] = replace(found.get(at) or replace(one, values={}, missing={}), owners=one.owners)
-    for at in sorted(found):
-        yield replace(found[at], gpu=known.get(at[1], found[at].gpu))
 
 
 def _marks(readings: Sequence[Reading]) -> str:
