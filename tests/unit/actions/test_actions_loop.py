@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tocsin.actions.loop.execution import INTERRUPTED
@@ -10,12 +12,13 @@ from tocsin.actions.model.decision_json import VERDICTS
 from tocsin.actions.model.decision_log import KEEP_FINAL, Ledger
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.view import FleetView
+from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.decision import Decision, DecisionState, OutcomeStatus, Ruling, Verdict
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Severity
 from tocsin.domain.phrase import in_chinese, say
-from tocsin_testing.action_world import World, settings
+from tocsin_testing.action_world import World, fleet, incident, settings
 from tocsin_testing.journal_double import KilledError
 
 
@@ -434,3 +437,52 @@ def test_a_checkpoint_of_before_it_was_kept_gives_back_no_throttle() -> None:
     state = ledger.state()
     assert state["plain"].pop("cooled")
     assert Ledger.restored(state).controls().cooled == world.loop.controls().cooled
+
+
+class FullMemory(World):
+    """GPUs of one pool that hold their memory full: one incident that stands, and each with a finding of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(settings(mode="propose"), fleet(3, 1))
+
+    def fill(self, *uuids: str) -> None:
+        for uuid in uuids:
+            self.break_gpu(
+                uuid, rule="memory_full", action=ActionKind.MIGRATE, category=Category.MEMORY, level=AlertLevel.NOTE
+            )
+
+    def empty(self, uuid: str) -> None:
+        del self.faults[f"memory_full|{uuid}"]
+
+    def view(self) -> FleetView:
+        made = super().view()
+        return replace(made, incidents=(incident(*made.findings.values()),) if made.findings else ())
+
+    def asked(self) -> list[str]:
+        """The GPUs about which a question waits."""
+        return [one.decision.subject.name for one in self.loop.statuses() if one.state is DecisionState.HELD]
+
+
+def test_the_next_question_about_full_memory_comes_a_shift_later_also_after_a_restart() -> None:
+    world = FullMemory()
+    first, second, third = world.gpus
+    world.fill(first, second, third)
+    world.step()
+    (asked,) = world.asked()
+    for _ in range(3):
+        world.step()
+    assert world.asked() == [asked]
+    world.empty(asked)
+    world.step()
+    assert world.asked() == [], "its cause ended by itself"
+    world.restart()
+    world.step(advance=11 * HOUR)
+    assert world.asked() == []
+    world.step(advance=HOUR)
+    (later,) = world.asked()
+    assert later in {first, second, third} - {asked}
+    (waits,) = (one.decision.id for one in world.loop.statuses() if one.state is DecisionState.HELD)
+    world.loop.operator.reject(waits, "ann", "no")
+    world.step()
+    (last,) = world.asked()
+    assert last not in (asked, later), "a person answered"
