@@ -10,11 +10,11 @@ from functools import partial
 from tocsin.actions.guards.limits import needs_person, shortfall
 from tocsin.actions.guards.place import obstacle
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS, Scope, is_disruptive
-from tocsin.actions.model.controls import asked_about
 from tocsin.actions.model.cost import cheapest, in_words, prices, stake_of
 from tocsin.actions.model.goals import goal_of
 from tocsin.actions.model.ladder import climbed, evidence_of
 from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.questions import asked_about
 from tocsin.actions.model.ranks import own_ranks, ranks_of
 from tocsin.actions.model.scope import base_key
 from tocsin.actions.model.sentences import action_sentence, cause_in_chinese, deed, eta_clause, in_english, joined

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tocsin.actions.model.silences import Silence
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus
-from tocsin.domain.finding import ActionKind, Finding
+from tocsin.domain.finding import ActionKind
 
 _WORKED = frozenset({OutcomeStatus.SUCCEEDED, OutcomeStatus.RESTORED})
 _SUPPOSED_TRIES, _SUPPOSED_WORKED = 10, 9
@@ -92,11 +92,6 @@ class Known(AbstractSet[str]):
 
     def __len__(self) -> int:
         return len(self._keys)
-
-
-def asked_about(one: Finding | Decision) -> str:
-    """What people are asked about at once: a rule in a pool."""
-    return f"{one.rule}|{one.subject.pool}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import TypeAdapter
 
 from tocsin.actions.model.catalogue import ACTIONS, Scope
-from tocsin.actions.model.controls import Breaker, Controls, Cooled, HoldOff, Known, Note, Tally, asked_about
+from tocsin.actions.model.controls import Breaker, Controls, Cooled, HoldOff, Known, Note, Tally
 from tocsin.actions.model.cooling import cooled_by
 from tocsin.actions.model.decision_json import (
     OUTCOME,
@@ -25,6 +25,7 @@ from tocsin.actions.model.decision_json import (
 from tocsin.actions.model.deliveries import Delivered, Done
 from tocsin.actions.model.goals import repaired_by
 from tocsin.actions.model.ledger_entry import LedgerEntry
+from tocsin.actions.model.questions import Questions
 from tocsin.actions.model.rule_record import Acting, RuleRecords, is_by_hand
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.model.silences import Silences
@@ -33,7 +34,6 @@ from tocsin.domain.clock import Clock
 from tocsin.domain.decision import (
     Decision,
     DecisionState,
-    Mode,
     Outcome,
     OutcomeStatus,
     Ruling,
@@ -134,7 +134,7 @@ class Ledger:
         self._finished: set[str] = set()
         self._repaired: dict[str, int] = {}
         self._cooled: dict[str, Cooled] = {}
-        self._questions: dict[str, tuple[str, int]] = {}
+        self._questions = Questions()
         self._shown_renewals: Mapping[str, int] | None = None
         self._controls: Controls | None = None
 
@@ -174,7 +174,7 @@ class Ledger:
                 asked=Known(self.known),
                 silences=tuple(self.silences.known.values()),
                 cooled={key: one for key, one in self._cooled.items() if key in self._effects},
-                asked_ms={about: at_ms for about, (_, at_ms) in self._questions.items()},
+                asked_ms=self._questions.asked_ms,
             )
         return self._controls
 
@@ -194,8 +194,7 @@ class Ledger:
     def tell_ahead(self, steady: SteadyInstants) -> None:
         """Name the instants that lie ahead of the start: an earlier process had a clock that was ahead."""
         times = [at_ms for starts in (*self._attempts.values(), *self._failures.values()) for at_ms in starts]
-        asked = [at_ms for _, at_ms in self._questions.values()]
-        for at_ms in (*times, *asked, *self.causes.values()):
+        for at_ms in (*times, *self._questions.asked_ms.values(), *self.causes.values()):
             if at_ms > steady.start_ms:
                 steady.wrote(at_ms, at_ms)
         for one in self.silences.known.values():
@@ -218,8 +217,7 @@ class Ledger:
         record = self.records.get(decision.key)
         if record is None:
             self.records[decision.key] = LedgerEntry(decision, entry.at_ms)
-            if decision.action is not ActionKind.NOTIFY and decision.mode is Mode.PROPOSE:
-                self._questions[asked_about(decision)] = decision.key, entry.at_ms
+            self._questions.ask(decision, entry.at_ms)
         else:
             record.decision, record.updated_ms = decision, entry.at_ms
 
@@ -240,7 +238,7 @@ class Ledger:
         record.state, record.reason = state, str(payload.get("reason", ""))
         record.reason_zh = str(payload.get("reason_zh", ""))
         if state is not DecisionState.EXPIRED:
-            self._answered(record.decision)
+            self._questions.answer(record.decision)
         cause = record.decision.parameters.cause
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
@@ -256,16 +254,11 @@ class Ledger:
             self._rejections.pop(gone.decision.id, None)
         del self.ended[:-KEEP_FINAL]
 
-    def _answered(self, decision: Decision) -> None:
-        """The last question about its rule and pool waits for nobody any more, where it was this one."""
-        if self._questions.get(asked_about(decision), ("", 0))[0] == decision.key:
-            del self._questions[asked_about(decision)]
-
     def _approval(self, entry: Entry, payload: dict[str, Any]) -> None:
         record = self._record(payload)
         if record is not None:
             record.state, record.approved_by, record.updated_ms = DecisionState.APPROVED, entry.actor, entry.at_ms
-            self._answered(record.decision)
+            self._questions.answer(record.decision)
             self._approvals[record.decision.id] = Note(entry.actor, entry.at_ms)
 
     def _rejection(self, entry: Entry, payload: dict[str, Any]) -> None:
@@ -469,7 +462,7 @@ class Ledger:
             repaired=self._repaired,
             silences=self.silences.state(),
             cooled=self._cooled,
-            questions=self._questions,
+            questions=self._questions.known,
         )
         return {
             "plain": _PLAIN.dump_python(plain, mode="json"),
@@ -501,7 +494,7 @@ class Ledger:
         found.ended, found.known, found.causes = plain.ended, plain.known, plain.causes
         found._effects = {key: load_decision(raw) for key, raw in state["effects"].items()}
         found._cooled = found._cooled_by_listed() if plain.cooled is None else plain.cooled
-        found._questions = plain.questions
+        found._questions = Questions(plain.questions)
         found.deliveries.told = plain.done
         found.deliveries.pages, found.deliveries.summaries = plain.pages, plain.summaries
         found.deliveries.gathered, found.deliveries.lowered = plain.gathered, plain.lowered

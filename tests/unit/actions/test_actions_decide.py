@@ -9,10 +9,11 @@ import pytest
 from tocsin.actions.guards.limits import needs_person
 from tocsin.actions.loop.decide import ASK_AGAIN_MS, cause_key, chosen_action, decide
 from tocsin.actions.model.catalogue import ACTIONS, CONDEMNING, DRIVER_VERDICTS
-from tocsin.actions.model.controls import Controls, HoldOff, asked_about
+from tocsin.actions.model.controls import Controls, HoldOff
 from tocsin.actions.model.decision_json import dump_decision
 from tocsin.actions.model.decision_log import Ledger
 from tocsin.actions.model.policy import Policy
+from tocsin.actions.model.questions import asked_about
 from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
