@@ -125,14 +125,11 @@ class Ledger:
         self._started: dict[str, int] = {}
         self._attempts: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
         self._effects: dict[str, Decision] = {}
-        self._doubtful: set[str] = set()
+        self._doubtful, self._confirmed = set[str](), set[str]()
         self._experience: dict[ActionKind, Tally] = {}
         self._failures: dict[tuple[str, ActionKind], tuple[int, ...]] = {}
-        self._confirmed: set[str] = set()
-        self._renewals: dict[str, int] = {}
-        self._cancelled: set[str] = set()
-        self._finished: set[str] = set()
-        self._repaired: dict[str, int] = {}
+        self._renewals, self._repaired = dict[str, int](), dict[str, int]()
+        self._cancelled, self._finished = set[str](), set[str]()
         self._cooled: dict[str, Cooled] = {}
         self._questions = Questions()
         self._shown_renewals: Mapping[str, int] | None = None
