@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,7 +66,8 @@ MOST_ENDED = 3
 MOST_SEARCHED = 20
 """GPUs whose work a place is looked for, before people are asked about the first all the same (own choice)."""
 ASK_AGAIN_MS = 12 * HOUR
-"""From one question to the next about what is noted of a pool's GPUs, where nobody answered (own choice, a shift)."""
+"""From a question that ended by itself to the next about what is noted of a pool's GPUs, counted from when it was asked
+(own choice, a shift)."""
 MOST_WAITING = 3
 """Questions about one incident that stands which wait at once: a mode that is changed must not ask them all."""
 MOST_BOXES = 24.0
@@ -141,45 +142,46 @@ def _asked_at_once(incident: Incident, view: FleetView, policy: Policy, pick: Pi
 
     Whole fleets hold their memory full: people are asked for one at a time. What waits goes on to wait, `MOST_WAITING`
     at most; where no yes to it would do, as its work has no place or it is left alone, one more is asked for beside it:
-    what was asked for less often, then what has stood longer. Where nobody answers about the notes of GPUs the next
-    comes `ASK_AGAIN_MS` after the last. What acts alone waits for its guards, not for people.
+    what was asked for less often, then what has stood longer. Of GPUs that are noted the next is asked for once a
+    person answered, or nothing waits and the last was asked `ASK_AGAIN_MS` ago. What acts alone waits for its guards,
+    not for people.
     """
     alone = [_about(incident, found, (found,)) for found in _holding(incident)]
     wanted = [(own, choice) for own in alone if (choice := pick(own)).action is not ActionKind.NOTIFY]
     wanted = _one_for_each_work(wanted, view)
-    acting, waiting, left = [], list[Wanted](), list[Wanted]()
+    acting, waiting, left = [], dict[str, Wanted](), list[Wanted]()
     for one in wanted:
         root, action = one[0].root, one[1].action
+        key = _key(root, action, view)
         if policy.mode_of(root.rule, action, simulated=_is_simulated(one[0])) is Mode.ACT:
             acting.append(one)
-        elif (key := _key(root, action, view)) in view.controls.asked and key not in view.controls.finished:
-            waiting.append(one)
-        elif root.id not in view.controls.cancelled:
+        elif key in view.controls.asked and key not in view.controls.finished:
+            waiting[key] = one
+        elif key not in view.controls.finished and root.id not in view.controls.cancelled:
             left.append(one)
-    waiting = sorted(waiting, key=lambda one: one[0].root.started_ms)[:MOST_WAITING]
-    if len(waiting) == MOST_WAITING or any(not _is_stuck(one, view) for one in waiting):
-        return [*acting, *waiting]
-    beside = len(waiting) == 1
-    left = sorted((one for one in left if beside or _may_ask(one[0].root, view)), key=_turn_in(view))
+    waits = sorted(waiting.values(), key=lambda one: one[0].root.started_ms)[:MOST_WAITING]
+    if len(waits) == MOST_WAITING or any(not _is_stuck(one, view) for one in waits):
+        return [*acting, *waits]
+    left = sorted((one for one in left if _may_ask(one[0].root, view, waiting)), key=_turn_in(view))
     # A place is a search: it is looked for until one has it. What has none is asked about only where nothing waits.
     free = [one for one in left[:MOST_SEARCHED] if not _is_stuck(one, view)][:1]
-    return [*acting, *waiting, *(free or ([] if waiting else left[:1]))]
+    return [*acting, *waits, *(free or ([] if waits else left[:1]))]
 
 
-def _may_ask(root: Finding, view: FleetView) -> bool:
-    """Of the GPUs of a pool the next is always there; what is to come, and a pool, does not wait for hours."""
-    last_ms = view.controls.asked_ms.get(asked_about(root))
+def _may_ask(root: Finding, view: FleetView, stuck: Container[str]) -> bool:
+    """Of the GPUs of a pool the next is always there; what is to come, and a pool, does not wait for hours. Beside a
+    question that is `stuck`, by key, one more is asked."""
+    last = view.controls.questions.get(asked_about(root))
     rests = root.subject.kind is SubjectKind.GPU and root.alert_level is AlertLevel.NOTE and not root.expected
-    return not rests or last_ms is None or view.now_ms >= last_ms + ASK_AGAIN_MS
+    return not rests or last is None or last.key in stuck or view.now_ms >= last.at_ms + ASK_AGAIN_MS
 
 
-def _turn_in(view: FleetView) -> Callable[[Wanted], tuple[bool, int, int]]:
+def _turn_in(view: FleetView) -> Callable[[Wanted], tuple[int, int]]:
     """The order in which people are asked."""
 
-    def turn(one: Wanted) -> tuple[bool, int, int]:
+    def turn(one: Wanted) -> tuple[int, int]:
         root, action = one[0].root, one[1].action
-        renewals = view.controls.renewals.get(cause_key(root, action), 0)
-        return _key(root, action, view) in view.controls.finished, renewals, root.started_ms
+        return view.controls.renewals.get(cause_key(root, action), 0), root.started_ms
 
     return turn
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from tocsin.actions.model.questions import Question
 from tocsin.actions.model.silences import Silence
 from tocsin.domain.decision import Decision, Outcome, OutcomeStatus
 from tocsin.domain.finding import ActionKind
@@ -111,8 +112,8 @@ class Controls:
     since it last did. `experience` is what came of each kind of action so far. `started`, `cancelled` and `finished`
     only grow and are views: a later look sees later keys. `expires` has the ends of the time boxes of waiting decisions
     that the wall clock has stepped away from, by key. `repaired` has the instants of the newest proven repairs, by
-    the key of the GPU or host. `asked` are the keys of all decisions that were made, a view. `asked_ms` has
-    when people were last asked, by `asked_about`; none where that was answered. `silences` are those that stand,
+    the key of the GPU or host. `asked` are the keys of all decisions that were made, a view. `questions` are
+    the last ones that nobody answered, by `asked_about`. `silences` are those that stand,
     are planned, or ended lately. `cooled` is what throttles in effect bought, by their key.
     """
 
@@ -138,7 +139,7 @@ class Controls:
     silences: tuple[Silence, ...] = ()
     asked: AbstractSet[str] = frozenset()
     cooled: Mapping[str, Cooled] = field(default_factory=dict)
-    asked_ms: Mapping[str, int] = field(default_factory=dict)
+    questions: Mapping[str, Question] = field(default_factory=dict)
 
     def expiry_ms(self, decision: Decision) -> int:
         """When the time box of `decision` ends."""

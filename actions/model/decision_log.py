@@ -25,7 +25,7 @@ from tocsin.actions.model.decision_json import (
 from tocsin.actions.model.deliveries import Delivered, Done
 from tocsin.actions.model.goals import repaired_by
 from tocsin.actions.model.ledger_entry import LedgerEntry
-from tocsin.actions.model.questions import Questions
+from tocsin.actions.model.questions import Question, Questions
 from tocsin.actions.model.rule_record import Acting, RuleRecords, is_by_hand
 from tocsin.actions.model.scope import base_key, same_kind, slot_of
 from tocsin.actions.model.silences import Silences
@@ -94,7 +94,7 @@ class _PlainState:
     repaired: dict[str, int] = field(default_factory=dict)
     silences: list[Any] = field(default_factory=list)
     cooled: dict[str, Cooled] | None = None
-    questions: dict[str, tuple[str, int]] = field(default_factory=dict)
+    questions: dict[str, Question] = field(default_factory=dict)
 
 
 _PLAIN = TypeAdapter(_PlainState)
@@ -171,7 +171,7 @@ class Ledger:
                 asked=Known(self.known),
                 silences=tuple(self.silences.known.values()),
                 cooled={key: one for key, one in self._cooled.items() if key in self._effects},
-                asked_ms=self._questions.asked_ms,
+                questions=dict(self._questions.known),
             )
         return self._controls
 
@@ -191,7 +191,7 @@ class Ledger:
     def tell_ahead(self, steady: SteadyInstants) -> None:
         """Name the instants that lie ahead of the start: an earlier process had a clock that was ahead."""
         times = [at_ms for starts in (*self._attempts.values(), *self._failures.values()) for at_ms in starts]
-        for at_ms in (*times, *self._questions.asked_ms.values(), *self.causes.values()):
+        for at_ms in (*times, *(one.at_ms for one in self._questions.known.values()), *self.causes.values()):
             if at_ms > steady.start_ms:
                 steady.wrote(at_ms, at_ms)
         for one in self.silences.known.values():
@@ -234,8 +234,6 @@ class Ledger:
     def _end(self, record: LedgerEntry, state: DecisionState, payload: dict[str, Any]) -> None:
         record.state, record.reason = state, str(payload.get("reason", ""))
         record.reason_zh = str(payload.get("reason_zh", ""))
-        if state is not DecisionState.EXPIRED:
-            self._questions.answer(record.decision)
         cause = record.decision.parameters.cause
         if payload.get("renew") and cause:
             self._renewals[cause] = self._renewals.get(cause, 0) + 1
@@ -262,6 +260,7 @@ class Ledger:
         record = self._record(payload)
         if record is not None:
             record.updated_ms = entry.at_ms
+            self._questions.answer(record.decision)
             self._rejections[record.decision.id] = Note(entry.actor, entry.at_ms, payload.get("reason", ""))
             self._end(record, DecisionState.REJECTED, payload)
 
@@ -379,6 +378,7 @@ class Ledger:
         subject = payload["subject"]
         self._hold_offs[subject] = HoldOff(payload["until_ms"], entry.actor, payload.get("reason", ""))
         self._cancelled.update(payload.get("cancelled", ()))
+        self._questions.give_back(payload.get("cancelled", ()), (one.decision for one in self.records.values()))
         for key in payload.get("released", ()):
             self._effects.pop(key, None)
         if payload.get("statement") != RIGHT:

@@ -72,7 +72,7 @@ class SteadyInstants:
             failures={slot: tuple(map(today, times)) for slot, times in controls.failures.items()},
             hold_offs={key: replace(one, until_ms=today(one.until_ms)) for key, one in controls.hold_offs.items()},
             silences=tuple(map(self._silence, controls.silences)),
-            asked_ms={about: today(at_ms) for about, at_ms in controls.asked_ms.items()},
+            questions={about: one._replace(at_ms=today(one.at_ms)) for about, one in controls.questions.items()},
         )
 
     def _silence(self, one: Silence) -> Silence:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.actions.model.controls import Controls
+from tocsin.actions.model.questions import Question
 from tocsin.actions.model.steady import STEP_MS, SteadyInstants
 from tocsin.domain.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import DecisionState, Mode
@@ -147,6 +148,6 @@ def test_a_step_of_the_clock_asks_nothing_sooner_or_later(step_ms: int) -> None:
     clock = ManualClock(T0)
     steady = SteadyInstants(clock)
     clock.advance(MINUTE)
-    asked = Controls(asked_ms={"memory_full|training": T0})
+    asked = Controls(questions={"memory_full|training": Question("key", T0)})
     clock.set(clock.now_ms() + step_ms)
-    assert clock.now_ms() - steady.controls(asked).asked_ms["memory_full|training"] == MINUTE
+    assert clock.now_ms() - steady.controls(asked).questions["memory_full|training"].at_ms == MINUTE

@@ -13,7 +13,7 @@ from tocsin.actions.model.controls import Controls, HoldOff
 from tocsin.actions.model.decision_json import dump_decision
 from tocsin.actions.model.decision_log import Ledger
 from tocsin.actions.model.policy import Policy
-from tocsin.actions.model.questions import asked_about
+from tocsin.actions.model.questions import Question, asked_about
 from tocsin.actions.model.sentences import action_sentence, deed
 from tocsin.actions.model.view import FleetView, GpuView
 from tocsin.domain.alert_level import AlertLevel
@@ -264,9 +264,10 @@ def test_what_nobody_decides_keeps_nothing_out() -> None:
 
 
 def _at(full: list[Finding], ago_ms: int, *waiting: int) -> FleetView:
-    """Where people were last asked so long ago, and the questions about some wait."""
-    keys = frozenset(cause_key(full[n], full[n].action) for n in waiting)
-    return replace(VIEW, controls=Controls(asked=keys, asked_ms={asked_about(full[0]): T0 - ago_ms}))
+    """Where people were last asked so long ago, about the last of `waiting` or what has ended; those wait."""
+    keys = [cause_key(full[n], full[n].action) for n in waiting]
+    last = {asked_about(full[0]): Question(keys[-1] if keys else "ended", T0 - ago_ms)}
+    return replace(VIEW, controls=Controls(asked=frozenset(keys), questions=last))
 
 
 def test_where_nobody_answers_the_next_gpu_is_asked_about_a_shift_later() -> None:
@@ -289,8 +290,9 @@ def test_who_waits_stays_asked_though_no_place_is_free_now(monkeypatch: pytest.M
         "tocsin.actions.loop.decide.obstacle", lambda _a, _r, subject, *_: say("no room") if subject in stuck else None
     )
     assert sorted(_asked(full, _at(full, MINUTE, 2))) == [2, 5], "one with a place is asked about beside it"
+    beside = replace(VIEW, controls=replace(_at(full, MINUTE).controls, asked=_at(full, 0, 2).controls.asked))
+    assert _asked(full, beside) == [2], "the one that was asked beside it has ended"
     stuck |= {full[5].subject}
-    assert sorted(_asked(full, _at(full, MINUTE, 2, 5))) == [2, 5]
     assert sorted(_asked(full, _at(full, ASK_AGAIN_MS, 2, 5))) == [2, 4, 5]
     stuck |= {one.subject for one in full}
     assert sorted(_asked(full, _at(full, ASK_AGAIN_MS, 2))) == [2], "what has no place is no question beside another"
@@ -301,6 +303,16 @@ def test_who_waits_stays_asked_though_no_place_is_free_now(monkeypatch: pytest.M
 def test_what_once_waited_is_not_asked_all_at_once() -> None:
     full = _full(6)
     assert sorted(_asked(full, _at(full, MINUTE, *range(6)))) == [3, 4, 5], "a mode was changed"
+
+
+def test_what_was_decided_hides_nothing_that_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = _full(3)
+    monkeypatch.setattr(
+        "tocsin.actions.loop.decide.obstacle",
+        lambda _a, _r, subject, *_: None if subject == full[2].subject else say("no room"),
+    )
+    rejected = replace(VIEW, controls=Controls(finished=frozenset({cause_key(full[2], full[2].action)})))
+    assert _asked(full, rejected) == [1]
 
 
 def test_what_a_person_gave_back_is_not_asked_about_again() -> None:
@@ -523,7 +535,7 @@ def test_a_lost_gpu_among_hot_ones_is_not_throttled() -> None:
 def _asked_in(ledger: Ledger, journal: JournalDouble) -> Decision:
     (made,) = decide([incident(*_full(1))], [], VIEW, Policy(settings(mode=Mode.PROPOSE)))
     ledger.apply(journal.append(EntryKind.DECISION, dump_decision(made)))
-    assert ledger.controls().asked_ms == {asked_about(made): T0}
+    assert ledger.controls().questions == {asked_about(made): Question(made.key, T0)}
     return made
 
 
@@ -532,7 +544,9 @@ def _asked_in(ledger: Ledger, journal: JournalDouble) -> Decision:
     [
         (EntryKind.APPROVAL, {}, True),
         (EntryKind.REJECTION, {"reason": "no"}, True),
-        (EntryKind.VERDICT, {"verdicts": [], "overall": "deny", "state": "rejected", "reason": "given back"}, True),
+        (EntryKind.HOLD_OFF, {"subject": "gpu:x", "until_ms": T0 + HOUR, "cancelled": [_full(1)[0].id]}, True),
+        (EntryKind.HOLD_OFF, {"subject": "gpu:x", "until_ms": T0 + HOUR, "cancelled": ["another"]}, False),
+        (EntryKind.VERDICT, {"verdicts": [], "overall": "deny", "state": "rejected", "reason": "denied"}, False),
         (
             EntryKind.VERDICT,
             {"verdicts": [], "overall": "hold", "state": "expired", "reason": "its cause ended"},
@@ -547,8 +561,8 @@ def test_a_question_is_the_last_one_until_it_is_answered(
     journal, ledger = JournalDouble(ManualClock(T0)), Ledger()
     made = _asked_in(ledger, journal)
     ledger.apply(journal.append(kind, {"decision": made.id, "key": made.key, **more}))
-    assert ledger.controls().asked_ms == ({} if answered else {asked_about(made): T0})
-    assert Ledger.restored(ledger.state()).controls().asked_ms == ledger.controls().asked_ms
+    assert ledger.controls().questions == ({} if answered else {asked_about(made): Question(made.key, T0)})
+    assert Ledger.restored(ledger.state()).controls().questions == ledger.controls().questions
 
 
 def test_the_answer_to_an_older_question_does_not_count_for_the_last() -> None:
@@ -557,7 +571,7 @@ def test_the_answer_to_an_older_question_does_not_count_for_the_last() -> None:
     clock.advance(HOUR)
     ledger.apply(journal.append(EntryKind.DECISION, dump_decision(replace(first, key="another"))))
     ledger.apply(journal.append(EntryKind.APPROVAL, {"decision": first.id, "key": first.key}))
-    assert ledger.controls().asked_ms == {asked_about(first): T0 + HOUR}
+    assert ledger.controls().questions == {asked_about(first): Question("another", T0 + HOUR)}
 
 
 @pytest.mark.parametrize(
@@ -574,4 +588,4 @@ def test_what_asks_nobody_is_no_question(mode: Mode, action: ActionKind) -> None
         parameters=NotifyParameters() if action is ActionKind.NOTIFY else made.parameters,
     )
     ledger.apply(journal.append(EntryKind.DECISION, dump_decision(other)))
-    assert ledger.controls().asked_ms == {}
+    assert ledger.controls().questions == {}
