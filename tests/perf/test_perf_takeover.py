@@ -37,7 +37,7 @@ pytestmark = pytest.mark.server
 EVERY_MS, SPAN_MS = MINUTE, 35 * MINUTE
 SMALL, LARGE = 32, 10_000
 MOST_SECONDS = 10.0
-"""From the lost lease to a brain that has judged; the wait for the lease comes before."""
+"""From the lease to a brain that has judged; the wait for it, and the end of the turn on standby, come before."""
 
 
 @dataclass(frozen=True, slots=True)

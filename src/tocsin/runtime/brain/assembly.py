@@ -286,7 +286,14 @@ def _running(
 ) -> RunningBrain:
     # The queue of orders sees the nodes that the managers show.
     parts.orders.queue.nodes = parts.managers.nodes
-    brain = Brain(parts)
+    try:
+        brain = Brain(parts)
+    except Exception:
+        # The next one needs the file of usage, and a worker of its own.
+        parts.usage.table.close()
+        worker.close()
+        parts.store.close()
+        raise
     evidence.serve(brain)
     brain.metrics.set_function("tocsin_forecast_worker_deaths", lambda: float(worker.deaths))
     brain.metrics.registry.register(BrainPage(brain))

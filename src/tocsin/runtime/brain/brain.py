@@ -204,9 +204,11 @@ class Brain:
             self.journal.append(EntryKind.SERVICE_STARTED, begun)
         now = self.started_ms
         # On standby not all events are seen: those that came late, and what the active brain noted itself. Readings
-        # newer than its last look come with the next one, in service as on standby.
+        # newer than its last look come with the next one, in service as on standby; unless that was long ago.
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        readings = [] if seen else list(self.store.latest(now - FORGET_MS))
+        newest = max((one.at_ms for one in self.memory.latest()), default=0) if seen else 0
+        fresh = newest >= now - self.actions.policy.fresh_ms
+        readings = [] if fresh else list(self.store.latest(now - FORGET_MS))
         self.memory.recall(self._with_room(Batch(readings=readings, events=events)))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))

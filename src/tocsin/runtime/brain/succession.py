@@ -150,6 +150,7 @@ class Succession:
         self._memory = Memory()
         self._manager = ServiceManager()
         self._told = False
+        self._seen: Handover | None = None
         self.database: CellDatabase = open_database(settings.journal)
         self.fleet = open_fleet(settings)
 
@@ -164,7 +165,7 @@ class Succession:
             try:
                 self._one()
             except Unavailable as error:
-                log.warning("the journal's database is away", problem=str(error))
+                log.warning("the journal's database or the store is away", problem=str(error))
                 self._stop.wait(AGAIN_SECONDS)
         self._manager.stopping()
         self.database.close()
@@ -179,9 +180,11 @@ class Succession:
         keeper = Periodic("lease", lease.tick, LEASE_LOOK_SECONDS, self._clock)
         keeper.start()
         try:
-            handover = None if lease.held() else self._stand_by(lease)
+            if not lease.held():
+                self._seen = None
+                self._seen = self._stand_by(lease)
             if lease.held() and not self._stop.is_set():
-                self._serve(lease, handover)
+                self._serve(lease)
         finally:
             keeper.stop()
             lease.release()
@@ -205,13 +208,15 @@ class Succession:
             turn.stop()
         return None if follows.replaced else turn.handover()
 
-    def _serve(self, lease: DatabaseLease, handover: Handover | None) -> None:
+    def _serve(self, lease: DatabaseLease) -> None:
         self._manager.alive()
         journal = PostgresJournal.open(self.database, self._clock, lease, self._settings.journal.key_file)
         doubt = self._memory.problem(journal)
         journal.on_append = self._memory.of(journal)
         budget = None if self.fleet is None else budget_of(self._settings, self.fleet, journal, self._clock)
-        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt, self.fleet, budget, handover))
+        turn = self._begin(SharedJournal(journal, Borrowed(lease), doubt, self.fleet, budget, self._seen))
+        # Until here: where the store is away at the takeover, the next try goes on from it too.
+        self._seen = None
         try:
             log.info("active", epoch=lease.epoch, journal=self.database.name)
             self._wait(lambda: lease.lost, turn)

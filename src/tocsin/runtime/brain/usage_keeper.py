@@ -124,14 +124,15 @@ class UsageKeeper:
     # ---------------------------------------------------------------------- start
 
     def recover(self, now_ms: int) -> None:
-        """Count what the store has and the file has not, unless the keeper before has. Raises StoreUnavailable."""
+        """Count what the store has and the file has not; nothing where the keeper before has counted up to now. Raises
+        StoreUnavailable."""
         cursors = self.table.cursors()
         if not cursors:
             self._begin(now_ms)
             return
-        if self._goes_on:
-            return
         newest = max(cursors.values())
+        if self._goes_on and now_ms - newest <= self._gap_ms:
+            return
         # Clocks of hosts differ: one that is behind is not silent.
         live = [at_ms for at_ms in cursors.values() if at_ms >= newest - SKEW_MS]
         first, end_ms = min(live) - 2 * self._gap_ms, min(now_ms, newest + RECOVER_MS)
