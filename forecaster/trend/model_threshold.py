@@ -303,9 +303,10 @@ class ThresholdForecaster:
         if chance < 0.5:
             return no_crossing(made)
         low, high = grows.interval(self._coverage)
-        # A crossing is seen at a reading: the ends go out to the next.
-        low_ms = end_ms + math.floor(low / step_ms) * step_ms
-        high_ms = end_ms + math.ceil(high / step_ms) * step_ms if math.isfinite(high) else None
+        # The quantiles are of readings at which crossings were seen: the ends are those between them, about the middle.
+        mid = grows.quantile(0.5) / step_ms
+        low_ms = end_ms + min(math.ceil(low / step_ms), math.floor(mid)) * step_ms
+        high_ms = end_ms + max(int(high // step_ms), math.ceil(mid)) * step_ms if math.isfinite(high) else None
         return crossing(
             made,
             eta_ms=max(now_ms, end_ms + round(grows.quantile(0.5))),
