@@ -31,19 +31,22 @@ def leaking(minutes: int, base: float = 0.6, per_minute: float = 0.001) -> Float
 
 
 class Life:
-    """One process: level, then a leak, of which three in ten stop or shrink, anywhere."""
+    """One process, on half of all GPUs one that has reserved most of the memory: level, then a leak, of which three in
+    ten stop or shrink, anywhere."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        level, lead = rng.uniform(120, 240), rng.uniform(120, 720)
-        at = np.arange(int(level + lead) + 300)
-        share = ((at - level) / lead).clip(0.0, 1.0)
+        still, lead = rng.uniform(120, 240), rng.uniform(120, 720)
+        at = np.arange(int(still + lead) + 300)
+        share = ((at - still) / lead).clip(0.0, 1.0)
         if rng.uniform() < 0.3:
             peak = rng.uniform(0.1, 0.9)
             share = np.minimum(share, peak) if rng.uniform() < 0.5 else peak * np.minimum(2 * share, 2 - 2 * share)
-        wave = 0.004 * np.sin(2 * np.pi * (at + rng.uniform(0, 41)) / 41)
-        base = 0.55 + 0.27 * rng.uniform() + wave + 0.0007 * rng.normal(size=at.size).clip(-3, 3)
+        reserved = rng.uniform() < 0.5
+        wave = 0.004 * np.sin(2 * np.pi * (at + rng.uniform(0, 41)) / 41) * (not reserved)
+        level = rng.uniform(0.86, 0.9) if reserved else rng.uniform(0.52, 0.82)
+        base = level + wave + (0.0002 if reserved else 0.0007) * rng.normal(size=at.size).clip(-3, 3)
         self.values = base + share * (TOP - base)
-        self.first = int(level) + 30 + int(rng.integers(5))
+        self.first = int(still) + 30 + int(rng.integers(5))
 
     def told(self) -> tuple[Growth, float] | None:
         """The first that is said of it, and how many minutes later it is there; infinite where it never is."""
@@ -97,11 +100,11 @@ def test_nothing_is_said_before_a_good_part_of_the_way_is_gone() -> None:
     assert early.reason.endswith(f" of its way to the limit, {USED:.0%} needed")
     late = said(leaking(180))
     assert late.status is PredictionStatus.CROSSING
-    assert late.eta_ms == pytest.approx(T0 + 120 * MINUTE, abs=6 * MINUTE)
+    assert late.eta_ms == pytest.approx(T0 + 120 * MINUTE, abs=7 * MINUTE)
 
 
 def test_ends_of_an_interval_are_instants_of_readings() -> None:
-    memory = leaking(220)
+    memory = leaking(220) + noise(340, 0.004)
     found = said(memory)
     assert found.eta_low_ms is not None
     assert found.eta_high_ms is not None
