@@ -208,7 +208,7 @@ def test_one_figure_is_pooled_alike_in_every_table() -> None:
     text = page(runs, SMALL)
     assert "| Brier skill of k | above 0 | 0.115 | holds |" in text
     assert "| k | 0 | 0 | 0.5 | 0.4 | 0.115 | - |" in text
-    assert "Forecasts and early warnings, 2 of 5 seeds together:" in text
+    assert "Forecasts and early warnings, 2 of 7 seeds together:" in text
 
 
 def test_the_page_tells_the_most_frequent_decisions_and_all_trips() -> None:

@@ -150,7 +150,7 @@ def fleet(
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--gpus", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Size of each fleet.")
 @click.option("--days", type=click.FloatRange(0.01, 366), default=14.0, show_default=True, help="Length of each run.")
-@click.option("--seed", "seeds", type=int, multiple=True, help="Seed of a run; may be repeated. Default: five of them.")
+@click.option("--seed", "seeds", type=int, multiple=True, help="Seed of a run; may be repeated. Default: those of the full set.")
 @click.option(
     "--life",
     "lives",
@@ -182,7 +182,7 @@ def whole_set(
     from tocsin.runtime import rehearsal_set
 
     configure_logging("error", context.settings.log.format)
-    plans = rehearsal_set.plans_of(lives or LIVES, seeds or rehearsal_set.SEEDS, gpus, days)
+    plans = rehearsal_set.plans_of(lives or LIVES, seeds, gpus, days)
     for path in () if only_page else rehearsal_set.run_set(folder, plans, context.settings, commit=commit):
         click.echo(f"finished: {path}")
     if page is not None:

@@ -153,6 +153,8 @@ class PagerReport(PagerScore):
     """What the pager said over a span, against what came; `unknown` says why a figure is null."""
 
     simulated: bool
+    under_way: bool = False
+    """Of a simulated fleet: begun with as many signs in progress as at any other time."""
     days: float
     gpus: Count
     hard_faults: Count | None = None

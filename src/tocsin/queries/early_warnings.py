@@ -65,14 +65,15 @@ def score_early(
     """The service's `warnings` of faults of `kinds`, beside the best fixed level of `signal` and every rise of it.
 
     What is said of a place from the onset of a fault in `struck` there to its end is no early warning of anybody's, and
-    a fault whose time to be warned of lies within such spans is none that could be foreseen. What is said while a sign
+    a fault whose time to be warned of lies within such spans, or before anybody looked, is none that could be foreseen.
+    What is said while a sign
     of these kinds goes on that has led to nothing by the end, nor ended, is not judged yet, of anybody.
     """
-    heard = _Heard(_outages(struck), _undecided(truth, kinds))
-    faults = [one for one in truth.causes if _foreseeable(one, kinds, truth.end_ms) and heard.could_hear(one)]
-    mine = _judge("service", heard.of(warnings), faults)
-    others = [_best_level(signal, faults, heard), _judge("warn at every rise", heard.of(rises(signal)), faults)]
-    rng = np.random.default_rng([seed % 2**64, len(faults)])
+    heard = _Heard(_outages(struck), _undecided(truth, kinds), truth.start_ms)
+    faults = [one for one in truth.causes if _foreseeable(one, kinds, truth.end_ms)]
+    mine = _judge("service", warnings, faults, heard)
+    others = [_best_level(signal, faults, heard), _judge("warn at every rise", rises(signal), faults, heard)]
+    rng = np.random.default_rng([seed % 2**64, mine.policy.faults])
     return EarlyWarnings(
         family=family,
         service=mine.policy,
@@ -84,6 +85,11 @@ def score_early(
 
 def _foreseeable(cause: Cause, kinds: frozenset[str], end_ms: int) -> bool:
     return cause.kind in kinds and cause.precursor and not cause.benign and cause.onset_ms <= end_ms
+
+
+def _latest_ms(fault: Cause) -> float:
+    """The last instant at which a warning leaves enough of its lead."""
+    return fault.onset_ms - HALF * (fault.onset_ms - fault.first_ms)
 
 
 def _outages(struck: Sequence[Cause]) -> dict[str, list[tuple[int, float]]]:
@@ -108,10 +114,12 @@ def _undecided(truth: Truth, kinds: frozenset[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """From when to when each place has failed, and since when it has a sign that nothing has come of yet."""
+    """From when to when each place has failed, since when it has a sign that nothing has come of yet, and since when
+    anybody looks."""
 
     failed: Mapping[str, Sequence[tuple[int, float]]]
     undecided: Mapping[str, int]
+    start_ms: int
 
     def of(self, warnings: Sequence[Warned]) -> list[Warned]:
         """Those that are early, and can be judged."""
@@ -124,8 +132,8 @@ class _Heard:
 
     def could_hear(self, fault: Cause) -> bool:
         """Whether some place of `fault` worked at some time at which a warning would have left enough of its lead."""
-        latest_ms = fault.onset_ms - HALF * (fault.onset_ms - fault.first_ms)
-        return any(self._worked(place, fault.first_ms, latest_ms) for place in fault.places)
+        from_ms = max(fault.first_ms, self.start_ms)
+        return any(self._worked(place, from_ms, _latest_ms(fault)) for place in fault.places)
 
     def _worked(self, place: str, from_ms: int, to_ms: float) -> bool:
         reached_ms: float = from_ms
@@ -136,8 +144,10 @@ class _Heard:
         return reached_ms <= to_ms
 
 
-def _judge(name: str, warnings: Sequence[Warned], faults: Sequence[Cause]) -> _Judged:
-    """A warning is right between the first symptom and the onset of a fault of its GPU."""
+def _judge(name: str, told: Sequence[Warned], faults: Sequence[Cause], heard: _Heard) -> _Judged:
+    """A warning is right between the first symptom and the onset of a fault of its GPU; of the faults those count that
+    could be warned of in time."""
+    warnings = heard.of(told)
     by_gpu: dict[str, list[int]] = {}
     for number, fault in enumerate(faults):
         for touched in fault.places:
@@ -148,14 +158,14 @@ def _judge(name: str, warnings: Sequence[Warned], faults: Sequence[Cause]) -> _J
             fault = faults[number]
             if fault.first_ms <= warning.at_ms <= fault.onset_ms:
                 right[place] = True
-                lead_ms = fault.onset_ms - warning.at_ms
-                warned[number] |= lead_ms >= HALF * (fault.onset_ms - fault.first_ms)
+                warned[number] |= warning.at_ms <= _latest_ms(fault)
+    warned = warned[np.array([heard.could_hear(fault) for fault in faults], np.bool_)]
     policy = WarningPolicy(
         name=name,
         warnings=len(warnings),
         right=int(right.sum()),
         precision=float(right.mean()) if right.size else None,
-        faults=len(faults),
+        faults=warned.size,
         warned=int(warned.sum()),
         recall=float(warned.mean()) if warned.size else None,
     )
@@ -189,10 +199,10 @@ def _best_level(signal: SignalTable, faults: Sequence[Cause], heard: _Heard) -> 
     known = signal.values[np.isfinite(signal.values)]
     levels = np.unique(np.quantile(known, 1.0 - np.geomspace(0.3, 1e-4, LEVELS))) if known.size else np.zeros(0)
     tried = [
-        _judge(f"used > {level:.3g}", heard.of(_alarms(signal, signal.values > level)), faults)
+        _judge(f"used > {level:.3g}", _alarms(signal, signal.values > level), faults, heard)
         for level in levels.tolist()
     ]
-    best = max(tried, key=_f1, default=_judge("used > nothing", [], faults))
+    best = max(tried, key=_f1, default=_judge("used > nothing", [], faults, heard))
     return _Judged(best.policy.model_copy(update={"name": "best fixed level"}), best.right, best.warned)
 
 

@@ -84,11 +84,13 @@ class BreakerTrip:
 
 class Truth:
     """Causes by the places that they touch, and the trips of the breaker in the order of time. `end_ms` is the last
-    instant that is known."""
+    instant that is known, `start_ms` the first at which anybody looked: a cause may have begun before it."""
 
-    def __init__(self, causes: Iterable[Cause], end_ms: int, trips: Sequence[BreakerTrip] = ()) -> None:
+    def __init__(
+        self, causes: Iterable[Cause], end_ms: int, trips: Sequence[BreakerTrip] = (), start_ms: int = 0
+    ) -> None:
         self.causes = tuple(causes)
-        self.end_ms = end_ms
+        self.start_ms, self.end_ms = start_ms, end_ms
         self._trips = trips
         self._at = grouped((place, cause) for cause in self.causes for place in sorted(cause.places))
 

@@ -115,6 +115,7 @@ class RehearsalPlan:
             scenario=scenario_of(self.scenario),
             software_rate_scale=SOFTWARE_SCALE if self.software else None,
             benign_rate_scale=BENIGN_SCALE if self.software else None,
+            under_way=True,
         )
 
 
@@ -307,7 +308,7 @@ class FleetRehearsal:
         limits = self.brain.settings.actions
         window_ms = milliseconds(limits.breaker_window_seconds)
         trips = breaker_trips(entries, limits.breaker_root_causes, window_ms)
-        return Truth(causes, self.clock.now_ms(), trips)
+        return Truth(causes, self.clock.now_ms(), trips, START_MS)
 
     def findings(self) -> list[PagerAlert]:
         """Every finding that opened."""
@@ -329,6 +330,7 @@ class FleetRehearsal:
         return PagerReport(
             **score.model_dump(),
             simulated=True,
+            under_way=True,
             days=self.plan.days,
             gpus=self.plan.gpus,
             hard_faults=len(truth.due()),

@@ -23,7 +23,8 @@ from tocsin.runtime.fleet_rehearsal import RehearsalPlan, rehearse_fleet
 
 FAULT_SCALE = 30.0
 """Times the published rates, so that a fortnight has enough hard faults to count."""
-SEEDS = (101, 102, 103, 104, 105)
+SEEDS = {QUIET: range(101, 106), SOFTWARE: range(101, 106), FAULTS: range(101, 108)}
+"""Five of each life; two more with faults, as in five too few links and rows fail after a sign (`LEAST_FAULTS`)."""
 GPUS, DAYS = 256, 14.0
 """The full set."""
 _NAME = re.compile(r"(?P<life>[a-z]+)-(?P<seed>\d+)-(?P<gpus>\d+)x(?P<days>\d+(?:\.\d+)?)\.json")
@@ -59,9 +60,10 @@ def file_of(folder: Path, plan: RehearsalPlan) -> Path:
 
 
 def plans_of(lives: Iterable[str], seeds: Iterable[int], gpus: int, days: float) -> list[RehearsalPlan]:
-    """Each life with each seed, all lives of a seed together."""
-    chosen = list(lives)
-    return [plan_of(life, seed, gpus, days) for seed in seeds for life in chosen]
+    """Each life with each seed, those of the full set where none is given; all lives of a seed together."""
+    asked = list(seeds)
+    pairs = [(seed, place, life) for place, life in enumerate(lives) for seed in asked or SEEDS[life]]
+    return [plan_of(life, seed, gpus, days) for seed, _, life in sorted(pairs)]
 
 
 def run_set(
@@ -100,7 +102,8 @@ _INTRO = """# Rehearsals of the pager
 
 Made by `tocsin rehearse set` from finished reports alone; do not edit. Each rehearsal is the whole service over a
 simulated fleet: readings every 60 s, forecasts every `forecast.every_seconds`, rules, incidents, decisions and
-notifications in step with the fleet's time ([simulation.md](simulation.md)). *Quiet*: nothing fails. *Software*:
+notifications in step with the fleet's time ([simulation.md](simulation.md)). A fleet begins in the midst of its life,
+with as many signs under way as at any other time, or without any where it is listed as new. *Quiet*: nothing fails. *Software*:
 crashes, leaks and fragmentation at their own rates, benign precursors at 30 times theirs, no hard fault. *Faults*:
 all rates times 30.
 
@@ -147,7 +150,7 @@ def page(reports: Sequence[KeptReport], asked: FullSet = FullSet()) -> str:
         mine = [one for one in reports if one.life == life]
         full = asked.runs(mine)
         if mine:
-            lines += [f"## {life.capitalize()}", "", *_runs(life, mine, asked), _stands_on(full), ""]
+            lines += [f"## {life.capitalize()}", "", *_runs(life, mine, asked), _stands_on(life, full), ""]
         if full:
             lines += [*_nulls(life, full), *_wrong(full), *_decided(full), *_together(life, full)]
             lines += [*_statements(full), *_early(life, full)]
@@ -156,11 +159,11 @@ def page(reports: Sequence[KeptReport], asked: FullSet = FullSet()) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _stands_on(full: Sequence[KeptReport]) -> str:
+def _stands_on(life: str, full: Sequence[KeptReport]) -> str:
     if not full:
         return "No run of the full set's size is finished: there are no bars."
     seeds = ", ".join(str(one.seed) for one in full)
-    return f"Figures below are of {len(full)} of {len(SEEDS)} seeds: {seeds}."
+    return f"Figures below are of {len(full)} of {len(SEEDS[life])} seeds: {seeds}."
 
 
 def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
@@ -170,11 +173,12 @@ def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
     rows = [f"| {' | '.join((*first, *head))} |", "|---" * (len(first) + len(head)) + "|"]
     for one, table in zip(mine, tables, strict=True):
         report, full = one.report, asked.has(one)
+        settled = report.under_way or life == QUIET  # where nothing fails there is no sign either
         figures = [f"{_number(bar.figure)}{'' if bar.reached or not full else ' **missed**'}" for bar in table]
         run = (
             str(one.seed),
             _commit(one) or "-",
-            f"{report.gpus} GPUs, {report.days:g} days{'' if full else ', short'}",
+            f"{report.gpus} GPUs, {report.days:g} days{'' if full else ', short'}{'' if settled else ', new'}",
             str(report.hard_faults),
             f"{report.decisions / report.days:.0f}",
             f"{report.breaker_trips}, {report.breaker_trips_by_forecast}",
@@ -285,7 +289,7 @@ def _together(life: str, mine: Sequence[KeptReport]) -> list[str]:
     if life != FAULTS:
         return []
     reports = [one.report for one in mine]
-    heading = f"Forecasts and early warnings, {len(mine)} of {len(SEEDS)} seeds together:"
+    heading = f"Forecasts and early warnings, {len(mine)} of {len(SEEDS[life])} seeds together:"
     rows = [heading, "", "| bar | asked for | reached | verdict |"]
     rows.append("|---|---|---:|---|")
     for bar in statement_bars(reports):
@@ -299,10 +303,8 @@ def _together(life: str, mine: Sequence[KeptReport]) -> list[str]:
 
 def size(reports: Sequence[KeptReport], asked: FullSet = FullSet()) -> str:
     """How much the page stands on, against the full set."""
-    told = (
-        f"The full set is {len(LIVES)} lives with {len(SEEDS)} seeds each, {asked.gpus} GPUs for {asked.days:g} days a "
-        "run."
-    )
+    runs = ", ".join(f"{life} with {len(SEEDS[life])} seeds" for life in LIVES)
+    told = f"The full set is {runs}, {asked.gpus} GPUs for {asked.days:g} days a run."
     if not reports:
         return f"{told} No run is finished."
     full = grouped((one.life, str(one.seed)) for one in reports if asked.has(one))

@@ -6,9 +6,12 @@ Spontaneous faults are independent Poisson streams per kind, GPUs weighted by th
 from __future__ import annotations
 
 import difflib
+import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from tocsin.domain.clock import DAY, SECOND
 from tocsin.domain.errors import Conflict, InputError
@@ -33,6 +36,15 @@ class Draw:
     benign: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """One precursor of `lead` milliseconds that began `age` milliseconds ago."""
+
+    draw: Draw
+    lead: float
+    age: float
+
+
 def shares(kind: FaultKind) -> tuple[float, float, float]:
     """Of one fault that strikes: how many strike abruptly, how many after a precursor, and benign ones beside them."""
     warned = 1.0 - kind.abrupt_share
@@ -51,20 +63,40 @@ class FaultScheduler:
     def draw(self, step: int, interval_ms: int) -> list[Draw]:
         """The faults that begin in step `step` of `interval_ms`."""
         rng = generator(self._seed, Stream.SCHEDULE, step)
-        found: list[Draw] = []
+        return [one for name in self._kinds for one in self._some(rng, name, interval_ms, self._shares(name))]
+
+    def under_way(self) -> list[Begun]:
+        """The precursors that are in progress before the first step: those that began up to their length ago, so that
+        long ones are more frequent than among those that begin."""
+        rng = generator(self._seed, Stream.SCHEDULE, 0)
+        found: list[Begun] = []
         for name, kind in self._kinds.items():
-            rates = self._rates[name]
-            strikes = self._scales.hard if kind.hard else self._scales.software
-            abrupt, warned, benign = shares(kind)
-            abrupt, warned, benign = abrupt * strikes, warned * strikes, benign * self._scales.benign
-            expected = float(rates.sum()) * (abrupt + warned + benign) * interval_ms / YEAR_MS
-            if not (count := int(rng.poisson(expected)) if expected > 0 else 0):
-                continue
-            gpus = rng.choice(len(rates), size=count, p=rates / rates.sum())
-            turns = rng.uniform(0.0, abrupt + warned + benign, size=count)
-            drawn = zip(gpus.tolist(), turns.tolist(), strict=True)
-            found += [Draw(name, gpu, turn < abrupt, turn >= abrupt + warned) for gpu, turn in drawn]
+            least, most = kind.lead
+            _, warned, benign = self._shares(name)
+            for draw in self._some(rng, name, (least + most) / 2, (0.0, warned, benign)):
+                lead = math.sqrt(rng.uniform(least**2, most**2))
+                found.append(Begun(draw, lead, float(rng.uniform(0.0, lead))))
         return found
+
+    def _shares(self, name: str) -> tuple[float, float, float]:
+        """`shares` of a kind, by the scales."""
+        kind = self._kinds[name]
+        strikes = self._scales.hard if kind.hard else self._scales.software
+        abrupt, warned, benign = shares(kind)
+        return abrupt * strikes, warned * strikes, benign * self._scales.benign
+
+    def _some(
+        self, rng: np.random.Generator, name: str, span_ms: float, parts: tuple[float, float, float]
+    ) -> Iterator[Draw]:
+        """What begins of a kind within `span_ms`, split over `parts`: abrupt ones, others that strike, benign ones."""
+        rates, (abrupt, warned, _) = self._rates[name], parts
+        expected = float(rates.sum()) * sum(parts) * span_ms / YEAR_MS
+        if not (count := int(rng.poisson(expected)) if expected > 0 else 0):
+            return
+        gpus = rng.choice(len(rates), size=count, p=rates / rates.sum())
+        turns = rng.uniform(0.0, sum(parts), size=count)
+        for gpu, turn in zip(gpus.tolist(), turns.tolist(), strict=True):
+            yield Draw(name, gpu, turn < abrupt, turn >= abrupt + warned)
 
 
 def kind_named(name: str) -> FaultKind:
@@ -86,6 +118,8 @@ class FaultLine:
         self._scheduler = FaultScheduler(world.inventory, self._kinds, spec.seed, spec.scales)
         self._runs: list[FaultRun] = []
         self._active: list[FaultRun] = []
+        if spec.under_way:
+            self._resume()
 
     def faults(self) -> list[Fault]:
         return [run.truth(self._world.inventory.gpus[run.gpu].uuid) for run in self._runs]
@@ -155,6 +189,14 @@ class FaultLine:
         self._runs.append(run)
         self._active.append(run)
         return run
+
+    def _resume(self) -> None:
+        """Begin in the midst of what is under way."""
+        for one in self._scheduler.under_way():
+            draw, at_ms = one.draw, self._spec.start_ms - round(one.age)
+            if not self._present(draw.kind, draw.gpu):
+                kind = self._kinds[draw.kind]
+                self._begin(kind, draw.gpu, at_ms, abrupt=False, benign=draw.benign, lead=one.lead, injected=False)
 
     def _take(self, draw: Draw, window: StepWindow) -> None:
         kind = self._kinds[draw.kind]

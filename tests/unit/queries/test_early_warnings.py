@@ -118,6 +118,15 @@ def test_a_fault_that_shows_while_its_place_has_failed_is_not_one_to_foresee(rep
     assert score_links(Truth([first, elsewhere], T0 + DAY), [])[2] == 2, "another GPU of the host works"
 
 
+@pytest.mark.parametrize(("start_ms", "faults"), [(T0, 1), (T0 + 2 * HOUR, 1), (T0 + 3 * HOUR, 0)])
+def test_a_fault_of_which_nobody_could_have_warned_in_time_is_not_one_to_foresee(start_ms: int, faults: int) -> None:
+    """Half of its lead is left until two hours after its first sign; a later warning is right all the same."""
+    truth = Truth([struck(T0, None)], T0 + DAY, start_ms=start_ms)
+    late = Warned(T0 + 3 * HOUR + 30 * MINUTE, GPUS[0])
+    found = score_links(truth, [late])
+    assert found == (1, 1, faults, 0)
+
+
 @pytest.mark.parametrize("benign", [False, True])
 def test_what_goes_on_at_the_end_judges_nobody_whatever_it_will_come_to(benign: bool) -> None:
     end_ms = T0 + 4 * HOUR

@@ -6,13 +6,14 @@ from collections import Counter
 
 import pytest
 
-from tocsin.domain.clock import DAY
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.sim.faultline import YEAR_MS, Draw, FaultScheduler, shares
 from tocsin.sim.faults import fault_kinds
 from tocsin.sim.faults.base import FaultClass
+from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.inventory import Stream, build, generator
 from tocsin.sim.scenario import default_scenario
-from tocsin.sim.spec import FaultScales, FleetSpec
+from tocsin.sim.spec import Fault, FaultScales, FleetSpec
 from tocsin_testing.builders import T0
 from tocsin_testing.simulated import fleet
 
@@ -87,6 +88,49 @@ def test_faults_befall_only_what_they_can() -> None:
 
 def test_equal_seeds_draw_equal_faults() -> None:
     assert draws(2) == draws(2) != draws(2, seed=4)
+
+
+def test_what_is_under_way_is_as_much_as_at_any_other_time() -> None:
+    scales = FaultScales(hard=300.0, software=10.0, benign=600.0)
+    found = [one for seed in range(40) for one in FaultScheduler(INVENTORY, KINDS, seed, scales).under_way()]
+    assert {one.draw.kind for one in found} == {kind for kind, one in KINDS.items() if one.precursor}
+    assert not any(one.draw.abrupt for one in found)
+    assert all(0.0 <= one.age <= one.lead <= KINDS[one.draw.kind].lead[1] for one in found)
+    links = [one for one in found if one.draw.kind == "nvlink_recovery"]
+    least, most = KINDS["nvlink_recovery"].lead
+    rate = KINDS["nvlink_recovery"].rates(INVENTORY).sum() * 0.3
+    assert sum(not one.draw.benign for one in links) == pytest.approx(
+        40 * 300 * rate * (least + most) / 2 / YEAR_MS, rel=0.1
+    )
+    # Of those in progress, long ones are as many times as frequent as they are longer: two thirds of the longest.
+    assert sum(one.lead for one in links) / len(links) == pytest.approx(most * 2 / 3, rel=0.05)
+    assert sum(one.age for one in links) / len(links) == pytest.approx(most / 3, rel=0.1)
+
+
+def test_a_fleet_that_begins_in_the_midst_of_its_life_has_faults_after_precursors_from_the_first_day_on() -> None:
+    """Over five days, half as long as the longest precursor, of which a fleet that begins anew has few."""
+    struck = {
+        under_way: [
+            fault
+            for seed in range(6)
+            for fault in aged(seed, under_way)
+            if not fault.abrupt and fault.onset_ms is not None and KINDS[fault.kind].hard
+        ]
+        for under_way in (False, True)
+    }
+    assert len(struck[True]) > 1.5 * len(struck[False])
+    assert any(fault.started_ms < T0 for fault in struck[True])
+    assert all(fault.onset_ms > T0 for fault in struck[True] if fault.onset_ms is not None)
+    assert not any(fault.started_ms < T0 for fault in struck[False])
+
+
+def aged(seed: int, under_way: bool) -> list[Fault]:
+    """What a fleet that begins at `T0` went through in five days."""
+    spec = FleetSpec(512, seed, T0, 6 * HOUR, fault_rate_scale=30.0, software_rate_scale=0.0, under_way=under_way)
+    simulated = SimulatedFleet(spec)
+    for _ in range(20):
+        simulated.step_columns(("gpu_temperature_celsius",))
+    return simulated.faults
 
 
 def test_a_long_run_has_all_fates() -> None:
