@@ -306,7 +306,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         counter('pcie_errors_total{kind="correctable"}', 60),
     ),
     "nvlink_recovery_one_link": (link("2"), link("13")),
-    "nvlink_symbol_errors_one_link": (symbols(2000.0), symbols(1950.0)),
+    "nvlink_symbol_errors_one_link": (symbols(3000.0), symbols(2950.0)),
     "nvlink_crc_grows": (grown(32.0), grown(16.0)),
     "memory_errors_grow": (grown(8.0, row_remap_correctable_total=2), grown(8.0, row_remap_correctable_total=1)),
     "nvlink_recoveries": (
