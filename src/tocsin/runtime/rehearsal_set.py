@@ -103,9 +103,9 @@ _INTRO = """# Rehearsals of the pager
 Made by `tocsin rehearse set` from finished reports alone; do not edit. Each rehearsal is the whole service over a
 simulated fleet: readings every 60 s, forecasts every `forecast.every_seconds`, rules, incidents, decisions and
 notifications in step with the fleet's time ([simulation.md](simulation.md)). A fleet begins in the midst of its life,
-with as many signs under way as at any other time, or without any where it is listed as new. *Quiet*: nothing fails. *Software*:
-crashes, leaks and fragmentation at their own rates, benign precursors at 30 times theirs, no hard fault. *Faults*:
-all rates times 30.
+with as many signs under way as at any other time, or without any where it is listed as new. *Quiet*: nothing fails.
+*Software*: crashes, leaks and fragmentation at their own rates, benign precursors at 30 times theirs, no hard fault.
+*Faults*: all rates times 30.
 
 A page is right if it names a GPU, host or rack of a hard fault between its first symptom and 10 minutes after its
 onset. Levels are those at which a receiver with the default settings hears of it. A warning of the breaker is right if
