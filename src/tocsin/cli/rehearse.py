@@ -150,7 +150,7 @@ def fleet(
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--gpus", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Size of each fleet.")
 @click.option("--days", type=click.FloatRange(0.01, 366), default=14.0, show_default=True, help="Length of each run.")
-@click.option("--seed", "seeds", type=int, multiple=True, help="Seed of a run; may be repeated. Default: those of the full set.")
+@click.option("--seed", "seeds", type=int, multiple=True, help="Seed of a run; repeatable. Default: the full set's.")
 @click.option(
     "--life",
     "lives",
