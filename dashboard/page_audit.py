@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
+from itertools import chain
 from typing import BinaryIO, cast
 
 import streamlit as st
@@ -368,18 +369,32 @@ def _spooled() -> Iterator[BinaryIO]:
 
 
 def exported_all(form: ExportForm, query: JournalQuery, token: str, names: Sequence[str]) -> BinaryIO:
-    """The same of the cells `names`, a file of each in an archive: a chain is checked by itself. Raises as the client
-    does where one does not answer, so that no archive lacks it unseen."""
+    """The same of the cells `names`, a file of each in an archive: a chain is checked by itself. Cells that do not
+    answer, or not to the end, are in a file `INCOMPLETE.txt` beside them; raises as the client does where none does."""
+    problems: dict[str, TocsinError] = {}
     with (
         _spooled() as into,
         client_with(token) as client,
         zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         for name in names:
-            with archive.open(f"tocsin-journal-{name}.{form}", "w", force_zip64=True) as member:
-                for piece in client.at(name).export_journal(form, query):
-                    member.write(piece)
+            try:
+                _add(archive, f"tocsin-journal-{name}.{form}", client.at(name).export_journal(form, query))
+            except TocsinError as problem:
+                problems[name] = problem
+        if problems and not archive.namelist():
+            raise next(iter(problems.values()))
+        if problems:
+            archive.writestr("INCOMPLETE.txt", "".join(f"{name}: {why}\n" for name, why in problems.items()))
     return into
+
+
+def _add(archive: zipfile.ZipFile, name: str, pieces: Iterator[bytes]) -> None:
+    """A file of `pieces`; none where already the first cannot be had."""
+    first = next(pieces, b"")
+    with archive.open(name, "w", force_zip64=True) as member:
+        for piece in chain((first,), pieces):
+            member.write(piece)
 
 
 def _table(rows: Sequence[Row], answers: Mapping[str, JournalPage], text: Text) -> str:

@@ -215,9 +215,17 @@ class Incident:
     @property
     def alert_level(self) -> AlertLevel:
         """That of its gravest member; where the root is a program's own fault, the root's."""
-        if self.root.category is Category.APPLICATION:
-            return self.root.alert_level
-        return max((member.alert_level for member in self.members), key=lambda level: level.rank)
+        return max((member.alert_level for member in self._grave), key=lambda level: level.rank)
+
+    @property
+    def severity(self) -> Severity:
+        """As `alert_level`."""
+        return max((member.severity for member in self._grave), key=lambda severity: severity.rank)
+
+    @property
+    def _grave(self) -> tuple[Finding, ...]:
+        """Those that say how grave it is."""
+        return (self.root,) if self.root.category is Category.APPLICATION else self.members
 
     @property
     def subjects(self) -> int:

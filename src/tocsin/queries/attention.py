@@ -80,14 +80,14 @@ class Ranking:
         for subject, found in by_subject.items():
             worst = max(found, key=_gravity)
             warned = self._snapshot.warnings.get(subject.name, ())
-            item = self._item(subject, worst.root, worst, most_urgent(warned), self.state(worst.root))
+            item = self._item(subject, worst.root, worst, most_urgent(warned), self.state(worst))
             made.append(item.model_copy(update={"others": len(found) - 1}))
         return made
 
-    def state(self, root: Finding) -> GpuState:
-        """How bad it is that `root` holds: lost where its GPU is, whatever the finding says."""
-        own = SEVERITY_STATES[root.severity]
-        known = self._snapshot.states.get(root.subject.name, GpuState.OK)
+    def state(self, incident: Incident) -> GpuState:
+        """How bad it is that `incident` goes on: lost where its GPU is, whatever the findings say."""
+        own = SEVERITY_STATES[incident.severity]
+        known = self._snapshot.states.get(incident.root.subject.name, GpuState.OK)
         return GpuState.LOST if known is GpuState.LOST else own
 
     def silent(self) -> list[AttentionItem]:

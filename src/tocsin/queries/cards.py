@@ -267,7 +267,7 @@ class _Maker:
         decisions = list({one.decision.id: one for one in (*told, *self._running(earlier))}.values())
         lead = self._lead(decisions, root.subject, root.id)
         warned = most_urgent(self.inputs.snapshot.warnings.get(root.subject.name, ()))
-        health, reopened = self._ranking.state(root), self.inputs.life.came_again.get(worst.id)
+        health, reopened = self._ranking.state(worst), self.inputs.life.came_again.get(worst.id)
         (words, words_zh), chance = _confidence(worst)
         hours = self._ranking.cost_of_waiting(self._ranking.at_stake(root.subject), worst, warned, health)
         evidence = [*self._findings(found), *self._said(lead, decisions), *self._before(trouble)]

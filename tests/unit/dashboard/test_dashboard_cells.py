@@ -260,8 +260,15 @@ def test_an_export_of_all_cells_has_a_file_of_each_chain(fleet: Fleet) -> None:
         assert archive.namelist() == ["tocsin-journal-east.jsonl", "tocsin-journal-west.jsonl"]
         lines = archive.read("tocsin-journal-west.jsonl").decode().splitlines()
         assert [json.loads(line)["actor"] for line in lines] == [f"west-{n}" for n in range(10)]
+
+
+def test_an_export_of_all_cells_says_which_of_them_are_silent(fleet: Fleet) -> None:
+    with exported_all("jsonl", JournalQuery(), "", ["east", "north"]) as found, zipfile.ZipFile(found) as archive:
+        assert archive.namelist() == ["tocsin-journal-east.jsonl", "INCOMPLETE.txt"]
+        (line,) = archive.read("INCOMPLETE.txt").decode().splitlines()
+        assert line.startswith("north: ")
     with pytest.raises(TocsinError):
-        exported_all("jsonl", query, "", ["east", "north"])
+        exported_all("jsonl", JournalQuery(), "", ["north"])
 
 
 def test_usage_is_added_up_and_money_of_two_currencies_is_not(fleet: Fleet) -> None:

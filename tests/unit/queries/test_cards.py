@@ -315,6 +315,18 @@ def test_every_decision_that_waits_is_on_one_card() -> None:
     assert "restore" in made[0].headline
 
 
+@pytest.mark.parametrize(
+    ("root", "expected"), [(Category.THERMAL, GpuState.CRITICAL), (Category.APPLICATION, GpuState.WARNING)]
+)
+def test_a_card_is_as_grave_as_its_gravest_finding_unless_a_program_is_to_blame(
+    root: Category, expected: GpuState
+) -> None:
+    hot = node(0)
+    warm = finding(hot, "temperature_high", severity=Severity.WARNING, category=root)
+    (card,) = cards([hot], [incident(warm, finding(hot, "thermal_slowdown"))])
+    assert (card.health, card.level is AlertLevel.PAGE) == (expected, expected is GpuState.CRITICAL)
+
+
 def test_silent_gpus_and_forecasts_without_an_incident_have_cards() -> None:
     lost = replace(node(0), values={}, missing={"gpu_power_watts": Missing.LOST})
     well = node(1)
