@@ -130,7 +130,7 @@ backtest: setup  ## Judge the forecaster on the data sets below TOCSIN_DATA_DIR;
 rehearsal: setup  ## Rehearse the pager once over a quiet fleet: 64 GPUs, 2 days, one seed (some minutes); fails where a bar is missed
 	$(BIN)/tocsin rehearse fleet --gpus 64 --days 2 --seed 1 --fault-scale 0 --bars
 
-rehearsals: setup  ## Rehearse the pager over five seeds of three lives (hours); goes on where it stopped, writes docs/rehearsals.md
+rehearsals: setup  ## Rehearse the pager over all seeds of three lives (hours); goes on where it stopped, writes docs/rehearsals.md
 	nice $(BIN)/tocsin rehearse set $(REHEARSALS) --commit "$$(git rev-parse HEAD)" --page docs/rehearsals.md
 
 grafana: setup  ## Write dashboards, alerts, docs/alerts.md and the tables of docs/rules.md anew

@@ -146,7 +146,8 @@ def test_a_quiet_life_has_no_fault_and_software_life_has_software() -> None:
 def counted(plan: RehearsalPlan, _settings: Settings) -> PagerReport:
     """A run that takes no time."""
     nulls = {"page nothing": PagerScore()}
-    return PagerReport(simulated=True, days=plan.days, gpus=plan.gpus, hard_faults=0, pages=plan.seed, nulls=nulls)
+    told = {"hard_faults": 0, "pages": plan.seed, "nulls": nulls}
+    return PagerReport(simulated=True, under_way=True, days=plan.days, gpus=plan.gpus, **told)  # type: ignore[arg-type]
 
 
 def test_the_set_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -159,6 +160,29 @@ def test_the_set_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [path.name for path in rest] == ["quiet-2-16x1.json", "faults-2-16x1.json"]
     assert not list(run_set(tmp_path, plans, Settings(), counted))
     assert {(one.life, one.seed) for one in kept(tmp_path)} == {(p.life, p.seed) for p in plans}
+
+
+def test_a_fleet_that_began_without_precursors_is_listed_left_out_and_made_anew(tmp_path: Path) -> None:
+    def new(plan: RehearsalPlan, settings: Settings) -> PagerReport:
+        return counted(plan, settings).model_copy(update={"under_way": False})
+
+    plans = plans_of(("quiet", "faults"), (7,), 16, 1.0)
+    list(run_set(tmp_path, plans, Settings(), new, commit="0123456789ab"))
+    text = page(kept(tmp_path), SMALL)
+    assert "| 7 | 01234567 | 16 GPUs, 1 days, new |" in text.split("## Faults")[1]
+    assert ", new |" not in text.split("## Faults")[0], "where nothing fails there are no precursors"
+    assert "1 other run: listed, left out" in text
+    assert [path.name for path in run_set(tmp_path, plans, Settings(), counted)] == ["faults-7-16x1.json"]
+    assert "1 other run" not in page(kept(tmp_path), SMALL)
+
+
+def test_the_full_set_has_more_seeds_with_faults() -> None:
+    plans = plans_of(("quiet", "software", "faults"), (), 256, 14.0)
+    assert Counter(plan.life for plan in plans) == {"quiet": 5, "software": 5, "faults": 7}
+    assert [(plan.life, plan.seed) for plan in plans[:4]] == [
+        ("quiet", 101), ("software", 101), ("faults", 101), ("quiet", 102)
+    ]  # fmt: skip
+    assert all(plan.spec().under_way for plan in plans)
 
 
 SMALL = FullSet(gpus=16, days=1.0)
@@ -181,9 +205,7 @@ def test_a_short_run_is_listed_and_left_out_of_the_bars(tmp_path: Path) -> None:
     list(run_set(tmp_path, plans_of(("quiet",), (4,), 16, 0.5), Settings(), counted, commit="ba9876543210"))
     text = page(kept(tmp_path), SMALL)
     assert "| 4 | ba987654 | 16 GPUs, 0.5 days, short | 0 | 0 | 0, 0 | 4 | 4 | 0 | 0 |" in text, "no verdict on it"
-    assert (
-        "1 shorter run: listed, and left out of all figures below the lists. The reports stem from 2 commits." in text
-    )
+    assert "1 other run: listed, left out of all figures below the lists. The reports stem from 2 commits." in text
     figures = "Figures below are of 1 of 5 seeds"
     assert text.split(figures)[1] == whole.split(figures)[1]
     alone = page([one for one in kept(tmp_path) if one.seed == 4], SMALL)
@@ -192,7 +214,7 @@ def test_a_short_run_is_listed_and_left_out_of_the_bars(tmp_path: Path) -> None:
 
 
 def run_of(life: str, seed: int, **told: object) -> KeptReport:
-    report = PagerReport(simulated=True, days=1.0, gpus=16, hard_faults=0, **told)  # type: ignore[arg-type]
+    report = PagerReport(simulated=True, under_way=True, days=1.0, gpus=16, hard_faults=0, **told)  # type: ignore[arg-type]
     return KeptReport(life, seed, report, f"commit-{seed}")
 
 

@@ -84,7 +84,8 @@ class SimulatedRecord:
     def __init__(self, plan: PriorPlan, seed: int) -> None:
         self._plan = plan
         self._steps = round(plan.days * STEPS_PER_DAY)
-        spec = FleetSpec(gpus=plan.gpus, seed=seed, start_ms=START_MS, fault_rate_scale=plan.fault_scale)
+        scale = plan.fault_scale
+        spec = FleetSpec(gpus=plan.gpus, seed=seed, start_ms=START_MS, fault_rate_scale=scale, under_way=True)
         self._fleet = SimulatedFleet(spec)
         settings = ForecastSettings()
         self._every_ms = round(settings.every_seconds * SECOND)

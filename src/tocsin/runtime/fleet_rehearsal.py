@@ -203,12 +203,12 @@ class SignalRecorder:
         return SignalTable(np.array(self.at_ms), self.gpus, np.array(self.used), USED_RISE)
 
     def errors(self) -> SignalTable:
-        """Errors within the hour before; counters that began again count from zero."""
+        """Errors within the hour before, of the first hour unknown; counters that began again count from zero."""
         counted = np.array(self.counted)
         grown = np.diff(counted, axis=0, prepend=counted[:1]).clip(0.0, None).cumsum(axis=0)
         back = int(60 * MINUTE // INTERVAL_MS)
-        hourly = grown.copy()
-        hourly[back:] -= grown[:-back] if back < len(grown) else 0.0
+        hourly = np.full_like(grown, np.nan)
+        hourly[back:] = grown[back:] - grown[:-back]
         return SignalTable(np.array(self.at_ms), self.gpus, hourly, COUNTED_RISE)
 
 

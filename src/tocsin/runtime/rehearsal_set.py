@@ -69,12 +69,12 @@ def plans_of(lives: Iterable[str], seeds: Iterable[int], gpus: int, days: float)
 def run_set(
     folder: Path, plans: Iterable[RehearsalPlan], settings: Settings, run: Run = rehearse_fleet, commit: str = ""
 ) -> Iterator[Path]:
-    """Rehearse each plan whose report is not in `folder` yet; gives each file as it is finished. `commit` is what made
-    the reports, for the record."""
+    """Rehearse each plan whose report is not in `folder` yet, or is of a fleet that began new; gives each file as it is
+    finished. `commit` is what made the reports, for the record. Raises InputError for a file that is no report."""
     folder.mkdir(parents=True, exist_ok=True)
     for plan in plans:
         path = file_of(folder, plan)
-        if not path.exists():
+        if not path.exists() or _began_new(plan.life, _read(path).report):
             made = ReportFile(commit=commit, report=run(plan, settings))
             write_atomically(path, json.dumps(made.model_dump(mode="json"), indent=1) + "\n", 0o644)
             yield path
@@ -87,13 +87,22 @@ def kept(folder: Path) -> list[KeptReport]:
         named = _NAME.fullmatch(path.name)
         if named is None or named["life"] not in LIVES:
             continue
-        try:
-            file = ReportFile.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            why = f"is no report of a rehearsal: {error.errors()[0]['msg']}"
-            raise InputError("report", str(path), why, "remove it; the next run makes it anew") from None
+        file = _read(path)
         found.append(KeptReport(named["life"], int(named["seed"]), file.report, file.commit))
     return found
+
+
+def _read(path: Path) -> ReportFile:
+    try:
+        return ReportFile.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        why = f"is no report of a rehearsal: {error.errors()[0]['msg']}"
+        raise InputError("report", str(path), why, "remove it; the next run makes it anew") from None
+
+
+def _began_new(life: str, report: PagerReport) -> bool:
+    """Whether its fleet began without precursors; where nothing fails there are none to begin with."""
+    return life != QUIET and not report.under_way
 
 
 # The page.
@@ -102,8 +111,8 @@ _INTRO = """# Rehearsals of the pager
 
 Made by `tocsin rehearse set` from finished reports alone; do not edit. Each rehearsal is the whole service over a
 simulated fleet: readings every 60 s, forecasts every `forecast.every_seconds`, rules, incidents, decisions and
-notifications in step with the fleet's time ([simulation.md](simulation.md)). A fleet begins in the midst of its life,
-with as many signs under way as at any other time, or without any where it is listed as new. *Quiet*: nothing fails.
+notifications in step with the fleet's time ([simulation.md](simulation.md)). A fleet begins with as many precursors
+under way as at any other time; one that began without is listed as new and left out. *Quiet*: nothing fails.
 *Software*: crashes, leaks and fragmentation at their own rates, benign precursors at 30 times theirs, no hard fault.
 *Faults*: all rates times 30.
 
@@ -130,8 +139,8 @@ class FullSet:
     days: float = DAYS
 
     def has(self, one: KeptReport) -> bool:
-        """Whether the run is as large and as long as the set asks for."""
-        return one.report.gpus >= self.gpus and one.report.days >= self.days
+        """Whether the run is as large and as long as the set asks for, and began with precursors under way."""
+        return one.report.gpus >= self.gpus and one.report.days >= self.days and not _began_new(one.life, one.report)
 
     def runs(self, reports: Iterable[KeptReport]) -> list[KeptReport]:
         """Those of the set, of each seed the largest."""
@@ -173,12 +182,11 @@ def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
     rows = [f"| {' | '.join((*first, *head))} |", "|---" * (len(first) + len(head)) + "|"]
     for one, table in zip(mine, tables, strict=True):
         report, full = one.report, asked.has(one)
-        settled = report.under_way or life == QUIET  # where nothing fails there is no sign either
         figures = [f"{_number(bar.figure)}{'' if bar.reached or not full else ' **missed**'}" for bar in table]
         run = (
             str(one.seed),
             _commit(one) or "-",
-            f"{report.gpus} GPUs, {report.days:g} days{'' if full else ', short'}{'' if settled else ', new'}",
+            f"{report.gpus} GPUs, {report.days:g} days{_left_out(one, asked)}",
             str(report.hard_faults),
             f"{report.decisions / report.days:.0f}",
             f"{report.breaker_trips}, {report.breaker_trips_by_forecast}",
@@ -186,6 +194,12 @@ def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
         )
         rows.append(f"| {' | '.join((*run, *figures))} |")
     return [*rows, ""]
+
+
+def _left_out(one: KeptReport, asked: FullSet) -> str:
+    """Why the run is none of the set."""
+    short = one.report.gpus < asked.gpus or one.report.days < asked.days
+    return (", short" if short else "") + (", new" if _began_new(one.life, one.report) else "")
 
 
 def _commit(one: KeptReport) -> str:
@@ -311,10 +325,8 @@ def size(reports: Sequence[KeptReport], asked: FullSet = FullSet()) -> str:
     which = "; ".join(f"{life} {', '.join(seeds)}" for life, seeds in full.items())
     commits = len({_commit(one) for one in reports if one.commit})
     stem = f"stem from {counted(commits, 'commit')}" if commits else "name no commit"
-    short = len(reports) - sum(map(len, full.values()))
-    left_out = (
-        f" {counted(short, 'shorter run')}: listed, and left out of all figures below the lists." if short else ""
-    )
+    others = len(reports) - sum(map(len, full.values()))
+    left_out = f" {counted(others, 'other run')}: listed, left out of all figures below the lists." if others else ""
     return f"{told} Of that size: {which or 'none'}.{left_out} The reports {stem}."
 
 

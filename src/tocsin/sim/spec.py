@@ -28,9 +28,9 @@ class FleetSpec:
 
     `fault_rate_scale` multiplies the rates of spontaneous faults; 0 leaves only what is injected. `scenario` decides
     how hard the fleet is to predict. `software_rate_scale` and `benign_rate_scale` multiply those of software and of
-    benign precursors in its place, None: as the rest. One that is `under_way` begins in the midst of its life, with as
-    many precursors in progress as at any other time; else with none, so that faults after a precursor of days are
-    missing at first. Raises InputError for a value outside its range.
+    benign precursors in its place, None: as the rest. One that is `under_way` begins with as many precursors in
+    progress as there are at any other time; else with none, so that faults after a precursor of days are missing at
+    first. Raises InputError for a value outside its range.
     """
 
     gpus: int = 64

@@ -94,10 +94,12 @@ def clock_for(power: Floats, limits: ThermalLimits, heat_w: Floats) -> Floats:
 
 
 def settle(state: SimState, inventory: Inventory, limits: ThermalLimits, load: LoadDemand, at_ms: int) -> None:
-    """Set temperatures to where the present load would have brought them: a fleet does not begin cold."""
+    """Set temperatures to where the present load would have brought them, at most to where the driver holds back: a
+    fleet does not begin cold."""
     heat_w = load.heat * (limits.max_w * 1.12 - limits.idle_w)
     power = np.minimum(limits.idle_w + heat_w, state.power_limit)
-    state.temperature = inlet(inventory, at_ms) + inventory.resistance * power
+    free_c = inlet(inventory, at_ms) + inventory.resistance * state.effects.resistance * power
+    state.temperature = np.minimum(free_c, limits.ceiling_c)
 
 
 def advance(

@@ -11,8 +11,10 @@ from tocsin.domain.clock import MINUTE, SECOND
 from tocsin.domain.decision import parameters_of
 from tocsin.domain.finding import ActionKind
 from tocsin.sim import thermal
+from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.inventory import INLET_C, TAU_S, build
 from tocsin.sim.spec import FleetSpec
+from tocsin_testing.builders import T0
 from tocsin_testing.simulated import fleet, watch
 
 
@@ -40,6 +42,18 @@ def test_steady_temperature_is_inlet_plus_resistance_times_power() -> None:
         inlet = float(thermal.inlet(inventory, simulated.now_ms)[gpu])
         expected = inlet + float(inventory.resistance[gpu]) * idle[gpu].values["gpu_power_watts"]
         assert idle[gpu].values["gpu_temperature_celsius"] == pytest.approx(expected, abs=1.2)
+
+
+def test_a_fleet_whose_gpus_have_lost_heat_transfer_begins_as_warm_as_it_stays() -> None:
+    """Precursors of a thermal drift are under way when it begins: no GPU leaps to its temperature."""
+    spec = FleetSpec(1024, 103, T0, MINUTE, fault_rate_scale=600.0, software_rate_scale=0.0, under_way=True)
+    simulated = SimulatedFleet(spec)
+    temperatures = [simulated.step_columns(("gpu_temperature_celsius",))[0].values[:, 0] for _ in range(10)]
+    drifting = {fault.gpu for fault in simulated.faults if fault.kind == "thermal_drift" and fault.started_ms < T0}
+    places = [place for place, uuid in enumerate(simulated.step_columns(())[0].gpus) if uuid in drifting]
+    assert len(places) > 10
+    leaps = np.abs(temperatures[-1] - temperatures[0])
+    assert np.nanmedian(leaps[places]) <= np.nanmedian(leaps) + 1.0
 
 
 def test_a_drained_gpu_cools_with_the_time_constant() -> None:

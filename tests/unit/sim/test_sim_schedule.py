@@ -102,6 +102,9 @@ def test_what_is_under_way_is_as_much_as_at_any_other_time() -> None:
     assert sum(not one.draw.benign for one in links) == pytest.approx(
         40 * 300 * rate * (least + most) / 2 / YEAR_MS, rel=0.1
     )
+    assert sum(one.draw.benign for one in links) == pytest.approx(
+        40 * 600 * rate * 0.4 / 0.6 * (least + most) / 2 / YEAR_MS, rel=0.1
+    )
     # Of those in progress, long ones are as many times as frequent as they are longer: two thirds of the longest.
     assert sum(one.lead for one in links) / len(links) == pytest.approx(most * 2 / 3, rel=0.05)
     assert sum(one.age for one in links) / len(links) == pytest.approx(most / 3, rel=0.1)
