@@ -45,6 +45,7 @@ stop or shrink, anywhere, six in seven go on from there."""
 FAR_MS = 100 * MINUTE
 """What is further ahead has no late end (own choice): growth may stop, or the next process come before it, of which the
 past shows nothing; in simulated fleets intervals held the less often, the further ahead they lay."""
+# What follows, up to `EARLY`, is counted by `python -m tocsin_benchmarks.simulator.growth_counts`.
 STOPS = 0.15
 """Share of the growth that stops before its limit, seen from its beginning, fitted to simulated fleets; what has used
 up more of its way stops in proportion less often."""
@@ -74,18 +75,18 @@ class Growth:
         return 1.0 - STOPS * (1.0 - self.used)
 
     @property
-    def _scale_ms(self) -> float:
+    def scale_ms(self) -> float:
         """Its error at the limit, as time: the deviation about a line grows in proportion as it is drawn out."""
         return max(self.noise, LEAST_NOISE) / self.slope / self.used
 
     def comes_within(self, ahead_ms: float) -> float:
         """Probability that it reaches the limit within `ahead_ms` after the newest sample; never falls with it."""
-        return self.comes * NormalDist().cdf((ahead_ms - self.quantile(0.5)) / max(self._scale_ms, 1.0))
+        return self.comes * NormalDist().cdf((ahead_ms - self.quantile(0.5)) / max(self.scale_ms, 1.0))
 
     def quantile(self, share: float) -> float:
         """Milliseconds after the newest sample by which `share` of the growth that arrives has arrived."""
         late = float(np.interp(share, LATE_SHARES, LATE))
-        return max(0.0, self.lead_ms + late * self._scale_ms)
+        return max(0.0, self.lead_ms + late * self.scale_ms)
 
     def interval(self, coverage: float) -> tuple[float, float]:
         """Ends of the interval that holds the crossing with probability `coverage`, what never arrives counted as
@@ -95,6 +96,14 @@ class Growth:
         if left < 0.0 or self.lead_ms > FAR_MS:
             return self.quantile((1.0 - coverage) * EARLY), math.inf
         return self.quantile(left * EARLY), self.quantile(1.0 - left * (1.0 - EARLY))
+
+    def ends(self, coverage: float, step_ms: int) -> tuple[float, float]:
+        """The ends of `interval` at readings each `step_ms`: those within it, as its quantiles are of readings at which
+        crossings were seen, about the middle."""
+        low, high = (end / step_ms for end in self.interval(coverage))
+        mid = self.quantile(0.5) / step_ms
+        last = max(math.floor(high), math.ceil(mid)) if math.isfinite(high) else high
+        return min(math.ceil(low), math.floor(mid)) * step_ms, last * step_ms
 
 
 def growth(at_ms: Instants, values: Floats, limit: float) -> Growth | Phrase | None:

@@ -302,11 +302,8 @@ class ThresholdForecaster:
         made = replace(blank, horizon_ms=horizon, evidence=(said,), probability=chance)
         if chance < 0.5:
             return no_crossing(made)
-        low, high = grows.interval(self._coverage)
-        # The quantiles are of readings at which crossings were seen: the ends are those between them, about the middle.
-        mid = grows.quantile(0.5) / step_ms
-        low_ms = end_ms + min(math.ceil(low / step_ms), math.floor(mid)) * step_ms
-        high_ms = end_ms + max(int(high // step_ms), math.ceil(mid)) * step_ms if math.isfinite(high) else None
+        low, high = grows.ends(self._coverage, step_ms)
+        low_ms, high_ms = end_ms + round(low), end_ms + round(high) if math.isfinite(high) else None
         return crossing(
             made,
             eta_ms=max(now_ms, end_ms + round(grows.quantile(0.5))),

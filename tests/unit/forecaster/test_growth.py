@@ -60,17 +60,23 @@ class Life:
 
 def test_what_is_said_of_simulated_lives_comes_as_often_as_it_says() -> None:
     rng = np.random.default_rng(5)
-    told = [one for _ in range(240) if (one := Life(rng).told()) is not None]
-    assert len(told) > 150
+    told = [one for _ in range(600) if (one := Life(rng).told()) is not None]
+    assert len(told) > 400
     came = np.mean([np.isfinite(minutes) for _, minutes in told])
     stated = np.mean([found.comes for found, _ in told])
     assert came == pytest.approx(stated, abs=0.08)
     ends = [(found, found.interval(0.8), minutes) for found, minutes in told]
     assert all(np.isfinite(high) == (found.lead_ms <= FAR_MS) for found, (_, high), _ in ends)
     closed = [(low, high, minutes) for _, (low, high), minutes in ends if np.isfinite(high)]
-    assert len(closed) > 75
-    held = [low <= minutes * MINUTE <= high for low, high, minutes in closed]
-    assert 0.74 <= np.mean(held) <= 0.86
+    assert len(closed) > 200
+    # What comes early by far in a fleet comes of another process, of which a life here has none.
+    early, late = (
+        np.mean([minutes * MINUTE < low for low, _, minutes in closed]),
+        np.mean([high < minutes * MINUTE < np.inf for _, high, minutes in closed]),
+    )
+    assert early <= 0.08
+    assert 0.01 <= late <= 0.12
+    assert 0.76 <= 1.0 - early - late - np.mean(np.isinf([minutes for *_, minutes in closed])) <= 0.9
 
 
 def test_growth_since_a_process_began_is_no_leak_before_its_level_held() -> None:

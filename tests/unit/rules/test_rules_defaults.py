@@ -479,6 +479,25 @@ def test_thresholds_that_were_asked_for() -> None:
     assert shipped == asked
 
 
+@pytest.mark.parametrize(("hours", "told"), [(11, True), (22, False)])
+def test_symbol_errors_of_one_link_count_within_half_a_day(hours: int, told: bool) -> None:
+    """1,080 in all, 300 times those of the others and more throughout."""
+    name = 'nvlink_symbol_errors_total{link="%s"}'
+
+    def values(minute: int) -> Values:
+        counted = 1080.0 * minute / (60 * hours)
+        return {name % n: counted if n == "2" else counted / 360 for n in "0123"}
+
+    run = Case(60 * hours + 1, values, every=60).run()
+    assert ("nvlink_symbol_errors_one_link" in run.active) is told
+
+
+@pytest.mark.parametrize(("per_hour", "told"), [(24.0, True), (19.0, False)])
+def test_nvlink_crc_errors_are_told_from_ten_times_the_usual(per_hour: float, told: bool) -> None:
+    """Where it counted two an hour for two days."""
+    assert ("nvlink_crc_grows" in grown(per_hour).run().active) is told
+
+
 def test_pieces_alone_are_a_note_and_failing_allocations_a_warning() -> None:
     levels = {rule.name: rule.level for rule in load_rules()}
     assert (levels["allocator_fragmented"], levels["allocator_retries"]) == (AlertLevel.NOTE, AlertLevel.WARNING)
