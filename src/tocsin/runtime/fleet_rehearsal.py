@@ -212,6 +212,31 @@ class SignalRecorder:
         return SignalTable(np.array(self.at_ms), self.gpus, hourly, COUNTED_RISE)
 
 
+def causes_of(fleet: SimulatedFleet) -> list[Cause]:
+    """The simulator's own account of what was wrong."""
+    hard = {(one.kind, one.gpu, one.first_ms): one for one in fleet.hard_faults}
+    hosts = {gpu.uuid: gpu.host for gpu in fleet.gpus}
+    causes = []
+    for fault in fleet.faults:
+        one = hard.get((fault.kind, fault.gpu, fault.started_ms))
+        causes.append(
+            Cause(
+                kind=fault.kind,
+                places=frozenset({fault.gpu, hosts[fault.gpu]}) if one is None else one.places,
+                first_ms=fault.started_ms,
+                onset_ms=one.onset_ms if one is not None else fault.onset_ms or fleet.now_ms + DAY,
+                shown_ms=None if one is None else one.shown_ms,
+                ended_ms=fault.ended_ms,
+                hard=one is not None,
+                # Heat at which hardware slows a GPU is there, whatever it would have come to.
+                benign=fault.benign and one is None,
+                precursor=not fault.abrupt,
+                own=frozenset({fault.gpu}) if one is None else one.own,
+            )
+        )
+    return causes
+
+
 class FleetRehearsal:
     """One rehearsal; `folder` takes its store and journal."""
 
@@ -285,30 +310,10 @@ class FleetRehearsal:
 
     def truth(self, entries: Sequence[Entry] = ()) -> Truth:
         """The simulator's own account of what was wrong, as causes, and the trips of the breaker in `entries`."""
-        hard = {(one.kind, one.gpu, one.first_ms): one for one in self.fleet.hard_faults}
-        hosts = {gpu.uuid: gpu.host for gpu in self.fleet.gpus}
-        causes = []
-        for fault in self.fleet.faults:
-            one = hard.get((fault.kind, fault.gpu, fault.started_ms))
-            causes.append(
-                Cause(
-                    kind=fault.kind,
-                    places=frozenset({fault.gpu, hosts[fault.gpu]}) if one is None else one.places,
-                    first_ms=fault.started_ms,
-                    onset_ms=one.onset_ms if one is not None else fault.onset_ms or self.clock.now_ms() + DAY,
-                    shown_ms=None if one is None else one.shown_ms,
-                    ended_ms=fault.ended_ms,
-                    hard=one is not None,
-                    # Heat at which hardware slows a GPU is there, whatever it would have come to.
-                    benign=fault.benign and one is None,
-                    precursor=not fault.abrupt,
-                    own=frozenset({fault.gpu}) if one is None else one.own,
-                )
-            )
         limits = self.brain.settings.actions
         window_ms = milliseconds(limits.breaker_window_seconds)
         trips = breaker_trips(entries, limits.breaker_root_causes, window_ms)
-        return Truth(causes, self.clock.now_ms(), trips, START_MS)
+        return Truth(causes_of(self.fleet), self.clock.now_ms(), trips, START_MS)
 
     def findings(self) -> list[PagerAlert]:
         """Every finding that opened."""
