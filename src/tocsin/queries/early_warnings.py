@@ -66,13 +66,14 @@ def score_early(
 
     What is said of a place from the onset of a fault in `struck` there to its end is no early warning of anybody's, and
     a fault whose time to be warned of lies within such spans, or before anybody looked, is none that could be foreseen.
-    What is said while a sign
-    of these kinds goes on that has led to nothing by the end, nor ended, is not judged yet, of anybody.
+    What is said while a sign of these kinds goes on that has led to nothing by the end, nor ended, is not judged yet,
+    of anybody.
     """
     heard = _Heard(_outages(struck), _undecided(truth, kinds), truth.start_ms)
     faults = [one for one in truth.causes if _foreseeable(one, kinds, truth.end_ms)]
-    mine = _judge("service", warnings, faults, heard)
-    others = [_best_level(signal, faults, heard), _judge("warn at every rise", rises(signal), faults, heard)]
+    case = _Case(heard, faults, np.array([heard.could_hear(fault) for fault in faults], np.bool_))
+    mine = _judge("service", warnings, case)
+    others = [_best_level(signal, case), _judge("warn at every rise", rises(signal), case)]
     rng = np.random.default_rng([seed % 2**64, mine.policy.faults])
     return EarlyWarnings(
         family=family,
@@ -144,10 +145,18 @@ class _Heard:
         return reached_ms <= to_ms
 
 
-def _judge(name: str, told: Sequence[Warned], faults: Sequence[Cause], heard: _Heard) -> _Judged:
-    """A warning is right between the first symptom and the onset of a fault of its GPU; of the faults those count that
-    could be warned of in time."""
-    warnings = heard.of(told)
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What ways of warning are judged by: what can be, the faults, and which of them could be warned of in time."""
+
+    heard: _Heard
+    faults: Sequence[Cause]
+    in_time: Mask
+
+
+def _judge(name: str, told: Sequence[Warned], case: _Case) -> _Judged:
+    """A warning is right between the first symptom and the onset of a fault of its GPU."""
+    warnings, faults = case.heard.of(told), case.faults
     by_gpu: dict[str, list[int]] = {}
     for number, fault in enumerate(faults):
         for touched in fault.places:
@@ -159,7 +168,7 @@ def _judge(name: str, told: Sequence[Warned], faults: Sequence[Cause], heard: _H
             if fault.first_ms <= warning.at_ms <= fault.onset_ms:
                 right[place] = True
                 warned[number] |= warning.at_ms <= _latest_ms(fault)
-    warned = warned[np.array([heard.could_hear(fault) for fault in faults], np.bool_)]
+    warned = warned[case.in_time]
     policy = WarningPolicy(
         name=name,
         warnings=len(warnings),
@@ -194,15 +203,12 @@ def rises(signal: SignalTable) -> list[Warned]:
     return _alarms(signal, on)
 
 
-def _best_level(signal: SignalTable, faults: Sequence[Cause], heard: _Heard) -> _Judged:
+def _best_level(signal: SignalTable, case: _Case) -> _Judged:
     """The level with the best F1 on these very faults: better than anybody could choose beforehand."""
     known = signal.values[np.isfinite(signal.values)]
     levels = np.unique(np.quantile(known, 1.0 - np.geomspace(0.3, 1e-4, LEVELS))) if known.size else np.zeros(0)
-    tried = [
-        _judge(f"used > {level:.3g}", _alarms(signal, signal.values > level), faults, heard)
-        for level in levels.tolist()
-    ]
-    best = max(tried, key=_f1, default=_judge("used > nothing", [], faults, heard))
+    tried = [_judge(f"used > {level:.3g}", _alarms(signal, signal.values > level), case) for level in levels.tolist()]
+    best = max(tried, key=_f1, default=_judge("used > nothing", [], case))
     return _Judged(best.policy.model_copy(update={"name": "best fixed level"}), best.right, best.warned)
 
 
