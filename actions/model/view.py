@@ -235,13 +235,13 @@ def _set_with(
 class FleetView:
     """The state at `now_ms`.
 
-    `started_ms` is the start of this brain. `gpus` are by UUID, MIG instances among them. `findings` are the active
-    ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive evaluations that
-    saw it. `pools` are by name. `nodes` are those of the managers (Kubernetes, Slurm) by host, as they were last
-    seen; empty where none is asked. `foresight` is the last look of the planners. `blind` says that a manager has not
-    answered lately. `errors` has the instants of errors of the hardware of the last day, by UUID of the GPU, `figures`
-    what rules see of pools and the fleet, by ``metric|name``. `active` is False while another brain acts for the fleet.
-    `alert_silences` are those of Alertmanager.
+    `started_ms` is when this brain began to watch. `gpus` are by UUID, MIG instances among them. `findings` are the
+    active ones by id, `incidents` what they collapse to. `confirmations` counts by finding id the consecutive
+    evaluations that saw it. `pools` are by name. `nodes` are those of the managers (Kubernetes, Slurm) by host, as they
+    were last seen; empty where none is asked. `foresight` is the last look of the planners. `blind` says that a manager
+    has not answered lately. `errors` has the instants of errors of the hardware of the last day, by UUID of the GPU,
+    `figures` what rules see of pools and the fleet, by ``metric|name``. `active` is False while another brain acts for
+    the fleet. `alert_silences` are those of Alertmanager.
     `controls`, `policy` and `rest`, what the other cells of the fleet have, are filled in by the loop.
     """
 

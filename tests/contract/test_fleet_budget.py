@@ -327,6 +327,23 @@ def test_causes_of_all_cells_trip_the_breaker_of_each_and_a_reset_is_for_all(
         one.end()
 
 
+def test_who_has_lost_its_lease_takes_back_no_cause(server: servers.Postgres, fleet: str) -> None:
+    one, other = two(server, fleet)
+    one.break_gpu(first_of(one), category=Category.HARDWARE)
+    one.step()
+    gone = one.budget
+    one.restart()
+    one.step()
+    told = other.budget.tell_causes({})
+    assert len(told) == 1
+    gone.tell_causes({})
+    assert set(other.budget.tell_causes({})) == set(told), "what its successor has told stands"
+    assert one.budget.tell_causes({}) == {}
+    assert other.budget.tell_causes({}) == {}, "who has the lease takes its own back"
+    one.end()
+    other.end()
+
+
 def test_who_died_keeps_what_it_took_until_its_successor_settles_it(server: servers.Postgres, fleet: str) -> None:
     chance = random.Random(1)
     actions = settings(limits={"max_concurrent": 1})

@@ -435,7 +435,7 @@ class ActionSettings(Section):
     lease_file: Path | None = None
     """File whose lock makes a brain the active one, for brains that share a volume; `kubernetes.lease` goes before."""
     boot_grace_seconds: float = Field(default=300.0, ge=0)
-    """How long after its start the brain only watches."""
+    """How long the brain only watches after its start; what it saw on standby right before counts."""
     fresh_seconds: float = Field(default=120.0, gt=0)
     """Age of the newest reading beyond which no action is taken on a subject."""
     newcomer_seconds: float = Field(default=600.0, ge=0)

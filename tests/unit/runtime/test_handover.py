@@ -11,6 +11,8 @@ import pytest
 
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
+from tocsin.domain.decision import Ruling
+from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Owner, Reading
 from tocsin.journal.journal import Journal
 from tocsin.runtime.brain import brain as whole_brain
@@ -106,6 +108,35 @@ def test_rules_and_usage_go_on_without_a_reading_of_the_store(site: Site, monkey
     site.minutes(1, temperature=90.0)
     assert "temperature_high" in {one.rule for one in second.brain.active}, "it was hot before the takeover, too"
     assert site.used() == 280, "from the first reading to the last, and once"
+
+
+def held_back(site: Site) -> bool:
+    """Whether the guard `boot_grace` holds what its brain would do."""
+    assert site.running is not None
+    status = next(one for one in site.running.brain.actions.statuses() if one.decision.action != ActionKind.NOTIFY)
+    (verdict,) = (one for one in status.verdicts if one.guard == "boot_grace")
+    return verdict.ruling is Ruling.HOLD
+
+
+@pytest.mark.parametrize(("minutes", "held"), [(1, True), (10, False)])
+def test_who_has_watched_long_enough_on_standby_acts_at_once(site: Site, minutes: int, held: bool) -> None:
+    site.turn()
+    site.minutes(minutes)
+    seen = site.end()
+    site.clock.advance(20 * SECOND)
+    site.turn(seen)
+    site.minutes(2, temperature=90.0)
+    assert held_back(site) is held
+
+
+def test_who_was_blind_before_it_took_over_watches_first(site: Site) -> None:
+    site.turn()
+    site.minutes(10)
+    seen = site.end()
+    site.clock.advance(15 * MINUTE)
+    site.turn(seen)
+    site.minutes(2, temperature=90.0)
+    assert held_back(site)
 
 
 def test_where_it_saw_nothing_for_long_the_store_is_asked(site: Site) -> None:

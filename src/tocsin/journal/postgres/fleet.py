@@ -194,7 +194,8 @@ class PostgresBudget:
         ages = {cause: max(0, now_ms - at_ms) / SECOND for cause, at_ms in causes.items()}
         try:
             with self._lock:
-                self._line.ask("SELECT tell_causes(%s, %s::jsonb)", (self.cell, jsonb(ages)))
+                values = (self.cell, self._lease.epoch, jsonb(ages))
+                self._line.ask("SELECT tell_causes(%s, %s, %s::jsonb)", values)
                 rows = self._line.ask(f"SELECT name, {_SINCE} FROM cause WHERE cell <> %s", (self.cell,))
             self._causes = {str(name): now_ms - round(age * SECOND) for name, age in rows}
         except DatabaseTrouble as error:

@@ -319,7 +319,18 @@ _TRIES = """
 ALTER TABLE attempt DROP CONSTRAINT attempt_pkey, ADD PRIMARY KEY (cell, key, at);
 """
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD, _PLACES, _TRIES)
+_CAUSES = """
+-- Who has lost its lease without knowing it must not take back what its successor has told.
+CREATE FUNCTION tell_causes(me text, mine bigint, causes jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM budget FOR UPDATE;
+    IF EXISTS (SELECT FROM cell WHERE name = me AND epoch = mine) THEN
+        PERFORM tell_causes(me, causes);
+    END IF;
+END $$;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_TABLES + _TOLD + _VIEWS + _TAKE, _HOSTS, _PAST, _SPREAD, _PLACES, _TRIES, _CAUSES)
 """Script n brings the fleet's version n to n + 1. `SCHEMA_NAME` is the schema, `SPENT_STATE` the state of the error by
 which `take` refuses."""
 

@@ -124,12 +124,16 @@ class BrainParts:
 
 @dataclass(frozen=True)
 class Handover:
-    """What a brain has seen of the fleet by its end: the next one in its process need not read the past again."""
+    """What a brain has seen of the fleet by its end: the next one in its process need not read the past again.
+
+    `watched` is since when it has, on the monotonic clock; None where that counts for nothing.
+    """
 
     memory: FleetMemory
     engine: RuleEngine
     filling: FillingWatch | None = None
     counted: Counted | None = None
+    watched: float | None = None
 
 
 class Brain:
@@ -161,7 +165,7 @@ class Brain:
         self._open = OpenIncidents(self.recorder.held(), clock.now_ms())
         self._foretelling = ForetellingRules(journal, parts.ruleset.foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
-        self._begun = clock.monotonic()
+        self._watched = self._begun = clock.monotonic()
         self.alert_silences, self._past_told = AlertSilences(), list[Past]()
         self.active: list[Finding] = []
         self.incidents: list[Incident] = []
@@ -174,7 +178,7 @@ class Brain:
         self._unsaved, self._counted = list[Finding](), Counter[str]()
         self._guard, self._acting = threading.Lock(), False
         self._sight = FleetSight(self.memory, self._counting)
-        self._start(seen=parts.handover is not None)
+        self._start(parts.handover)
         for keeper in self.witnesses:
             keeper.listen(self.actions.operator.stop_for)
 
@@ -197,7 +201,7 @@ class Brain:
         filling = None if parts.handover is None else parts.handover.filling
         return Expectations(parts.forecasts, models, store, journal, metrics, parts.clock, filling)
 
-    def _start(self, *, seen: bool) -> None:
+    def _start(self, seen: Handover | None) -> None:
         """Go on where the last brain ended, by what it has `seen` or else by the store."""
         if self.journal.leads:
             begun = {"epoch": self.journal.epoch, "mode": self.settings.actions.mode}
@@ -209,6 +213,8 @@ class Brain:
         newest = max((one.at_ms for one in self.memory.latest()), default=0) if seen else 0
         fresh = newest >= now - self.actions.policy.fresh_ms
         readings = [] if fresh else list(self.store.latest(now - FORGET_MS))
+        if seen and fresh and seen.watched is not None:
+            self._watched = seen.watched
         self.memory.recall(self._with_room(Batch(readings=readings, events=events)))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
@@ -224,7 +230,7 @@ class Brain:
 
     def handover(self) -> Handover:
         """What it has seen, once it has ended."""
-        return Handover(self.memory, self._engine, self._expected.filling, self.usage.counted())
+        return Handover(self.memory, self._engine, self._expected.filling, self.usage.counted(), self._watched)
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
@@ -353,7 +359,7 @@ class Brain:
         return seen if recent and not self._settling(now) and self.may_act() is self._acting else None
 
     def _settling(self, now_ms: int) -> bool:
-        return now_ms < self._started_today(now_ms) + self.settings.actions.boot_grace_seconds * SECOND
+        return now_ms < self._watching_since(now_ms) + self.settings.actions.boot_grace_seconds * SECOND
 
     def _evaluate(self) -> None:
         """One evaluation. Events that come meanwhile are judged between its parts, against what the last one saw."""
@@ -520,10 +526,12 @@ class Brain:
         except OSError as error:
             log.warning("journal checkpoint cannot be written", error=str(error))
 
-    def _started_today(self, now_ms: int) -> int:
-        """The start on the wall clock as it shows now: a step of that clock ends no boot grace."""
-        started_ms = now_ms - round((self.clock.monotonic() - self._begun) * SECOND)
-        return started_ms if abs(started_ms - self.started_ms) > STEP_MS else self.started_ms
+    def _watching_since(self, now_ms: int) -> int:
+        """When it began to watch, in service or on standby before, on the wall clock as it shows now: a step of that
+        clock ends no boot grace."""
+        since_ms = self.started_ms - round((self._begun - self._watched) * SECOND)
+        today_ms = now_ms - round((self.clock.monotonic() - self._watched) * SECOND)
+        return today_ms if abs(today_ms - since_ms) > STEP_MS else since_ms
 
     def _mix(self, readings: Sequence[Reading]) -> Sequence[TaskClass]:
         """The kinds of tasks that may come: as planners take it."""
@@ -547,7 +555,7 @@ class Brain:
         active = self._lead()
         return FleetView(
             now_ms=now_ms,
-            started_ms=self._started_today(now_ms),
+            started_ms=self._watching_since(now_ms),
             gpus=seen.groups.gpus,
             groups=seen.groups,
             findings={finding.id: finding for finding in self.active},
