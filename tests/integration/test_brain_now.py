@@ -11,7 +11,7 @@ import pytest
 from tocsin.client.models import PeerGroup
 from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
-from tocsin.domain.clock import HOUR, MINUTE, ManualClock
+from tocsin.domain.clock import DAY, HOUR, MINUTE, ManualClock
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.queries.heard import least_heard
@@ -74,6 +74,28 @@ def test_summary_and_map_agree(brain: Brain, clock: ManualClock) -> None:
     assert summary.states == {state: n for state, n in summary.states.items() if n}
     clock.advance(HOUR)
     assert set(service.fleet_map().state) == {1}
+
+
+def test_a_rule_whose_signs_nothing_followed_is_told_of(brain: Brain, clock: ManualClock) -> None:
+    def count(errors: float) -> None:
+        clock.advance(MINUTE)
+        at = clock.now_ms()
+        made = [reading(gpu(n, host=f"node-{n}"), at, temperature_celsius=50.0) for n in range(6)]
+        lcrc = {'gpu_pcie_errors_total{kind="lcrc"}': errors}
+        brain.accept(Batch(readings=[replace(one, values={**one.values, **lcrc}) for one in made]))
+        brain.tick()
+
+    count(0.0)
+    count(5.0)
+    service = BrainService(brain)
+    assert [one.open for one in service.scoreboard().kinds if one.kind == "rule pcie_crc_errors"] == [6]
+    assert not [line for line in service.summary().muted if line.startswith("rule ")]
+    clock.advance(8 * DAY)
+    count(5.0)
+    line = "rule pcie_crc_errors: a failure followed 0 of 6 signs in 30 days, told as notes"
+    assert line in service.summary().muted
+    (kind,) = (one for one in service.scoreboard().kinds if one.kind == "rule pcie_crc_errors")
+    assert (kind.settled, kind.right, kind.muted, kind.sentence) == (6, 0, True, line)
 
 
 def test_silent_hosts_need_attention(brain: Brain, clock: ManualClock) -> None:

@@ -342,7 +342,8 @@ class FleetSummary(Wire):
     levels: dict[AlertLevel, Count] = Field(default_factory=dict)
     """Open incidents by how soon a person should hear of them."""
     muted: list[str] = Field(default_factory=list)
-    """A line for each kind of forecast that its own record has muted."""
+    """A line for each kind of forecast that its own record has muted, and for each rule that foretells of which it has
+    made notes."""
     incidents: Count = 0
     """Open incidents."""
     predictions: Count = 0
@@ -464,10 +465,11 @@ class SeriesResponse(Wire):
 
 
 class KindScore(Wire):
-    """How one kind of forecast did, a target of one model: only windows that are over count.
+    """How one kind of forecast did, a target of one model, or a rule that foretells: only windows that are over count.
 
     `settled` claims, of which `right` came true, `week` and `week_right` of them within seven days; mean `stated`
-    probability and share `observed` of all cases, null without any. A `muted` kind is judged on and told to nobody.
+    probability and share `observed` of all cases, null without any. A `muted` kind is judged on and told to
+    nobody; a rule is told as notes, and its claims are signs of 30 days.
     """
 
     kind: str

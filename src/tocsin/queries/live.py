@@ -20,6 +20,7 @@ from tocsin.domain.order import Order, OrderReport
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.domain.sign_record import SignRecord
 from tocsin.domain.versions import VersionBefore
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.live.recalibration import KindFigures
@@ -158,6 +159,10 @@ class LiveBrain(Protocol):
     @property
     def active(self) -> list[Finding]:
         """Findings that hold at the last evaluation."""
+
+    @property
+    def signs(self) -> Sequence[SignRecord]:
+        """Of each rule that foretells how its signs did, as of the last evaluation."""
 
     @property
     def incidents(self) -> list[Incident]:

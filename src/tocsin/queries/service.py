@@ -214,7 +214,10 @@ class BrainService:
             power_watts=sum(one.values.get("gpu_power_watts", 0.0) for one in seen) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             levels=dict(Counter(incident.alert_level for incident in brain.incidents)),
-            muted=[one.line for one in brain.forecasts.kinds(now) if one.muted],
+            muted=[
+                *(one.line for one in brain.forecasts.kinds(now) if one.muted),
+                *(one.line for one in brain.signs if one.muted),
+            ],
             incidents=len(brain.incidents),
             predictions=len(soonest_each(one for one in expected if one.is_ahead and not one.muted)),
             risk_model="" if gate is None else gate.sentence,
@@ -440,7 +443,8 @@ class BrainService:
             since_ms=min((status.decision.at_ms for status in statuses), default=now),
             now_ms=now,
         )
-        return board.model_copy(update={"kinds": [views.kind_score(one) for one in brain.forecasts.kinds(now)]})
+        kinds = [*map(views.kind_score, brain.forecasts.kinds(now)), *map(views.sign_score, brain.signs)]
+        return board.model_copy(update={"kinds": kinds})
 
     def morning_report(self, hours: int) -> MorningReport:
         cases = self._stated.get(hours, lambda: stated_cases(self._brain, hours))

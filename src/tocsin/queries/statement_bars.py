@@ -15,6 +15,7 @@ from tocsin.client.models_pager import PagerReport, StatedBin, StatedInterval, S
 from tocsin.domain.grouping import grouped
 from tocsin.domain.interval import wilson
 from tocsin.queries.pager_score import PagerBar
+from tocsin.queries.statement_score import RULE
 
 LEAKS, LINKS = "memory leaks", "links, bus and remaps"
 """Families of early warnings."""
@@ -30,7 +31,8 @@ NOMINAL = 0.8
 MOST_OPEN = 0.5
 MOST_MUTED = 0.5
 HEARD = ("memory_leak by filling", "out_of_memory by filling", "hardware_fault by hazard")
-"""Kinds that warn of the faults of both families, and must be heard for at least half of each run."""
+"""Kinds that warn of the faults of both families, and must be heard for at least half of each run, beside the rules
+that foretell."""
 
 
 def statement_bars(reports: Sequence[PagerReport]) -> list[PagerBar]:
@@ -142,11 +144,17 @@ def _early(reports: Sequence[PagerReport]) -> list[PagerBar]:
 
 
 def _muted(reports: Sequence[PagerReport]) -> list[PagerBar]:
-    shares = [score.muted_share or 0.0 for one in reports for score in one.statements if score.kind in HEARD]
+    scores = (score for one in reports for score in one.statements)
+    shares = [one.muted_share or 0.0 for one in scores if one.kind in HEARD or _foretells(one)]
     worst = max(shares, default=None)
     wanted = f"at most {MOST_MUTED:g} of any run"
     name = "share of the time for which a kind that warns of them is muted"
     return [PagerBar(name, wanted, worst, worst is not None and worst <= MOST_MUTED)]
+
+
+def _foretells(score: StatementScore) -> bool:
+    """Whether it is a rule that may become a note: of others the share is not known, nor in reports of before."""
+    return score.kind.startswith(RULE) and score.muted_share is not None
 
 
 def _calibrated(scores: Sequence[StatementScore]) -> list[PagerBar]:

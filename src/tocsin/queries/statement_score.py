@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ Numbers = npt.NDArray[np.float64]
 
 EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
 """Ends of the ranges of stated probability (own choice)."""
+RULE = "rule "
+"""What the kind of a rule's statements begins with."""
 LEAST_POINTS = 12
 """Readings of the last hour without which it has no slope (own choice)."""
 _SPOKEN = frozenset({PredictionStatus.CROSSING, PredictionStatus.NO_CROSSING})
@@ -224,13 +227,16 @@ def _bins(stated: Numbers, came: Numbers) -> list[StatedBin]:
     ]
 
 
-def score_rules(alerts: Sequence[PagerAlert], truth: Truth) -> list[StatementScore]:
+def score_rules(
+    alerts: Sequence[PagerAlert], truth: Truth, muted: Mapping[str, float] = MappingProxyType({})
+) -> list[StatementScore]:
     """The alerts of each rule as statements: settled ones and how many of them were right. Those that the truth says
-    nothing of are left out."""
+    nothing of are left out. `muted` has the share of the time for which a rule that foretells was told as notes."""
     told = (one for one in alerts if one.level is not AlertLevel.NOTE and truth.judge(one) is not None)
-    groups = grouped((f"rule {alert.rule}", alert) for alert in told)
+    groups = grouped((f"{RULE}{alert.rule}", alert) for alert in told)
     found = []
-    for kind, mine in sorted(groups.items()):
+    for kind in sorted(groups.keys() | {kind for kind, share in muted.items() if share}):
+        mine: Sequence[PagerAlert] = groups.get(kind, ())
         settled = [
             alert
             for alert in mine
@@ -238,6 +244,12 @@ def score_rules(alerts: Sequence[PagerAlert], truth: Truth) -> list[StatementSco
         ]
         rights = Counter(truth.judge(alert) for alert in settled)
         found.append(
-            StatementScore(kind=kind, settled=len(settled), pending=len(mine) - len(settled), right=rights[True])
+            StatementScore(
+                kind=kind,
+                settled=len(settled),
+                pending=len(mine) - len(settled),
+                right=rights[True],
+                muted_share=muted.get(kind),
+            )
         )
     return found

@@ -28,6 +28,7 @@ from tocsin.domain.clock import DAY, SECOND, optional_iso, to_iso
 from tocsin.domain.finding import Finding, Incident, Severity
 from tocsin.domain.prediction import Prediction, most_urgent
 from tocsin.domain.reading import Reading
+from tocsin.domain.sign_record import SignRecord
 from tocsin.forecaster.live.recalibration import KindFigures
 from tocsin.store.port import Columns, Series, Store
 
@@ -51,6 +52,19 @@ def kind_score(one: KindFigures) -> KindScore:
         precision=one.precision,
         stated=one.stated,
         observed=one.observed,
+        muted=one.muted,
+        sentence=one.line,
+    )
+
+
+def sign_score(one: SignRecord) -> KindScore:
+    """The record of a rule that foretells."""
+    return KindScore(
+        kind=one.kind,
+        settled=one.settled,
+        right=one.right,
+        open=one.open,
+        precision=one.precision,
         muted=one.muted,
         sentence=one.line,
     )

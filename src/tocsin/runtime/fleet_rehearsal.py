@@ -51,7 +51,7 @@ from tocsin.queries.pager_score import (
     wrong_alerts,
 )
 from tocsin.queries.series_cache import SeriesCache
-from tocsin.queries.statement_score import cases_of, score_rules, score_statements
+from tocsin.queries.statement_score import RULE, cases_of, score_rules, score_statements
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.brain import Brain
 from tocsin.runtime.interpreter import rare_collections
@@ -284,8 +284,8 @@ class FleetRehearsal:
         """Once an hour, which kinds of statements are muted."""
         if len(self.signals.at_ms) % LOOK_STEPS == 0:
             self._looks += 1
-            told = self.brain.forecasts.kinds(self.clock.now_ms())
-            self._muted.update({one.kind: int(one.muted) for one in told})
+            self._muted.update({one.kind: int(one.muted) for one in self.brain.forecasts.kinds(self.clock.now_ms())})
+            self._muted.update({one.kind: int(one.muted) for one in self.brain.signs})
 
     def _close_breaker(self) -> None:
         controls, now_ms = self.brain.actions.controls(), self.clock.now_ms()
@@ -343,7 +343,7 @@ class FleetRehearsal:
             decided=decided(entries),
             breaker_trips=sum(entry.kind == EntryKind.BREAKER_TRIPPED for entry in entries),
             breaker_trips_by_forecast=trips_by_forecast(entries, expects),
-            statements=[*score_rules(alerts, truth), *self._statements(truth)],
+            statements=self._statements(alerts, truth),
             faults=by_fault_kind(alerts, truth),
             wrong=wrong_alerts(alerts, truth),
             not_judged=unjudged_alerts(alerts, truth),
@@ -351,11 +351,14 @@ class FleetRehearsal:
             nulls=self._nulls(truth, score.pages),
         )
 
-    def _statements(self, truth: Truth) -> list[StatementScore]:
+    def _statements(self, alerts: Sequence[PagerAlert], truth: Truth) -> list[StatementScore]:
         series = SeriesCache(self.brain.store, self.brain.gpus, START_MS, truth.end_ms)
         made = self.brain.store.predictions(START_MS, truth.end_ms + 1)
-        muted = {kind: count / self._looks for kind, count in self._muted.items()}
-        return score_statements(cases_of(made, series.between, truth.end_ms, truth), muted)
+        shares = {kind: count / self._looks for kind, count in self._muted.items()}
+        rules = {kind: share for kind, share in shares.items() if kind.startswith(RULE)}
+        muted = {kind: share for kind, share in shares.items() if kind not in rules}
+        cases = cases_of(made, series.between, truth.end_ms, truth)
+        return [*score_rules(alerts, truth, rules), *score_statements(cases, muted)]
 
     def _early(self, truth: Truth) -> list[EarlyWarnings]:
         seed = self.plan.seed

@@ -110,6 +110,11 @@ STUCK = "stated against observed, ranges with 30 cases, the worst"
             lambda: report(score(muted_share=0.6)),
             {"share of the time for which a kind that warns of them is muted"},
         ),
+        (
+            lambda: report(score(), StatementScore(kind="rule pcie_crc_errors", settled=0, muted_share=0.6)),
+            {"share of the time for which a kind that warns of them is muted"},
+        ),
+        (lambda: report(score(), StatementScore(kind="rule gpu_silent", settled=9)), set()),
         # Intervals that hold everything, by their width or by having no end.
         (
             lambda: report(score(intervals=[WIDE] * 10)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import HOUR, MINUTE
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.finding import Subject, SubjectKind
 from tocsin.domain.prediction import Prediction, PredictionStatus
 from tocsin.queries.pager_score import Cause, PagerAlert, Truth
@@ -121,6 +121,16 @@ def test_rules_are_kinds_of_statement_too() -> None:
     ]
     (score,) = score_rules(alerts, Truth([fault], T0 + 6 * HOUR))
     assert (score.kind, score.settled, score.right) == ("rule xid_memory", 2, 1)
+
+
+def test_a_rule_that_foretells_has_its_share_of_notes_though_it_told_nothing_more() -> None:
+    warned = PagerAlert(T0, AlertLevel.WARNING, "pcie_crc_errors", frozenset({"GPU-b"}))
+    muted = {"rule pcie_crc_errors": 0.25, "rule nvlink_crc_grows": 0.6, "rule memory_errors_grow": 0.0}
+    found = score_rules([warned], Truth([], T0 + 2 * DAY), muted)
+    assert [(one.kind, one.settled, one.muted_share) for one in found] == [
+        ("rule nvlink_crc_grows", 0, 0.6),
+        ("rule pcie_crc_errors", 1, 0.25),
+    ]
 
 
 def test_the_coverage_of_intervals_counts_claims_that_did_not_come() -> None:

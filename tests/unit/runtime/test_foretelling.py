@@ -8,6 +8,7 @@ from tocsin.domain.alert_level import AlertLevel
 from tocsin.domain.clock import DAY, HOUR, ManualClock
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.finding import ActionKind, Category, Finding, Severity, Subject, SubjectKind
+from tocsin.domain.sign_record import SignRecord
 from tocsin.journal.journal import Journal
 from tocsin.rules.load import load_rules
 from tocsin.runtime.brain.foretelling import FORETELLING_PART, KEPT_MS, ForetellingRules
@@ -55,6 +56,22 @@ def test_signs_that_are_borne_out_stay_warnings_and_a_fault_counts_no_sooner(tmp
     rules.opened(signs(6, 4))
     assert rules.precision(SIGN, T0 + 8 * HOUR) is None
     assert rules.precision(SIGN, T0 + 6 * HOUR + WINDOW_MS) == 4 / 6
+    log.close()
+
+
+def test_the_record_is_told_with_what_becomes_of_it(tmp_path: Path) -> None:
+    log = journal(tmp_path)
+    rules = ForetellingRules(log, {SIGN: WINDOW_MS, "never_seen": WINDOW_MS}, 0.5)
+    assert rules.records(T0) == []
+    rules.opened(signs(6, 1))
+    late = T0 + 6 * HOUR + WINDOW_MS
+    rules.opened([finding(SIGN, 20, late)])
+    (record,) = rules.records(late)
+    assert record == SignRecord(SIGN, settled=6, right=1, open=1, precision=1 / 6, muted=True)
+    assert record.line == f"rule {SIGN}: a failure followed 1 of 6 signs in 30 days, told as notes"
+    good = ForetellingRules(log, {SIGN: WINDOW_MS}, 0.1)
+    good.opened(signs(6, 1))
+    assert [(one.muted, one.line[-1]) for one in good.records(late)] == [(False, "s")]
     log.close()
 
 

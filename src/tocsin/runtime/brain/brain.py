@@ -39,6 +39,7 @@ from tocsin.domain.place import PlaceKind
 from tocsin.domain.pool import PoolState
 from tocsin.domain.prediction import Prediction
 from tocsin.domain.reading import Gpu, Reading
+from tocsin.domain.sign_record import SignRecord
 from tocsin.forecaster.capacity.capacity import PoolPast
 from tocsin.forecaster.capacity.filling import FillingWatch
 from tocsin.forecaster.features.heat import heat_of
@@ -167,7 +168,7 @@ class Brain:
         self.started_ms = clock.now_ms()
         self._watched = self._begun = clock.monotonic()
         self.alert_silences, self._past_told = AlertSilences(), list[Past]()
-        self.active: list[Finding] = []
+        self.active, self.signs = list[Finding](), list[SignRecord]()
         self.incidents: list[Incident] = []
         self.evaluations, self.evaluated_at = 0, clock.monotonic()
         self.ruleset = parts.ruleset
@@ -469,6 +470,7 @@ class Brain:
         resting = self._open.resting
         opened = self.recorder.record(self.active, self.incidents, keep_gone=keep_gone, resting=resting)
         self._foretelling.opened(opened)
+        self.signs = self._foretelling.records(self.clock.now_ms())
         for finding in opened:
             self.metrics.count("tocsin_findings_opened_total", rule=finding.rule)
         return [*opened, *cleared]

@@ -8,15 +8,14 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from tocsin.domain.alert_level import AlertLevel
-from tocsin.domain.clock import DAY
 from tocsin.domain.entry import Entry, EntryKind
 from tocsin.domain.finding import Finding
+from tocsin.domain.sign_record import KEPT_MS, SignRecord
 from tocsin.forecaster.live.host_weight import weighed
 from tocsin.journal.port import LiveJournal
 
 FORETELLING_PART = "foretelling"
 """Name of this state in a checkpoint of the journal."""
-KEPT_MS = 30 * DAY
 LEAST_CASES = 5
 """Fewer settled signs show nothing of a rule, where each host weighs its share."""
 
@@ -130,9 +129,22 @@ class ForetellingRules:
 
     def levelled(self, findings: Sequence[Finding], now_ms: int) -> list[Finding]:
         """`findings`, those of rules whose signs hold too seldom as notes."""
-        poor = {
-            (rule, simulated)
-            for rule, simulated in {(one.rule, one.simulated) for one in findings if one.rule in self._windows}
-            if (share := self.precision(rule, now_ms, simulated=simulated)) is not None and share < self._floor
-        }
+        told = {(one.rule, one.simulated) for one in findings if one.rule in self._windows}
+        poor = {(rule, world) for rule, world in told if self._is_poor(self.precision(rule, now_ms, simulated=world))}
         return [replace(one, level=AlertLevel.NOTE) if (one.rule, one.simulated) in poor else one for one in findings]
+
+    def _is_poor(self, precision: float | None) -> bool:
+        return precision is not None and precision < self._floor
+
+    def records(self, now_ms: int) -> list[SignRecord]:
+        """Of each rule that gave signs, by name; those of real GPUs before those of simulated ones."""
+        self._settle(now_ms)
+        found = []
+        for rule in sorted(self._windows):
+            for world in (False, True):
+                over = [one.right for one in self._settled.get(rule, ()) if one.simulated is world]
+                going = sum(one.rule == rule and one.simulated is world for one in self._open.values())
+                if over or going:
+                    share = self.precision(rule, now_ms, simulated=world)
+                    found.append(SignRecord(rule, len(over), sum(over), going, share, self._is_poor(share), world))
+        return found
