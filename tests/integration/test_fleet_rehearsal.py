@@ -12,11 +12,13 @@ from click.testing import CliRunner
 from tocsin.cli.main import cli
 from tocsin.client.models_pager import (
     DecidedCount,
+    EarlyWarnings,
     PagerReport,
     PagerScore,
     StatedBin,
     StatementScore,
     UnjudgedAlerts,
+    WarningPolicy,
     WrongStatement,
 )
 from tocsin.config.settings import Settings
@@ -191,9 +193,10 @@ SMALL = FullSet(gpus=16, days=1.0)
 
 def test_the_page_is_made_of_finished_reports_alone(tmp_path: Path) -> None:
     assert "No rehearsal is finished yet" in page(kept(tmp_path))
-    list(run_set(tmp_path, plans_of(("quiet",), (3,), 16, 1.0), Settings(), counted, commit="0123456789ab"))
+    plans = plans_of(("quiet",), (3,), 16, 1.0)
+    list(run_set(tmp_path, plans, Settings(), counted, commit="0123456789ab", cpu=lambda: 5.0))
     text = page(kept(tmp_path), SMALL)
-    assert "| 3 | 01234567 | 16 GPUs, 1 days | 0 | 0 | 0, 0 | 3 | 3 **missed** |" in text
+    assert "| 3 | 01234567 | 16 GPUs, 1 days | 0 (at most 0.268) | 0 | 0 | 0, 0 | 3 | 3 **missed** |" in text
     assert "## Software" not in text
     assert "Of that size: quiet 3. The reports stem from 1 commit." in text
     assert "Figures below are of 1 of 5 seeds: 3." in text
@@ -203,15 +206,75 @@ def test_the_page_is_made_of_finished_reports_alone(tmp_path: Path) -> None:
 def test_a_short_run_is_listed_and_left_out_of_the_bars(tmp_path: Path) -> None:
     list(run_set(tmp_path, plans_of(("quiet",), (3,), 16, 1.0), Settings(), counted, commit="0123456789ab"))
     whole = page(kept(tmp_path), SMALL)
-    list(run_set(tmp_path, plans_of(("quiet",), (4,), 16, 0.5), Settings(), counted, commit="ba9876543210"))
+    list(run_set(tmp_path, plans_of(("quiet",), (4,), 16, 0.5), Settings(), counted, "ba9876543210", lambda: 5.0))
     text = page(kept(tmp_path), SMALL)
-    assert "| 4 | ba987654 | 16 GPUs, 0.5 days, short | 0 | 0 | 0, 0 | 4 | 4 | 0 | 0 |" in text, "no verdict on it"
+    row = "| 4 | ba987654 | 16 GPUs, 0.5 days, short | 0 (at most 0.134) | 0 | 0 | 0, 0 | 4 | 4 | 0 | 0 |"
+    assert row in text, "no verdict on it"
     assert "1 other run: listed, left out of all figures below the lists. The reports stem from 2 commits." in text
     figures = "Figures below are of 1 of 5 seeds"
     assert text.split(figures)[1] == whole.split(figures)[1]
     alone = page([one for one in kept(tmp_path) if one.seed == 4], SMALL)
     assert "No run of the full set's size is finished: there are no bars." in alone
     assert "reaches all bars" not in alone
+
+
+def test_the_cpu_time_of_a_run_is_kept_beside_its_report_and_held_to_a_bar(tmp_path: Path) -> None:
+    used = iter([100.0, 100.0 + 42 * 60, 5_000.0, 5_000.0 + 61 * 60, 0.0, 31 * 60])
+    plans = [*plans_of(("quiet",), (1, 2), 256, 14.0), *plans_of(("quiet",), (3,), 256, 7.0)]
+    paths = list(run_set(tmp_path, plans, Settings(), counted, cpu=lambda: next(used)))
+    first = json.loads(paths[0].read_text())
+    assert first["cpu_seconds"] == 42 * 60
+    assert "cpu_seconds" not in first["report"], "a report is alike each time"
+    text = page(kept(tmp_path))
+    assert "| fleet | CPU minutes (256 GPUs x 7 days: at most 30) |" in text
+    assert "| 256 GPUs, 14 days | 42 (at most 60) |" in text
+    assert "| 256 GPUs, 14 days | 61 (at most 60) **missed** |" in text
+    assert "| 256 GPUs, 7 days, short | 31 (at most 30) |" in text, "no verdict on it"
+    del first["cpu_seconds"]
+    paths[0].write_text(json.dumps(first))
+    assert "| 256 GPUs, 14 days | - |" in page(kept(tmp_path)), "of before it was kept"
+    burnt = next(run_set(tmp_path / "real", plans[:1], Settings(), busy))
+    assert json.loads(burnt.read_text())["cpu_seconds"] > 0
+
+
+def busy(plan: RehearsalPlan, settings: Settings) -> PagerReport:
+    assert sum(n * n for n in range(100_000))
+    return counted(plan, settings)
+
+
+def way(name: str, warnings: int, right: int, faults: int, warned: int) -> WarningPolicy:
+    return WarningPolicy(name=name, warnings=warnings, right=right, faults=faults, warned=warned)
+
+
+def test_the_page_says_whether_the_service_is_above_each_way_of_warning() -> None:
+    early = EarlyWarnings(
+        family="memory leaks",
+        service=way("the service", 50, 48, 50, 45),
+        policies=[
+            way("worse in both", 50, 10, 50, 10),
+            way("as precise", 50, 48, 50, 10),
+            way("warns as often", 50, 10, 50, 45),
+            way("better in both", 500, 500, 500, 500),
+            way("says nothing", 0, 0, 50, 0),
+        ],
+    )
+    text = page([run_of(FAULTS, 1, early=[early])], SMALL)
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "| memory leaks |" in line
+    ]
+    assert "precision | warned | the service is |" in text
+    assert {row[1]: row[-1] for row in rows} == {
+        "the service": "-",
+        "worse in both": "above",
+        "as precise": "not above",
+        "warns as often": "not above",
+        "better in both": "not above",
+        "says nothing": "-",
+    }
+    for row in rows:
+        low = [float(ends.split(" to ")[0]) for ends in row[6:8] if ends != "-"]
+        assert (row[-1] == "above") == (len(low) == 2 and min(low) > 0), row
+    assert "the service is above a way of warning where both begin above 0." in text
 
 
 def run_of(life: str, seed: int, **told: object) -> KeptReport:
@@ -242,8 +305,8 @@ def test_the_page_tells_the_most_frequent_decisions_and_all_trips() -> None:
         run_of(QUIET, 3, decisions=330),  # of before they were counted by rule
     ]
     text = page(runs, SMALL)
-    assert "| 1 | commit-1 | 16 GPUs, 1 days | 0 | 174 | 5, 2 |" in text
-    assert "| 3 | commit-3 | 16 GPUs, 1 days | 0 | 330 | 0, 0 |" in text
+    assert "| 1 | commit-1 | 16 GPUs, 1 days | - | 0 | 174 | 5, 2 |" in text
+    assert "| 3 | commit-3 | 16 GPUs, 1 days | - | 0 | 330 | 0, 0 |" in text
     assert "Decisions on actions, the most frequent, of 2 of these 3 runs:" in text
     rows = [line for line in text.splitlines() if line.endswith("| `cordon` | proposed |")]
     assert rows[0] == "| 20 | `r0` | `cordon` | proposed |"

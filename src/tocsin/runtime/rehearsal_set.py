@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,15 +28,19 @@ SEEDS = {QUIET: range(101, 106), SOFTWARE: range(101, 106), FAULTS: range(101, 1
 """Five of each life; two more with faults, as in five too few links and rows fail after a sign (`LEAST_FAULTS`)."""
 GPUS, DAYS = 256, 14.0
 """The full set."""
+MOST_CPU_MINUTES, CPU_GPU_DAYS = 30.0, 256 * 7.0
+"""CPU time that a run of so many GPU-days may take at most; others in proportion."""
 _NAME = re.compile(r"(?P<life>[a-z]+)-(?P<seed>\d+)-(?P<gpus>\d+)x(?P<days>\d+(?:\.\d+)?)\.json")
 
 Run = Callable[[RehearsalPlan, Settings], PagerReport]
 
 
 class ReportFile(BaseModel):
-    """What a file of a finished rehearsal holds: the report, and the commit that made it, empty where untold."""
+    """What a file of a finished rehearsal holds: the report, the commit that made it, empty where untold, and the CPU
+    time of the process that it took, None where untold. The time is no part of the report: that is alike each time."""
 
     commit: str = ""
+    cpu_seconds: float | None = None
     report: PagerReport
 
 
@@ -47,6 +52,7 @@ class KeptReport:
     seed: int
     report: PagerReport
     commit: str = ""
+    cpu_seconds: float | None = None
 
 
 def plan_of(life: str, seed: int, gpus: int, days: float) -> RehearsalPlan:
@@ -67,15 +73,23 @@ def plans_of(lives: Iterable[str], seeds: Iterable[int], gpus: int, days: float)
 
 
 def run_set(
-    folder: Path, plans: Iterable[RehearsalPlan], settings: Settings, run: Run = rehearse_fleet, commit: str = ""
+    folder: Path,
+    plans: Iterable[RehearsalPlan],
+    settings: Settings,
+    run: Run = rehearse_fleet,
+    commit: str = "",
+    cpu: Callable[[], float] = time.process_time,
 ) -> Iterator[Path]:
     """Rehearse each plan whose report is not in `folder` yet, or is of a fleet that began new; gives each file as it is
-    finished. `commit` is what made the reports, for the record. Raises InputError for a file that is no report."""
+    finished. For the record: `commit` is what made the reports, `cpu` tells the seconds of CPU time that this process
+    has used. Raises InputError for a file that is no report."""
     folder.mkdir(parents=True, exist_ok=True)
     for plan in plans:
         path = file_of(folder, plan)
         if not path.exists() or _began_new(plan.life, _read(path).report):
-            made = ReportFile(commit=commit, report=run(plan, settings))
+            begun = cpu()
+            report = run(plan, settings)
+            made = ReportFile(commit=commit, cpu_seconds=cpu() - begun, report=report)
             write_atomically(path, json.dumps(made.model_dump(mode="json"), indent=1) + "\n", 0o644)
             yield path
 
@@ -88,7 +102,7 @@ def kept(folder: Path) -> list[KeptReport]:
         if named is None or named["life"] not in LIVES:
             continue
         file = _read(path)
-        found.append(KeptReport(named["life"], int(named["seed"]), file.report, file.commit))
+        found.append(KeptReport(named["life"], int(named["seed"]), file.report, file.commit, file.cpu_seconds))
     return found
 
 
@@ -178,7 +192,16 @@ def _stands_on(life: str, full: Sequence[KeptReport]) -> str:
 def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
     tables = [bars(one.report, life, one.report.days, one.report.breaker_trips_by_forecast) for one in mine]
     head = [f"{bar.name} ({bar.wanted})" for bar in tables[0]]
-    first = ("seed", "commit", "fleet", "hard faults", "decisions a day", "breaker trips, by a forecast", "pages")
+    first = (
+        "seed",
+        "commit",
+        "fleet",
+        f"CPU minutes (256 GPUs x 7 days: at most {MOST_CPU_MINUTES:g})",
+        "hard faults",
+        "decisions a day",
+        "breaker trips, by a forecast",
+        "pages",
+    )
     rows = [f"| {' | '.join((*first, *head))} |", "|---" * (len(first) + len(head)) + "|"]
     for one, table in zip(mine, tables, strict=True):
         report, full = one.report, asked.has(one)
@@ -187,6 +210,7 @@ def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
             str(one.seed),
             _commit(one) or "-",
             f"{report.gpus} GPUs, {report.days:g} days{_left_out(one, asked)}",
+            _cpu(one, full),
             str(report.hard_faults),
             f"{report.decisions / report.days:.0f}",
             f"{report.breaker_trips}, {report.breaker_trips_by_forecast}",
@@ -194,6 +218,14 @@ def _runs(life: str, mine: Sequence[KeptReport], asked: FullSet) -> list[str]:
         )
         rows.append(f"| {' | '.join((*run, *figures))} |")
     return [*rows, ""]
+
+
+def _cpu(one: KeptReport, judged: bool) -> str:
+    """CPU minutes beside the most that a run of its size may take."""
+    if one.cpu_seconds is None:
+        return "-"
+    minutes, most = one.cpu_seconds / 60.0, MOST_CPU_MINUTES * one.report.gpus * one.report.days / CPU_GPU_DAYS
+    return f"{minutes:.3g} (at most {most:.3g}){' **missed**' if judged and minutes > most else ''}"
 
 
 def _left_out(one: KeptReport, asked: FullSet) -> str:
@@ -278,20 +310,28 @@ def _early(life: str, mine: Sequence[KeptReport]) -> list[str]:
         return []
     rows = [
         "| family | way of warning | warnings | precision | faults | warned with half the lead | service less it: "
-        "precision | warned |",
-        "|---" * 8 + "|",
+        "precision | warned | the service is |",
+        "|---" * 9 + "|",
     ]
     rows += [f"| {family} | {_beside(ways[0], way)} |" for family, ways in told.items() for way in ways]
-    return [*rows, "", "Differences are 95 % intervals; the service is above a way of warning where both ends are.", ""]
+    told = "Differences are 95 % intervals; the service is above a way of warning where both begin above 0."
+    return [*rows, "", told, ""]
 
 
 def _beside(service: WarningPolicy, way: WarningPolicy) -> str:
     figures = f"{way.name} | {way.warnings} | {_number(way.precision)} | {way.faults} | {_number(way.recall)}"
     if way is service:
-        return f"{figures} | - | -"
+        return f"{figures} | - | - | -"
     precision = less((service.right, service.warnings), (way.right, way.warnings))
     warned = less((service.warned, service.faults), (way.warned, way.faults))
-    return f"{figures} | {_between(precision)} | {_between(warned)}"
+    return f"{figures} | {_between(precision)} | {_between(warned)} | {_verdict(precision, warned)}"
+
+
+def _verdict(*apart: tuple[float, float] | None) -> str:
+    known = [ends for ends in apart if ends is not None]
+    if len(known) < len(apart):
+        return "-"
+    return "above" if all(low > 0 for low, _ in known) else "not above"
 
 
 def _between(ends: tuple[float, float] | None) -> str:
