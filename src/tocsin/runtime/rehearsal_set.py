@@ -314,8 +314,8 @@ def _early(life: str, mine: Sequence[KeptReport]) -> list[str]:
         "|---" * 9 + "|",
     ]
     rows += [f"| {family} | {_beside(ways[0], way)} |" for family, ways in told.items() for way in ways]
-    told = "Differences are 95 % intervals; the service is above a way of warning where both begin above 0."
-    return [*rows, "", told, ""]
+    verdict = "Differences are 95 % intervals; the service is above a way of warning where both begin above 0."
+    return [*rows, "", verdict, ""]
 
 
 def _beside(service: WarningPolicy, way: WarningPolicy) -> str:
