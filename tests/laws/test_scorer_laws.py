@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tocsin.domain.clock import HOUR
+from tocsin.domain.clock import DAY, HOUR
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.forecaster.features.examples import NEVER, Examples, HeldSequences
 from tocsin.forecaster.hazard.artefact import ModelCard, load, save
-from tocsin.forecaster.hazard.physics import falls
+from tocsin.forecaster.hazard.physics import GROUPS, falls, is_rising
 from tocsin.forecaster.hazard.registry import build, names
 from tocsin.forecaster.hazard.scorer import NotEnoughData, Scorer, State, short_history
 from tocsin.forecaster.hazard.scorer_calibrated import quiet
+from tocsin.forecaster.lifecycle.drift import BINS, FeatureReference
 from tocsin.forecaster.lifecycle.gate import judge
+from tocsin.forecaster.lifecycle.model_registry import MODEL, REFERENCE, shipped
 from tocsin_testing.builders import T0
 from tocsin_testing.scored import SMALL, fleet, frozen, healthy
 
@@ -265,8 +267,8 @@ def test_sequences_may_be_gone(scorer: Scorer) -> None:
     assert np.isfinite(scorer.score(replace(LATER, sequences=blank))).all()
 
 
-HARMS = ("temperature.vs_host", "ecc_corrected.24h", "remap_correctable.7d", "pcie_replay.surge",
-         "nvlink_recovery.24h", "power_brake.24h")  # fmt: skip
+HARMS = ("temperature.vs_host", "thermal_slowdown.24h", "ecc_corrected.24h", "ecc_uncorrected.24h",
+         "remap_correctable.7d", "pcie_replay.surge", "nvlink_recovery.24h", "power_brake.24h")  # fmt: skip
 """A feature of each kind of harm."""
 HEARD = ("hazard", "boosting", "rules", "rate", "ensemble", "calibrated")
 """Families of which more harm never lowers the hazard."""
@@ -294,6 +296,39 @@ def test_more_of_what_can_only_do_harm_never_lowers_the_hazard(family: str) -> N
     assert (family in HEARD) <= (found == ())
     assert not (found and record.passed)
     assert all(any(group in line for line in record.because) for group in found)
+
+
+def test_there_is_a_feature_of_each_kind_of_harm() -> None:
+    kinds = [group for group, patterns in GROUPS.items() if any(is_rising(name, patterns) for name in HARMS)]
+    assert kinds == list(GROUPS)
+
+
+def test_no_harm_lowers_the_hazard_of_the_shipped_model() -> None:
+    place = shipped()
+    assert place is not None
+    scorer, card = load(place / MODEL)
+    assert all(any(is_rising(name, patterns) for name in card.features) for patterns in GROUPS.values())
+    rows = as_in_training(FeatureReference.load(place / REFERENCE), 800)
+    assert falls(scorer, rows) == ()
+    # The same model upside down: the rows are such that a hazard that falls is seen to.
+    state = scorer.state()
+    turned = {name: -array if name.endswith("coefficients") else array for name, array in state.arrays.items()}
+    scorer.restore(State(state.settings, turned, state.estimators))
+    assert {"heat above peers", "corrected errors", "replays"} <= set(falls(scorer, rows))
+
+
+def as_in_training(reference: FeatureReference, rows: int) -> Examples:
+    """Rows whose features are spread, and as often missing, as where the model learned, with a longer upper tail."""
+    rng = np.random.default_rng(8)
+    chance = rng.random((rows, len(reference.names)))
+    levels = np.linspace(0, 1, BINS + 1)[1:-1]
+    columns = zip(chance.T, reference.edges, strict=True)
+    values = np.column_stack([np.interp(drawn, levels, edges) for drawn, edges in columns])
+    values += (chance > levels[-1]) * rng.exponential(1.0 + np.abs(values))
+    values[rng.random(values.shape) < reference.share[:, -1]] = np.nan
+    like = LATER.take(np.flatnonzero(LATER.history_ms > DAY)[:rows])
+    assert len(like) == rows
+    return replace(like, names=reference.names, features=values.astype(np.float32), sequences=None)
 
 
 def test_free_fits_would_have_learned_that_heat_is_healthy() -> None:
