@@ -16,6 +16,7 @@ from tocsin.actions.model.decision_log import LEDGER_PART
 from tocsin.actions.model.executor import ExecutionResult
 from tocsin.actions.model.policy import Policy
 from tocsin.actions.model.view import Confirmations
+from tocsin.config.cell import CellSettings
 from tocsin.config.settings import JournalSettings, Settings
 from tocsin.domain.clock import SECOND, SystemClock
 from tocsin.domain.decision import Decision
@@ -25,10 +26,12 @@ from tocsin.runtime.brain import succession
 from tocsin.runtime.brain.brain import CHECKPOINT_ENTRIES
 from tocsin.runtime.brain.periodic import Periodic
 from tocsin.runtime.brain.succession import SharedJournal, Succession
-from tocsin_testing.action_world import FakeExecutor, World, finding, fleet, settings, subject_of
+from tocsin_testing.action_world import FakeExecutor, World, finding, settings, subject_of
+from tocsin_testing.cells_world import cell_gpus
 
 HOSTS = 8
-MOST_AT_ONCE = 3
+MOST_AT_ONCE = 4
+"""Of all cells together."""
 STEP_SECONDS = 0.05
 FAULT_SECONDS = 2
 """How long a fault stands; then each GPU has another one, with a key of its own."""
@@ -58,10 +61,10 @@ class WorldExecutor(FakeExecutor):
 class LightTurn(World):
     """A turn of the succession."""
 
-    def __init__(self, place: SharedJournal, calls: Path) -> None:
+    def __init__(self, place: SharedJournal, cell: str, calls: Path) -> None:
         self.place = place
         self.clock = SystemClock()  # type: ignore[assignment]
-        self.gpus = fleet(HOSTS)
+        self.gpus = cell_gpus(cell, HOSTS)
         self.faults, self.stale, self.sick, self.elsewhere = {}, set(), set(), set()
         self.alert_silences = AlertSilences()
         self.nodes, self.values, self.active = {}, {}, True
@@ -83,7 +86,7 @@ class LightTurn(World):
                 journal.append(EntryKind.PAUSE, {"reason": place.doubt})
         self.loop = ActionLoop(
             journal, [WorldExecutor(calls, journal.epoch)], self.clock, self.policy, None, Threads(4),
-            may_act=place.lease.held, leads=journal.leads,
+            may_act=place.lease.held, leads=journal.leads, budget=place.budget,
         )  # fmt: skip
         self._periodic = Periodic("evaluate", self._step, STEP_SECONDS, self.clock)
         if journal.leads:
@@ -125,11 +128,12 @@ class LightTurn(World):
             journal.save(seq, {LEDGER_PART: ledger})
 
 
-def run(url: str, cell: str, lease_seconds: float, calls: Path) -> None:
-    """A brain until it is killed. A lease below what settings allow makes many takeovers in little time."""
+def run(url: str, cell: str, fleet: str, lease_seconds: float, calls: Path) -> None:
+    """A brain of a cell of `fleet` until it is killed. A lease below what settings allow makes takeovers take little."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     succession.LEASE_LOOK_SECONDS = min(0.25, lease_seconds / 20)
     journal = JournalSettings.model_validate({"url": url, "cell": cell})
     journal = journal.model_copy(update={"lease_seconds": lease_seconds})
-    wanted = Settings().model_copy(update={"journal": journal})
-    Succession(wanted, SystemClock(), threading.Event(), lambda place: LightTurn(place, calls)).run()
+    place = CellSettings.model_validate({"fleet": fleet, "url": f"http://{cell}.test"})
+    wanted = Settings().model_copy(update={"journal": journal, "cell": place})
+    Succession(wanted, SystemClock(), threading.Event(), lambda turn: LightTurn(turn, cell, calls)).run()
