@@ -129,7 +129,7 @@ class LightTurn(World):
 
 
 def run(url: str, cell: str, fleet: str, lease_seconds: float, calls: Path) -> None:
-    """A brain of a cell of `fleet` until it is killed. A lease below what settings allow makes takeovers take little."""
+    """A brain of a cell of `fleet` until it is killed. A lease below what settings allow makes many of them."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     succession.LEASE_LOOK_SECONDS = min(0.25, lease_seconds / 20)
     journal = JournalSettings.model_validate({"url": url, "cell": cell})
