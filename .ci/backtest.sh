@@ -6,6 +6,7 @@ tocsin=${1:?name the program}
 # One thread, so that the same run gives the same numbers on every machine.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
+commit=$(git rev-parse HEAD)
 folders=(backblaze:backblaze_hds titan:titan infinitehbd:infinitehbd gwdg:gwdg smd:smd_asd)
 for pair in "${folders[@]}"; do
     folder=$TOCSIN_DATA_DIR/${pair#*:}
@@ -14,7 +15,7 @@ done
 
 run() {
     echo "backtest: $1" >&2
-    nice "$tocsin" backtest --dataset "$@" --leak --out docs > /dev/null
+    nice "$tocsin" backtest --dataset "$@" --leak --commit "$commit" --out docs > /dev/null
 }
 
 began=$SECONDS

@@ -55,6 +55,7 @@ _FOR_FLEET = ("since", "until", "every", "model", "horizon", "folds", "engine", 
 @click.option("--draws", type=click.IntRange(0, 10_000), default=200, show_default=True, help="Bootstrap draws.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed of folds, models and draws.")
 @click.option("--leak", is_flag=True, help="Also print the figures of a split by random row, which leaks.")
+@click.option("--commit", default="", help="What makes the figures, for the record: the commit.")
 @click.option("--out", type=folder, help="Also update accuracy_figures.md, accuracy.json and the plots in this folder.")
 @json_option
 @pass_context
@@ -82,7 +83,7 @@ def backtest(
         result = _dataset(dataset, options)
     else:
         result = _fleet(context, paths, options)
-    _show(result, _command(ctx), out, as_json)
+    _show(result, _command(ctx, str(options["commit"])), out, as_json)
 
 
 def _one_of(paths: tuple[Path, ...], dataset: str | None, store: bool) -> None:
@@ -162,8 +163,9 @@ def _show(result: Result, command: str, out: Path | None, as_json: bool) -> None
         click.echo(f"wrote {put(out, result, command)}", err=True)
 
 
-def _command(ctx: click.Context) -> str:
-    """The command as somebody else would type it: without what concerns only the printing."""
+def _command(ctx: click.Context, commit: str) -> str:
+    """The command as somebody else would type it: without what concerns only the printing. The commit of the program
+    is a remark, as far as it is told."""
     words = ["tocsin", "backtest"]
     for parameter in ctx.command.params:
         value = ctx.params.get(parameter.name or "")
@@ -171,7 +173,7 @@ def _command(ctx: click.Context) -> str:
             value is None
             or value is False
             or value == ()
-            or parameter.name in ("as_json", "out")
+            or parameter.name in ("as_json", "out", "commit")
             or value == parameter.get_default(ctx)
         ):
             continue
@@ -180,7 +182,7 @@ def _command(ctx: click.Context) -> str:
         else:
             words.append(parameter.opts[0])
             words += [] if value is True else [_path(value) if isinstance(value, Path) else _plain(value)]
-    return " ".join(words)
+    return " ".join([*words, *([f"# commit {commit[:8]}"] if commit else [])])
 
 
 def _plain(value: object) -> str:

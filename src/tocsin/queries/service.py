@@ -214,10 +214,7 @@ class BrainService:
             power_watts=sum(one.values.get("gpu_power_watts", 0.0) for one in seen) if seen else None,
             findings=dict(Counter(finding.severity for finding in brain.active)),
             levels=dict(Counter(incident.alert_level for incident in brain.incidents)),
-            muted=[
-                *(one.line for one in brain.forecasts.kinds(now) if one.muted),
-                *(one.line for one in brain.signs if one.muted),
-            ],
+            muted=self._muted_lines(now),
             incidents=len(brain.incidents),
             predictions=len(soonest_each(one for one in expected if one.is_ahead and not one.muted)),
             risk_model="" if gate is None else gate.sentence,
@@ -225,6 +222,11 @@ class BrainService:
             decisions_held=sum(status.state is DecisionState.HELD for status in statuses),
             decisions_approvable=views.waiting(statuses),
         )
+
+    def _muted_lines(self, now_ms: int) -> list[str]:
+        """What its own record has silenced."""
+        kinds, rules = self._brain.forecasts.kinds(now_ms), self._brain.signs
+        return [one.line for one in kinds if one.muted] + [one.line for one in rules if one.muted]
 
     def fleet_map(self) -> models.FleetMap:
         return self._fleet_map.look().map

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def measured(data_set: str, modules: set[str]) -> Iterator[str]:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tocsin.forecaster"):
                 whole = (f"{node.module}.{alias.name}" for alias in node.names)
                 yield from (one if one in modules else str(node.module) for one in whole)
+
+
+def test_every_part_of_the_report_names_the_commit_that_made_it() -> None:
+    parts = json.loads((ROOT / "docs" / "accuracy.json").read_text(encoding="utf-8"))["parts"]
+    assert [name for name, one in parts.items() if not re.search(r" # commit [0-9a-f]{8}$", one["command"])] == []
 
 
 @pytest.mark.parametrize("data_set", data_sets_of_parts())

@@ -68,6 +68,11 @@ def test_it_prints_the_report_with_the_command_that_made_it(made: list[Request])
     assert (made[0].quick, made[0].leak, made[0].draws) == (False, False, 200)
 
 
+def test_the_report_names_the_commit_that_made_it(made: list[Request]) -> None:
+    told = run("--dataset", "made", "--train", "made", "--commit", "0123456789abcdef")
+    assert "    tocsin backtest --dataset made --train $TOCSIN_DATA_DIR/made # commit 01234567\n" in told.stdout
+
+
 def test_json_is_one_document_with_every_figure(made: list[Request]) -> None:
     told = run("--dataset", "made", "--train", "made", "--test", "later half", "--quick", "--leak", "--json")
     document = json.loads(told.stdout)
