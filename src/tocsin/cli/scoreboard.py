@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from tocsin.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from tocsin.client.client import Client
     from tocsin.client.models import ActionScore, HazardScore, PredictionScore, RuleScore, Scoreboard
     from tocsin.client.models_pager import PagerReport, StatementScore
 
@@ -27,7 +29,9 @@ _HOUR = 3600.0
 
 @click.command()
 @api_options
-@click.option("--report", is_flag=True, help="Show the pager's report on the last fortnight.")
+@click.option(
+    "--report", is_flag=True, help="Show the pager's report on the last fortnight, of this cell or each --cell."
+)
 @cell_option
 @json_option
 @pass_context
@@ -37,7 +41,10 @@ def scoreboard(
     """Show what Tocsin would have done, how often that would have been right, and how predictions turned out; of each
     cell of a fleet of several."""
     with connect(context, api_url, token) as client:
-        if not report and spans_cells(client, cells):
+        if report:
+            _show_reports(client, cells, as_json)
+            return
+        if spans_cells(client, cells):
             from tocsin.client.whole import said
 
             whole = client.cells_scoreboard(cells)
@@ -46,12 +53,21 @@ def scoreboard(
                 lines += [f"{name}:", *(f"  {line}" for line in _lines(board))]
             show(as_json, whole.model_dump(mode="json"), lines, client.base_url)
             return
-        if report:
-            found = client.pager_report()
-            show(as_json, found.model_dump(mode="json"), _report(found), client.base_url)
-            return
         board = client.scoreboard()
     show(as_json, board.model_dump(mode="json"), _lines(board), client.base_url)
+
+
+def _show_reports(client: Client, cells: Sequence[str], as_json: bool) -> None:
+    """The pager's report of each of `cells`; where none is named, of the brain that is asked. Cells count different
+    faults over different times, so that their reports are not added up."""
+    if not cells:
+        found = client.pager_report()
+        show(as_json, found.model_dump(mode="json"), _report(found), client.base_url)
+        return
+    answers = {name: client.at(name).pager_report() for name in sorted(set(cells))}
+    lines = [line for name, one in answers.items() for line in (f"{name}:", *(f"  {each}" for each in _report(one)))]
+    told = {name: one.model_dump(mode="json") for name, one in answers.items()}
+    show(as_json, {"answers": told}, lines, client.base_url)
 
 
 def _lines(board: Scoreboard) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -544,6 +545,24 @@ def test_status_top_report_and_scoreboard_are_of_all_cells(fleet: Fleet, client:
         said = asked(fleet, *words).output
         assert "PARTIAL" in said
         assert "\nb:\n" in said
+
+
+def test_the_report_of_the_pager_is_of_the_cells_that_are_named(fleet: Fleet) -> None:
+    told = fleet.b.pager_report().model_copy(update={"gpus": 77})
+    fleet.b.pager_report = lambda: told  # type: ignore[method-assign]
+    own = asked(fleet, "scoreboard", "--report").output
+    assert "of 256 GPUs" in own
+    assert "b:" not in own
+    other = asked(fleet, "scoreboard", "--report", "--cell", "b").output
+    assert "\nb:\n  14.0 days of 77 GPUs" in other
+    assert "256 GPUs" not in other
+    both = asked(fleet, "scoreboard", "--report", "--cell", "b", "--cell", "a", "--json")
+    answers = json.loads(both.output)["answers"]
+    assert {name: one["gpus"] for name, one in answers.items()} == {"a": 256, "b": 77}
+    unknown = asked(fleet, "scoreboard", "--report", "--cell", "nowhere").exception
+    assert isinstance(unknown, BadRequest)
+    assert "nowhere" in str(unknown)
+    assert "name one of a, b" in str(unknown)
 
 
 def test_usage_and_versions_are_of_all_cells(fleet: Fleet, client: Client) -> None:
