@@ -25,13 +25,20 @@ def due_day(now_ms: int, at: time, zone: tzinfo) -> date | None:
     return day if 0 <= now_ms - due_ms < LATE_MS else None
 
 
-def key_of(day: date) -> str:
-    """The idempotency key of the report of a day: the journal has it once it is decided, so none is sent twice."""
-    return f"{REPORT}|fleet:fleet|{ActionKind.NOTIFY}|{day.isoformat()}"
+def key_of(day: date, cell: str = "") -> str:
+    """The idempotency key of the report of a day: the journal has it once it is decided, so none is sent twice.
+
+    It names the `cell` of a fleet that has several: one receiver gets the reports of all, and drops what it has.
+    """
+    return f"{REPORT}|fleet:fleet|{ActionKind.NOTIFY}|{day.isoformat()}{f'|{cell}' if cell else ''}"
 
 
-def notice_of(day: date, sentence: str, sentence_zh: str, now_ms: int, *, mode: Mode, simulated: bool) -> Decision:
-    """The notification: a note, so that it uses up nobody's pages."""
+def notice_of(
+    day: date, sentence: str, sentence_zh: str, now_ms: int, *, mode: Mode, simulated: bool, cell: str = ""
+) -> Decision:
+    """The notification: a note, so that it uses up nobody's pages. `cell` is as in `key_of`."""
+    if cell:
+        sentence, sentence_zh = f"In cell {cell}: {sentence}", f"单元 {cell}：{sentence_zh}"
     return Decision(
         rule=REPORT,
         subject=Subject(SubjectKind.FLEET, "fleet"),
@@ -42,7 +49,7 @@ def notice_of(day: date, sentence: str, sentence_zh: str, now_ms: int, *, mode: 
         category=Category.TELEMETRY,
         at_ms=now_ms,
         expires_ms=now_ms + LATE_MS,
-        key=key_of(day),
+        key=key_of(day, cell),
         sentence=sentence,
         simulated=simulated,
         parameters=NotifyParameters(sentence_zh=sentence_zh),

@@ -23,8 +23,8 @@ def at(*moment: int) -> int:
     return round(datetime(*moment, tzinfo=UTC).timestamp() * 1000)
 
 
-def report() -> Decision:
-    return notice_of(DAY, "Nothing broke.", "没有新故障。", T0, mode=Mode.OBSERVE, simulated=False)
+def report(cell: str = "") -> Decision:
+    return notice_of(DAY, "Nothing broke.", "没有新故障。", T0, mode=Mode.OBSERVE, simulated=False, cell=cell)
 
 
 def test_it_is_due_from_its_time_on_and_not_when_it_is_late() -> None:
@@ -62,6 +62,17 @@ def test_it_is_told_once_also_after_a_restart_and_uses_up_no_page() -> None:
     assert site.world.loop.knows(key_of(DAY))
     site.world.step(advance=LATE_MS + HOUR)
     assert len(room.taken) == 1  # it has no end that must be told
+
+
+def test_cells_that_tell_one_receiver_are_told_apart() -> None:
+    east, west = report("east"), report("west")
+    assert (east.sentence, east.parameters.sentence_zh) == ("In cell east: Nothing broke.", "单元 east：没有新故障。")
+    assert (west.sentence, west.parameters.sentence_zh) == ("In cell west: Nothing broke.", "单元 west：没有新故障。")
+    # The key is the id of the event: who has had one drops the next of that id.
+    assert len({key_of(DAY), key_of(DAY, "east"), key_of(DAY, "west")}) == 3
+    assert east.key == key_of(DAY, "east")
+    alone = report()
+    assert (alone.sentence, alone.parameters.sentence_zh) == ("Nothing broke.", "没有新故障。")
 
 
 def test_a_brain_that_does_not_act_sends_none() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tocsin.actions.notifications.report import REPORT
+from tocsin.actions.notifications.report import REPORT, key_of
 from tocsin.client.models_what_if import WhatIfRequest
 from tocsin.config.settings import Settings
 from tocsin.domain.clock import DAY, HOUR, ManualClock, to_iso
@@ -19,7 +20,7 @@ from tocsin.runtime.brain.report_watch import ReportWatch
 from tocsin_testing.builders import T0
 
 
-def opened(folder: Path, clock: ManualClock) -> RunningBrain:
+def opened(folder: Path, clock: ManualClock, **more: object) -> RunningBrain:
     settings = Settings.model_validate(
         {
             "store": {"path": folder / "store.db"},
@@ -27,6 +28,7 @@ def opened(folder: Path, clock: ManualClock) -> RunningBrain:
             "forecast": {"worker": False, "models": folder / "models"},
             "actions": {"boot_grace_seconds": 0},
             "notify": {"report_at": to_iso(T0 + HOUR)[11:16]},
+            **more,
         }
     )
     return open_brain(settings, clock)
@@ -59,6 +61,18 @@ def test_one_report_a_day_is_decided_over_a_restart_and_questions_are_answered(t
     asked = BrainService(again.brain).what_if(WhatIfRequest(guard="max_share", limit=0.5))
     assert (asked.decisions, asked.complete) == (0, True)
     again.stop()
+
+
+def test_the_report_of_one_cell_of_several_names_it(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    cell = {"fleet": "gpus", "url": "http://west.test"}
+    journal = {"path": tmp_path / "journal.db", "cell": "west"}
+    running = opened(tmp_path, clock, cell=cell, journal=journal)
+    clock.advance(HOUR + 60_000)
+    (told,) = look(running)
+    assert told.startswith("In cell west: No GPU reports")
+    assert running.brain.actions.knows(key_of(date.fromisoformat(to_iso(T0)[:10]), "west"))
+    running.stop()
 
 
 def test_a_report_is_of_now_however_long_its_forecasts_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,11 +29,13 @@ class ReportWatch:
         # Until the fleet is seen again after a start it would report of less than there is.
         if not brain.evaluations or now_ms < brain.started_ms + brain.settings.actions.boot_grace_seconds * SECOND:
             return
+        # A cell that is the whole fleet has a name too, which tells nobody anything.
+        cell = brain.settings.journal.cell if brain.settings.cell.fleet else ""
         day = None if at is None else due_day(now_ms, at, settings.report_tz)
-        if day is None or brain.actions.knows(key_of(day)):
+        if day is None or brain.actions.knows(key_of(day, cell)):
             return
         made = self._report(HOURS)
         english = " ".join(one.text for one in made.sentences)
         chinese = "".join(one.text_zh for one in made.sentences)
         mode = brain.settings.actions.mode
-        brain.actions.tell(notice_of(day, english, chinese, now_ms, mode=mode, simulated=made.simulated))
+        brain.actions.tell(notice_of(day, english, chinese, now_ms, mode=mode, simulated=made.simulated, cell=cell))
