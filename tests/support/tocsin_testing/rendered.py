@@ -138,6 +138,14 @@ _SERVICE_MONITOR: Json = {
                     "port": {"type": "string"},
                     "interval": {"type": "string", "pattern": r"^\d+[smh]$"},
                     "honorLabels": {"type": "boolean"},
+                    "relabelings": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "additionalProperties": False,
+                            "properties": {"targetLabel": {"type": "string"}, "replacement": {"type": "string"}},
+                        },
+                    },
                     "scheme": {"enum": ["http", "https"]},
                     "authorization": {
                         "type": "object",

@@ -81,7 +81,15 @@ MATRIX: dict[str, Json] = {
     },
     "several brains": {
         "brain": {"replicas": 3},
+        "serviceMonitor": {"enabled": True},
         "config": {**ACTS, "journal": {"url_file": "/run/secrets/tocsin/journal-url"}},
+    },
+    "one cell of several": {
+        "serviceMonitor": {"enabled": True},
+        "config": {
+            "journal": {"url_file": "/run/secrets/tocsin/journal-url", "cell": "west"},
+            "cell": {"fleet": "gpus", "url": "https://tocsin-west.example:8470"},
+        },
     },
     "no rights": {"rbac": {"create": False}},
     "shared token": {"tokens": {"shared": True}},
@@ -228,6 +236,19 @@ def test_several_brains_share_a_journal_and_one_service_finds_the_active_one(mat
     assert selected["tocsin-brain"] == brain["spec"]["selector"]["matchLabels"] | {LABEL: ACTIVE}
     (alone,) = [one for one in matrix["defaults"].of("Service") if one["metadata"]["name"] == "tocsin-brain"]
     assert LABEL not in alone["spec"]["selector"]
+
+
+def test_all_that_is_scraped_of_one_cell_of_several_names_it(matrix: dict[str, Rendered]) -> None:
+    """Grafana's variable *Cell* is made of that label."""
+    monitors = matrix["one cell of several"].of("ServiceMonitor")
+    assert [one["metadata"]["name"] for one in monitors] == ["tocsin-agent", "tocsin-brain"]
+    for one in monitors:
+        (endpoint,) = one["spec"]["endpoints"]
+        assert endpoint["relabelings"] == [{"targetLabel": "cell", "replacement": "west"}]
+    for name in ("everything", "several brains"):
+        endpoints = [each for one in matrix[name].of("ServiceMonitor") for each in one["spec"]["endpoints"]]
+        assert len(endpoints) == 2
+        assert all("relabelings" not in each for each in endpoints), "a fleet without cells has no such label"
 
 
 def test_several_brains_without_a_shared_journal_are_refused() -> None:

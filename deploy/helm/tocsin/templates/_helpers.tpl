@@ -67,6 +67,11 @@ readOnlyRootFilesystem: true
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "tocsin.fullname" . }}-agent
 {{- end -}}
 
+{{/* The cell that brain and agents of this release belong to; empty where the values name none. */}}
+{{- define "tocsin.cell" -}}
+{{- with (.Values.config | default dict).journal }}{{ .cell | default "" }}{{ end -}}
+{{- end -}}
+
 {{/* The CA's half of the TLS secret, for those who call the brain. */}}
 {{- define "tocsin.caVolume" -}}
 - name: tls
