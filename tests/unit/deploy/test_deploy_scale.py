@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tocsin.cli.main import cli
 from tocsin.config.load import load_settings
 from tocsin.config.settings import Settings, StoreKind
+from tocsin.runtime.brain.succession import open_fleet, refuse_other_leases
 from tocsin_testing import needs
 
 ROOT = Path(__file__).parents[3]
@@ -54,11 +55,26 @@ def test_a_cell_reads_and_writes_one_tenant(tmp_path: Path) -> None:
 
 def test_the_agents_of_a_cell_push_to_its_brain(tmp_path: Path) -> None:
     brain, agent = read(tmp_path, "cell-brain.toml"), read(tmp_path, "cell-agent.toml")
-    cell = brain.kubernetes.lease.removeprefix("tocsin/brain-")
+    cell = brain.journal.cell.replace("_", "-")
     assert cell == agent.agent.pool
+    assert agent.agent.push_url == brain.cell.url
     assert agent.agent.push_url.startswith(f"http://brain-{cell}.")
+    assert brain.cell.url not in agent.agent.cell_urls
+    assert brain.cell.hosts == [f"{cell}-*"]
     assert agent.agent.push_url.rpartition(":")[2] == brain.api.listen.rpartition(":")[2]
     assert brain.actions.mode == "observe"
+
+
+def test_a_cell_is_part_of_a_fleet_with_one_budget_of_limits(tmp_path: Path) -> None:
+    brain = read(tmp_path, "cell-brain.toml")
+    assert brain.journal.url.get_secret_value().startswith("postgresql://")
+    assert brain.journal.cell != Settings().journal.cell, "each cell has a name of its own"
+    fleet = open_fleet(brain)
+    assert fleet is not None
+    assert fleet.database.schema == f"fleet_{brain.cell.fleet}"
+    fleet.close()
+    refuse_other_leases(brain)
+    assert brain.kubernetes.lease == "", "the lease is a row of the database"
 
 
 def test_stores_of_half_answers_are_refused_by_the_cluster_too() -> None:
