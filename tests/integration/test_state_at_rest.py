@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from tocsin.at_rest.keys import RING, StateKey, hold_configured
 from tocsin.at_rest.mounts import Disks
 from tocsin.cli.main import cli
 from tocsin.config.settings import Settings
-from tocsin.domain.clock import SECOND, ManualClock
+from tocsin.domain.clock import SECOND, ManualClock, SystemClock
 from tocsin.domain.entry import EntryKind
 from tocsin.domain.errors import Conflict, InputError
 from tocsin.journal.archive import archive_next
 from tocsin.journal.journal import Journal
 from tocsin.journal.verify import verify
+from tocsin.runtime import state_files
+from tocsin.runtime.brain import assembly
+from tocsin.runtime.brain.assembly import run_brain
 from tocsin.runtime.state_files import agent_files, brain_files, exposed, require_encryption
 from tocsin.store.embedded.segments import is_sealed
 from tocsin.store.embedded.store import SqliteStore
@@ -202,6 +206,33 @@ def test_a_start_that_requires_encryption_names_each_plain_file(site: Site, tmp_
     (site.state / "store.db.damaged").write_bytes(b"SQLite format 3\0")
     with pytest.raises(InputError, match=r"store\.db\.damaged"):
         require_encryption(sealed, brain_files(sealed), none)
+
+
+def starts(site: Site, key: Path | None = None, **more: object) -> list[str]:
+    """What a brain over that state announces until it is told to stop, with the first line."""
+    wanted = {"api": {"listen": "127.0.0.1:0"}, "forecast": {"worker": False, "models": site.state / "models"}}
+    settings = Settings.model_validate(site.settings(key, require_encryption=True, **more).model_dump() | wanted)
+    hold_configured(key, "")
+    said: list[str] = []
+    stop = threading.Event()
+    run_brain(settings, SystemClock(), stop, lambda line: (said.append(line), stop.set())[0])
+    return said
+
+
+def test_a_brain_does_not_start_over_plain_files_where_encryption_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_files, "Disks", lambda: Disks(tmp_path / "none", tmp_path / "none"))
+    servers: list[object] = []
+    real = assembly.ApiServer.start
+    monkeypatch.setattr(assembly.ApiServer, "start", lambda server: (servers.append(server), real(server))[1])
+    site = Site(tmp_path)
+    assert starts(site, vouched=[site.state])[0].startswith("api: ")
+    with pytest.raises(InputError, match=r"at_rest\.require_encryption.*state/journal\.db.*tocsin at-rest encrypt"):
+        starts(site)
+    assert len(servers) == 1, "it is refused before the port is open"
+    site.run("at-rest", "encrypt", key=site.one)
+    assert starts(site, site.one)[0].startswith("api: ")
 
 
 def test_without_a_key_a_file_that_is_still_to_come_counts(tmp_path: Path) -> None:

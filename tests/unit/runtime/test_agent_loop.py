@@ -15,13 +15,17 @@ import httpx2
 import pytest
 from prometheus_client import generate_latest
 
+from tocsin.at_rest.keys import RING, StateKey
+from tocsin.at_rest.mounts import Disks
 from tocsin.collector.spool import Spool
+from tocsin.config.at_rest import AtRestSettings
 from tocsin.config.settings import AgentSettings, Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import SECOND, ManualClock
 from tocsin.domain.errors import InputError, Unavailable
 from tocsin.domain.event import Event
 from tocsin.domain.reading import Gpu, Missing, Reading
+from tocsin.runtime import state_files
 from tocsin.runtime.agent import process as module
 from tocsin.runtime.agent.process import Agent, once, serve
 from tocsin.runtime.agent.sources import open_source
@@ -351,6 +355,37 @@ def test_serve_closes_the_source_where_the_spool_cannot_be_opened(
     with pytest.raises(InputError, match=r"agent\.spool"):
         serve(wanted, "list", ManualClock(T0), ClockStop(ManualClock(T0), 10), lambda _: None)
     assert source.closed
+
+
+def test_serve_refuses_a_plain_spool_where_encryption_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ListSource([reading(gpu(0), temperature_celsius=66)])
+    monkeypatch.setattr("tocsin.runtime.agent.process.open_source", lambda *_: source)
+    # A machine whose own disk is encrypted has nothing to refuse.
+    monkeypatch.setattr(state_files, "Disks", lambda: Disks(tmp_path / "none", tmp_path / "none"))
+    agent = settings(tmp_path, listen="127.0.0.1:0", push_url="http://127.0.0.1:9").agent
+
+    def begin(**at_rest: object) -> list[str]:
+        told: list[str] = []
+        clock = ManualClock(T0)
+        required = AtRestSettings.model_validate({"require_encryption": True, **at_rest})
+        serve(Settings(agent=agent, at_rest=required), "list", clock, ClockStop(clock, 10), told.append)
+        return told
+
+    begun = begin(vouched=[tmp_path])
+    assert begun[0].startswith("reading 1 GPUs")
+    looks = len(source.reads)
+    with pytest.raises(InputError, match=r"at_rest\.require_encryption.*spool\.db.*tocsin at-rest encrypt"):
+        begin()
+    assert len(source.reads) == looks, "it is refused before anything is read"
+    (tmp_path / "spool.db").unlink()
+    RING.hold(lambda: (StateKey(b"k" * 32),))
+    try:
+        for _ in range(2):
+            assert begin()[0].startswith("reading 1 GPUs"), "with a key the spool is made encrypted, and found so"
+    finally:
+        RING.hold(tuple)
 
 
 def test_a_bad_push_address_closes_the_spool(tmp_path: Path) -> None:
