@@ -22,6 +22,9 @@ from tocsin.domain.errors import BudgetSpent, Conflict
 from tocsin.domain.finding import ActionKind, Category, Subject, SubjectKind
 from tocsin.domain.silence import Matcher, MatcherKind, SilenceKind
 from tocsin.journal.port import NotLeading
+from tocsin.journal.postgres import schema
+from tocsin.journal.postgres.fleet import FleetDatabase
+from tocsin.journal.postgres.fleet_schema import scripts_of
 from tocsin_testing import servers
 from tocsin_testing.action_world import settings
 from tocsin_testing.cells_world import Account, CellWorld, Killed, cell_gpus
@@ -75,6 +78,58 @@ def test_what_one_cell_has_taken_the_other_has_not(server: servers.Postgres, fle
     assert len(other.executor.done) == 1, "what was given back is the other's to take"
     one.end()
     other.end()
+
+
+_OLD_ROWS = {
+    "cell": """
+        INSERT INTO cell (name, epoch, url, managed, gpus, limits, counted_at)
+        VALUES ('old', 3, 'http://old.test', 8, 9, '{"max_concurrent": 1}', clock_timestamp())
+    """,
+    "taking": """
+        INSERT INTO taking (cell, key, epoch, subject, hosts, racks, gpus, gpu_hosts, lost)
+        VALUES ('old', 'k1', 3, 'gpu:GPU-old', '{old-1}', '{rack-9}', '{GPU-old}', '{old-1}', '{"default": 1}')
+    """,
+    "attempt": """
+        INSERT INTO attempt (cell, key, slot, action, hosts, disruptive)
+        VALUES ('old', 'k1', 'gpu:GPU-old', 'reset_gpu', '{old-1}', true)
+    """,
+    "cause": "INSERT INTO cause (cell, name, at) VALUES ('old', 'psu', clock_timestamp())",
+}
+_OLD_COLUMNS = {
+    "cell": "name, epoch, url, managed, gpus, limits, counted_at",
+    "taking": "cell, key, epoch, subject, hosts, racks, gpus, gpu_hosts, lost, at",
+    "attempt": "cell, key, slot, action, hosts, disruptive, at",
+    "cause": "cell, name, at",
+}
+
+
+def test_what_a_fleet_had_at_its_first_version_it_has_at_the_newest(server: servers.Postgres, fleet: str) -> None:
+    made = FleetDatabase(server.url, fleet)
+    scripts = scripts_of(made.database.schema)
+    schema.prepare(made.database, scripts[:1])
+    with closing(made.database.line()) as line:
+        for statement in _OLD_ROWS.values():
+            line.ask(statement)
+
+        def rows() -> dict[str, list[tuple[object, ...]]]:
+            return {table: list(line.ask(f"SELECT {names} FROM {table}")) for table, names in _OLD_COLUMNS.items()}
+
+        before = rows()
+        assert [len(one) for one in before.values()] == [1, 1, 1, 1]
+        assert schema.version_of(line) == 1
+        made.prepare()
+        assert schema.version_of(line) == len(scripts)
+        assert rows() == before
+    (old,) = made.cells()
+    assert (old.name, old.url, old.gpus, old.hosts) == ("old", "http://old.test", 9, ())
+    made.close()
+    new = CellWorld(server.url, fleet, f"{fleet}_new", cell_gpus(f"{fleet}-new"))
+    new.step()
+    new.break_gpu(first_of(new))
+    new.step()
+    said = new.verdict("max_concurrent").reason
+    assert said == "1 under action already, 1 of them in other cells, at most 1 at once in the fleet"
+    new.end()
 
 
 def test_the_share_is_one_of_all_managed_gpus(server: servers.Postgres, fleet: str) -> None:
