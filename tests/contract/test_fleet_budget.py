@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import random
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,6 +26,7 @@ from tocsin.journal.port import NotLeading
 from tocsin.journal.postgres import schema
 from tocsin.journal.postgres.fleet import FleetDatabase
 from tocsin.journal.postgres.fleet_schema import scripts_of
+from tocsin.journal.postgres.past import PostgresPast
 from tocsin_testing import servers
 from tocsin_testing.action_world import settings
 from tocsin_testing.cells_world import Account, CellWorld, Killed, cell_gpus
@@ -130,6 +132,38 @@ def test_what_a_fleet_had_at_its_first_version_it_has_at_the_newest(server: serv
     said = new.verdict("max_concurrent").reason
     assert said == "1 under action already, 1 of them in other cells, at most 1 at once in the fleet"
     new.end()
+
+
+def test_a_fleet_is_whole_after_pg_dump_and_pg_restore(server: servers.Postgres, fleet: str, tmp_path: Path) -> None:
+    """As docs/postgres.md has it: the schemas of the cells and of the fleet, in one dump."""
+    one, other = two(server, fleet, max_concurrent=1)
+    one.break_gpu(first_of(one))
+    one.step()
+    told = [len(list(world.journal.entries())) for world in (one, other)]
+    dumped, schemas = tmp_path / "fleet.dump", (f"tocsin_{fleet}_*", f"fleet_{fleet}")
+    chosen = [word for name in schemas for word in ("-n", name)]
+    run_program(server, "pg_dump", "-Fc", *chosen, "-f", str(dumped), server.url)
+    one.end()
+    other.end()
+    with closing(one.database.line()) as line:
+        for name in (one.database.schema, other.database.schema, one.fleet.database.schema):
+            line.ask(f"DROP SCHEMA {name} CASCADE")
+    run_program(server, "pg_restore", "-1", "-d", server.url, str(dumped))
+    for world, entries in zip((one, other), told, strict=True):
+        verified = PostgresPast(world.database).verify()
+        assert (verified.ok, verified.events) == (True, entries)
+        world.database.close()
+    again = CellWorld(server.url, fleet, other.cell, other.gpus, actions=settings(limits={"max_concurrent": 1}))
+    again.step()
+    again.break_gpu(first_of(again))
+    again.step()
+    assert again.verdict("max_concurrent").ruling is Ruling.HOLD, "what the other cell has taken is taken"
+    again.end()
+
+
+def run_program(server: servers.Postgres, program: str, *words: str) -> None:
+    done = subprocess.run([server.programs / program, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_share_is_one_of_all_managed_gpus(server: servers.Postgres, fleet: str) -> None:
