@@ -17,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 import tocsin.dashboard
 from tocsin.client.client import Client
 from tocsin.client.models import JournalPage, JournalQuery
+from tocsin.config.access import ApiSettings
 from tocsin.config.cell import CellSettings
 from tocsin.dashboard import page_audit
 from tocsin.dashboard.access import URL_VARIABLE
@@ -33,6 +34,8 @@ from tocsin_testing.fake_service import FakeService, serving
 APP = Path(tocsin.dashboard.__file__).with_name("app.py")
 PATIENT = 20.0
 EN = Text("en")
+WIDE = ApiSettings.model_validate({"limits": {"requests_per_second": 1e5, "request_burst": 100_000}})
+"""A check that never ends asks as fast as it is answered."""
 
 
 class Listed:
@@ -54,8 +57,8 @@ class Fleet:
         settings = CellSettings(fleet="gpus", url="http://east.test", answer_seconds=PATIENT)
         self.east.cells = CellQueries("east", settings, self.listed, SystemClock())
         stack.callback(self.east.cells.close)
-        self.url = stack.enter_context(serving(self.east))
-        for name, url in (("east", self.url), ("west", stack.enter_context(serving(self.west)))):
+        self.url = stack.enter_context(serving(self.east, WIDE))
+        for name, url in (("east", self.url), ("west", stack.enter_context(serving(self.west, WIDE)))):
             self.listed.known.append(KnownCell(name, url, 8, 1.0, True))
 
 
