@@ -139,6 +139,20 @@ def test_who_was_blind_before_it_took_over_watches_first(site: Site) -> None:
     assert held_back(site)
 
 
+def test_who_was_blind_on_standby_has_watched_since_it_sees_again(site: Site) -> None:
+    """Stopped, or cut off from the store, and back again shortly before it takes over."""
+    running = site.turn()
+    site.minutes(10)
+    site.clock.advance(15 * MINUTE)
+    running.brain.tick()
+    site.minutes(1)
+    seen = site.end()
+    site.clock.advance(20 * SECOND)
+    site.turn(seen)
+    site.minutes(2, temperature=90.0)
+    assert held_back(site)
+
+
 def test_where_it_saw_nothing_for_long_the_store_is_asked(site: Site) -> None:
     site.turn()
     site.minutes(3)

@@ -127,7 +127,7 @@ class BrainParts:
 class Handover:
     """What a brain has seen of the fleet by its end: the next one in its process need not read the past again.
 
-    `watched` is since when it has, on the monotonic clock; None where that counts for nothing.
+    `watched` is since when it has without a break, on the monotonic clock; None where that counts for nothing.
     """
 
     memory: FleetMemory
@@ -166,7 +166,7 @@ class Brain:
         self._open = OpenIncidents(self.recorder.held(), clock.now_ms())
         self._foretelling = ForetellingRules(journal, parts.ruleset.foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
-        self._watched = self._begun = clock.monotonic()
+        self._watched = self._unbroken = self._begun = clock.monotonic()
         self.alert_silences, self._past_told = AlertSilences(), list[Past]()
         self.active, self.signs = list[Finding](), list[SignRecord]()
         self.incidents: list[Incident] = []
@@ -211,11 +211,10 @@ class Brain:
         # On standby not all events are seen: those that came late, and what the active brain noted itself. Readings
         # newer than its last look come with the next one, in service as on standby; unless that was long ago.
         events = self.store.events(now - EVENT_MEMORY_MS, now + 1)
-        newest = max((one.at_ms for one in self.memory.latest()), default=0) if seen else 0
-        fresh = newest >= now - self.actions.policy.fresh_ms
+        fresh = seen is not None and self._sees(self.memory.latest(), now)
         readings = [] if fresh else list(self.store.latest(now - FORGET_MS))
         if seen and fresh and seen.watched is not None:
-            self._watched = seen.watched
+            self._watched = self._unbroken = seen.watched
         self.memory.recall(self._with_room(Batch(readings=readings, events=events)))
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
@@ -231,7 +230,7 @@ class Brain:
 
     def handover(self) -> Handover:
         """What it has seen, once it has ended."""
-        return Handover(self.memory, self._engine, self._expected.filling, self.usage.counted(), self._watched)
+        return Handover(self.memory, self._engine, self._expected.filling, self.usage.counted(), self._unbroken)
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
@@ -368,6 +367,8 @@ class Brain:
         self._forget(now)
         self._look_ahead(now)
         readings, predictions = self.memory.latest(), self.forecasts.current(now)
+        if not self._sees(readings, now):
+            self._unbroken = self.clock.monotonic()
         nodes = self.managers.nodes()
         workloads = workloads_of(readings, nodes, blind=self.managers.blind(), known=self._known_work)
         now = self._after_events(now)
@@ -527,6 +528,10 @@ class Brain:
             self.journal.save(seq, {LEDGER_PART: ledger, **parts})
         except OSError as error:
             log.warning("journal checkpoint cannot be written", error=str(error))
+
+    def _sees(self, readings: Sequence[Reading], now_ms: int) -> bool:
+        """Whether any of `readings` is fresh."""
+        return any(one.at_ms >= now_ms - self.actions.policy.fresh_ms for one in readings)
 
     def _watching_since(self, now_ms: int) -> int:
         """When it began to watch, in service or on standby before, on the wall clock as it shows now: a step of that
