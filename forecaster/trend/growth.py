@@ -45,7 +45,8 @@ stop or shrink, anywhere, six in seven go on from there."""
 FAR_MS = 100 * MINUTE
 """What is further ahead has no late end (own choice): growth may stop, or the next process come before it, of which the
 past shows nothing; in simulated fleets intervals held the less often, the further ahead they lay."""
-# What follows, up to `EARLY`, is counted by `python -m tocsin_benchmarks.simulator.growth_counts`.
+# What follows, up to `EARLY`, is fitted to fleets that `python -m tocsin_benchmarks.simulator.growth_counts` counts
+# anew: how often growth arrives, how late, and what intervals hold by these numbers.
 STOPS = 0.15
 """Share of the growth that stops before its limit, seen from its beginning, fitted to simulated fleets; what has used
 up more of its way stops in proportion less often."""
@@ -53,7 +54,7 @@ LEAST_NOISE = 0.0002
 LATE_SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.25, 0.5, 0.75, 0.9, 0.93, 0.95, 0.97, 0.99)
 LATE = (-15.5, -13.9, -8.3, -4.6, -1.7, -1.1, -0.94, -0.26, 0.38, 1.07, 1.73, 2.04, 2.43, 3.04, 6.44)
 """How late growth reaches its limit, in units of its error there: quantiles at `LATE_SHARES`, counted in simulated
-fleets where it was no further ahead than `FAR_MS`."""
+fleets where it was no further ahead than `FAR_MS`; the outermost three stand on few cases."""
 EARLY = 0.45
 """Of what an interval leaves out, this share comes before it: of simulated fleets those were narrowest."""
 
