@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tocsin.domain.clock import DAY
+from tocsin.domain.words import counted
 
 KEPT_MS = 30 * DAY
 """For how long a sign that is over counts."""
@@ -32,6 +33,8 @@ class SignRecord:
     @property
     def line(self) -> str:
         """One line for people."""
+        if not self.settled:
+            return f"rule {self.rule}: {counted(self.open, 'sign')}, and whether a failure follows is not known yet"
         state = ", told as notes" if self.muted else ""
         days = KEPT_MS // DAY
         return f"rule {self.rule}: a failure followed {self.right} of {self.settled} signs in {days} days{state}"

@@ -65,6 +65,8 @@ def test_the_record_is_told_with_what_becomes_of_it(tmp_path: Path) -> None:
     assert rules.records(T0) == []
     rules.opened(signs(6, 1))
     late = T0 + 6 * HOUR + WINDOW_MS
+    (early,) = rules.records(T0 + 6 * HOUR)
+    assert early.line == f"rule {SIGN}: 6 signs, and whether a failure follows is not known yet"
     rules.opened([finding(SIGN, 20, late)])
     (record,) = rules.records(late)
     assert record == SignRecord(SIGN, settled=6, right=1, open=1, precision=1 / 6, muted=True)
