@@ -28,6 +28,9 @@ def test_what_people_were_told(report: LiveReport) -> None:
     assert told[0] == ("xid_bus", ("node_df3724dfcace",))
     assert report.evaluations == 360
     assert report.predictions > 0
+    rules = [rule for rule, _ in told]
+    assert rules.count("xid_bus") == 1
+    assert "metric_family_lost" not in rules, "what a GPU off the bus no longer tells is of the same cause"
     alarm = report.score.said.alarm["node_df3724dfcace"]
     assert alarm[0] == report.score.said.statements[0].at_ms
 

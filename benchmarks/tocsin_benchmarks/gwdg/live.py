@@ -25,8 +25,9 @@ TICKET, EVENT = "Said, by the ticket clock", "Said, by the event clock"
 NOTES = (
     "Scored are notifications about machines: of the categories hardware, power, thermal and telemetry. What is said "
     "of memory that runs full, of pools and of fragmentation is counted beside them. That this is not about machines "
-    "was decided with the openings of all rules in view, as was which rules ship; no span, level or hold-back was "
-    "chosen on the node that it is judged on.",
+    "was decided with the openings of all rules in view, as was which rules ship, and that metrics which GPUs off the "
+    "bus no longer have, and the silence of a node that all of them are on, are the same cause and no statement of "
+    "their own; no span, level or hold-back was chosen on the node that it is judged on.",
     "The service evaluates at each recorded instant, ten minutes apart, and forecasts at its own cadence. It runs from "
     "the first window to the last without a restart; between windows it sees nothing, and its clock jumps.",
     "The risk model that ships is not heard of real GPUs: it has not passed its gate (docs/models.md).",

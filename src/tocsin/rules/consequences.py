@@ -29,6 +29,10 @@ HANG_MS = 15 * MINUTE
 """How long after a fault of firmware or bus its host may go silent: what runs there hangs, or the host restarts (own
 choice)."""
 
+UNHEARD_MS = 10 * MINUTE
+"""How long after its last reading a silent GPU may tell of the fault: silence is dated by what was heard last (own
+choice)."""
+
 _COST: dict[Symptom, int] = {
     Symptom.NVLINK: 0,
     Symptom.SWITCH: 0,
@@ -146,7 +150,7 @@ def _by_domain(symptoms: Symptoms, groups: Iterable[CauseGroup]) -> Causes:
 
 
 def _attach_dark(groups: list[CauseGroup]) -> list[CauseGroup]:
-    """A silent GPU belongs to the newest fault before it on that GPU, a silent host to a fault that hangs hosts."""
+    """Silent GPUs belong to the newest fault before it that all of them have, a silent host to one that hangs hosts."""
     on_gpu: dict[str, list[CauseGroup]] = defaultdict(list)
     on_host = _by_host(groups)
     for group in groups:
@@ -154,17 +158,14 @@ def _attach_dark(groups: list[CauseGroup]) -> list[CauseGroup]:
             for gpu in group.gpus:
                 on_gpu[gpu].append(group)
     for dark in [one for one in groups if one.kind is Symptom.DARK]:
-        if dark.place.kind is PlaceKind.GPU:
-            before = [one for one in on_gpu[dark.place.name] if one.start_ms <= dark.start_ms + QUIET_MS]
-            cause = max(before, key=lambda one: (one.start_ms, one.members[0]), default=None)
-        elif dark.place.kind is PlaceKind.HOST:
+        # Of one GPU of it is enough: a cause has all of them.
+        before = on_gpu[min(dark.gpus)] if dark.gpus else []
+        able = [one for one in before if dark.gpus <= one.gpus and one.start_ms <= dark.start_ms + UNHEARD_MS]
+        if not able and dark.place.kind is PlaceKind.HOST:
             near = on_host.near(dark.place.name, dark.start_ms, (Symptom.BUS, Symptom.FIRMWARE, Symptom.POWER))
             able = [one for one in near if -LATE_MS <= dark.start_ms - one.start_ms <= HANG_MS]
-            cause = max(able, key=lambda one: (one.start_ms, one.members[0]), default=None)
-        else:
-            cause = None
-        if cause is not None:
-            cause.final().explain(dark)
+        if able:
+            max(able, key=lambda one: (one.start_ms, one.members[0])).final().explain(dark)
     return _left(groups)
 
 

@@ -158,7 +158,9 @@ class _LiveRun:
         self.evaluations += 1
         self._hosts |= {finding.id: _host(finding.subject) for finding in brain.active}
         self._hear()
-        for node in {self._hosts[one.id] for one in brain.active if one.id in self._told} - {""}:
+        standing = [incident.members for incident in brain.incidents]
+        told = {one.id for members in standing if any(it.id in self._told for it in members) for one in members}
+        for node in {self._hosts[one.id] for one in brain.active if one.id in told | self._told} - {""}:
             self.alarm.setdefault(node, []).append(now_ms)
 
     def _hear(self) -> None:

@@ -237,6 +237,39 @@ def test_silence_and_verdict_join_the_fault_however_long_after() -> None:
     assert {member.rule for member in incident.members} == {"xid_bus", "driver_recovery_action"}
 
 
+def test_a_host_that_falls_silent_with_all_its_gpus_lost_is_the_same_fault() -> None:
+    fleet = [gpu(n) for n in range(4)]
+    lost = [at(79, one, 360) for one in fleet]
+
+    def incidents(*events: Event) -> list[Incident]:
+        run = Run()
+        run.hold(0, 5, {one: {"power_watts": 80.0} for one in fleet})
+        run.step(6, {one: {"power_watts": 81.0} for one in fleet}, events=events)
+        run.hold(7, 500, {one: {"temperature_celsius": 40.0} for one in fleet})
+        for minute in range(501, 520):
+            run.step(minute, readings=[])
+        return collapse(run.last.active, events, topology_of(fleet))
+
+    (one,) = incidents(*lost)
+    assert {member.rule for member in one.members} == {"xid_bus", "metric_family_lost", "gpu_silent"}
+    apart = incidents(*lost[:1])
+    assert "gpu_silent" in {one.root.rule for one in apart}, "what befell one GPU explains no silent host"
+
+
+def test_a_fault_that_a_gpu_tells_of_after_its_last_reading_explains_its_silence() -> None:
+    def incidents(seconds: float) -> list[Incident]:
+        run = Run()
+        run.hold(0, 5, {gpu(0): {"power_watts": 80.0}, gpu(1): {"power_watts": 80.0}})
+        event = at(79, gpu(0), seconds)
+        for minute in range(6, 30):
+            told = [event] if minute == 1 + seconds // 60 else []
+            run.step(minute, {gpu(1): {"power_watts": 80.0 + minute}}, events=told)
+        return collapse(run.last.active, [event])
+
+    assert len(incidents(5 * 60 + 500)) == 1
+    assert len(incidents(5 * 60 + 900)) == 2
+
+
 def test_the_drivers_verdict_becomes_the_action_of_the_root() -> None:
     run = Run()
     run.step(0, {"recovery_action": 2.0}, events=[at(79, gpu())])

@@ -178,7 +178,10 @@ def test_missing_family() -> None:
     run.step(0, {one: both, two: both})
     run.step(1, {one: lost, two: both})
     (finding,) = run.last.active
-    assert (finding.sentence, finding.started_ms) == ("node-1 GPU 0: power", instant(0))
+    assert (finding.sentence, finding.started_ms) == ("node-1 GPU 0: power", instant(1)), "the first reading without it"
+    run.step(1.5, {one: lost, two: both})
+    (finding,) = run.last.active
+    assert finding.started_ms == instant(1)
     run.step(2, {one: lost, two: lost})
     assert run.active == [], "the whole fleet lost it at once: configuration"
     run.step(3, {one: both, two: both})

@@ -18,7 +18,7 @@ from tocsin.rules.table import Bools, Ints
 
 
 class MissingFamily(Condition):
-    """Holds where a GPU had metrics of a family and now reports without any of them.
+    """Holds where a GPU had metrics of a family and now reports without any of them, since the first such reading.
 
     What all GPUs on several hosts have lost is a change of configuration and does not count, nor does what has been
     gone for `memory`.
@@ -28,8 +28,9 @@ class MissingFamily(Condition):
     kind: Literal["missing_family"]
     families: list[str] = Field(min_length=1)
     """Families of the metric table to watch."""
-    memory: Duration = DAY
-    """How long a family that was there is expected back."""
+    memory: Duration = 7 * DAY
+    """How long a family that was there is expected back: a GPU that is lost to its host may await its repair that long
+    (own choice)."""
 
     def check(self) -> None:
         for name in self.families:
@@ -44,7 +45,7 @@ class MissingFamily(Condition):
 
 
 class MissingFamilyProbe(Probe):
-    """Remembers when each family was last there; all arrays have shape (families, rows)."""
+    """Remembers when each family was last there, and since when it is not; all arrays have shape (families, rows)."""
 
     heeds_events = False
 
@@ -55,6 +56,7 @@ class MissingFamilyProbe(Probe):
         self._table = world.frame.gpus
         self._bits = np.array([[1 << FAMILIES.index(name)] for name in self._names], dtype=np.int64)
         self._seen = self._table.vector(np.int64, 0, depth=len(self._names), timeline=True)
+        self._gone = self._table.vector(np.int64, 0, depth=len(self._names), timeline=True)
         self._lost = self._table.vector(np.bool_, False, depth=len(self._names), timeline=True)
 
     def update(self) -> None:
@@ -65,6 +67,8 @@ class MissingFamilyProbe(Probe):
         here = (self._frame.families.v[rows] & self._bits) != 0
         seen = np.where(here, at, self._seen.v[:, rows])
         self._seen.v[:, rows] = seen
+        gone = self._gone.v[:, rows]
+        self._gone.v[:, rows] = np.where(here | (seen == 0), 0, np.where(gone > 0, gone, at))
         self._lost.v[:, rows] = ~here & (seen > 0) & (at - seen <= self._memory)
 
     def _missed(self) -> Bools:
@@ -89,7 +93,7 @@ class MissingFamilyProbe(Probe):
 
     def since(self) -> Ints | None:
         never = np.iinfo(np.int64).max
-        since: Ints = np.where(self._missed(), self._seen.v, never).min(axis=0)
+        since: Ints = np.where(self._missed(), self._gone.v, never).min(axis=0)
         return since
 
     def report(self, row: int) -> Report:
