@@ -12,7 +12,7 @@ from tocsin.client.client import Client
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, SystemClock
 from tocsin.domain.entry import EntryKind
-from tocsin.runtime.brain import brain as whole_brain
+from tocsin.runtime.brain.rule_keeper import RuleKeeper
 from tocsin.store.line_protocol.encode import encode
 from tocsin_testing import servers
 from tocsin_testing.builders import gpu, reading, xid
@@ -106,7 +106,7 @@ def test_who_takes_over_goes_on_from_what_it_has_seen(
             until(lambda: {f"xid_bus {name}" for name in faulty} <= {*opened(one)})
             until(lambda: two.summary().gpus == 3)
             read: list[str] = []
-            monkeypatch.setattr(whole_brain, "warm_up", lambda *_: iter(read.append("the store's past") or ()))
+            monkeypatch.setattr(RuleKeeper, "warm", lambda *_: read.append("the store's past"))
             first.stop()
             until(second.ready)
             assert read == [], "it has the past already"

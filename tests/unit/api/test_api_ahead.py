@@ -118,7 +118,7 @@ def test_a_brain_tells_capacity_or_how_much_past_it_needs(demo: Demo) -> None:
 
 
 def test_a_brain_tells_fragmentation_by_the_measure_of_its_rules(demo: Demo) -> None:
-    found, rules = demo.service.fragmentation(50), demo.brain._engine.fleet
+    found, rules = demo.service.fragmentation(50), demo.brain.rules.engine.fleet
     assert rules is not None
     assert (found.fleet.free, found.fleet.fragmented) == (rules.free, pytest.approx(rules.fragmented))
     assert found.mig_gpus == 8

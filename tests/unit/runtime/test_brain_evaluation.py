@@ -20,15 +20,15 @@ def test_only_new_readings_are_loaded_ahead_and_all_are_judged(tmp_path: Path, m
 
     with lone_brain(tmp_path) as running:
         brain, loaded = running.brain, list[list[str]]()
-        load, step = brain._engine.load_ahead, brain._engine.step
+        load, step = brain.rules.engine.load_ahead, brain.rules.engine.step
         steps = []
 
         def watch(now_ms: int, readings: Sequence[Reading]) -> None:
             loaded.append([one.gpu.uuid for one in readings])
             load(now_ms, readings)
 
-        monkeypatch.setattr(brain._engine, "load_ahead", watch)
-        monkeypatch.setattr(brain._engine, "step", lambda inputs: steps.append(inputs) or step(inputs))
+        monkeypatch.setattr(brain.rules.engine, "load_ahead", watch)
+        monkeypatch.setattr(brain.rules.engine, "step", lambda inputs: steps.append(inputs) or step(inputs))
         for second, numbers in enumerate([(1, 2, 3), (), (2,), (2, 4)], 1):
             brain.accept(Batch(readings=[told(n, T0 + second, str(n % second)) for n in numbers]))
             brain.tick()

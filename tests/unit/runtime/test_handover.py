@@ -15,7 +15,7 @@ from tocsin.domain.decision import Ruling
 from tocsin.domain.finding import ActionKind
 from tocsin.domain.reading import Owner, Reading
 from tocsin.journal.journal import Journal
-from tocsin.runtime.brain import brain as whole_brain
+from tocsin.runtime.brain import rule_keeper
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.brain import Handover
 from tocsin.runtime.brain.succession import Borrowed, SharedJournal
@@ -91,7 +91,7 @@ def nothing_is_read(patch: pytest.MonkeyPatch) -> None:
 
     for name in ("latest", "readings"):
         patch.setattr(SqliteStore, name, never)
-    patch.setattr(whole_brain, "warm_up", never)
+    patch.setattr(rule_keeper, "warm_up", never)
 
 
 def test_rules_and_usage_go_on_without_a_reading_of_the_store(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

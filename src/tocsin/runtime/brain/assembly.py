@@ -63,6 +63,7 @@ from tocsin.runtime.brain.succession import SharedJournal, Succession, refuse_ot
 from tocsin.runtime.brain.ticket_evidence import TicketEvidence
 from tocsin.runtime.brain.token_reviews import open_token_reviews
 from tocsin.runtime.brain.usage_keeper import WRITE_SECONDS, UsageParts
+from tocsin.runtime.brain.warm_up import WARM_SECONDS
 from tocsin.runtime.brain.witnesses import open_witnesses, watch_journal
 from tocsin.runtime.service_manager import ServiceManager
 from tocsin.runtime.state_files import (
@@ -84,7 +85,7 @@ log = structlog.get_logger()
 
 RETRAIN_LOOK_SECONDS = 600.0
 """Time between two looks whether a training is due."""
-ON_STANDBY = frozenset({"evaluate", "managers", "past", "usage", "pod_role"})
+ON_STANDBY = frozenset({"evaluate", "managers", "past", "warm_up", "usage", "pod_role"})
 """Threads of a brain that stands by, beside its followers: what it takes to see the fleet, and nothing that changes
 anything but its own sums of usage and the label of its own pod."""
 PRUNE_SECONDS = 300.0
@@ -233,7 +234,7 @@ def _tables(settings: Settings, place: SharedJournal | None) -> tuple[RuleSet, l
     InputError before anything is opened."""
     file, prices, waived = settings.topology.file, settings.usage.price_file, settings.actions.earn_waived
     rules, handover = settings.rules, None if place is None else place.handover
-    ruleset = load_rules(rules.path, rules.xid_overrides) if handover is None else handover.engine.ruleset
+    ruleset = load_rules(rules.path, rules.xid_overrides) if handover is None else handover.rules.ruleset
     check_waived(waived, {*PLANNED, *(rule.name for rule in ruleset)})
     if said := waived_in_words(waived):
         log.warning(said)
@@ -355,12 +356,14 @@ def _threads(
         threads.append(Periodic("annotations", annotations.tick, ANNOTATE_SECONDS, clock, failed))
     if brain.lease is not None:
         threads.append(Periodic("lease", looking(brain.lease, wake), LEASE_LOOK_SECONDS, clock, failed))
+    if brain.rules.warming is not None:
+        threads.append(Periodic("warm_up", brain.rules.warming.look, WARM_SECONDS, clock, failed))
     kept = [thread for thread in threads if brain.journal.leads or thread.name in ON_STANDBY]
     return [*kept, *(Periodic(one.name, one.look, one.every_seconds, clock, failed) for one in followers)]
 
 
 def _past_reader(brain: Brain) -> PastReader:
-    return PastReader(brain.store, brain.ruleset.wanted, brain.started_ms, brain.hear_past)
+    return PastReader(brain.store, brain.ruleset.wanted, brain.started_ms, brain.rules.hear_past)
 
 
 def _at_nodes(brain: Brain, failed: Callable[[str], None]) -> list[Periodic]:

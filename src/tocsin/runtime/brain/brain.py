@@ -49,9 +49,8 @@ from tocsin.journal.port import LiveJournal
 from tocsin.journal.witness import WitnessKeeper
 from tocsin.queries.card_life import CardLife
 from tocsin.queries.fleet_state import KnownWork, RunningMix, mix_of, workloads_of
-from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
+from tocsin.rules.engine import Evaluation, Inputs
 from tocsin.rules.incidents import OpenIncidents
-from tocsin.rules.past import Past
 from tocsin.rules.schema import RuleSet
 from tocsin.runtime.brain.action_state import errors_of
 from tocsin.runtime.brain.counting import Counting
@@ -66,12 +65,12 @@ from tocsin.runtime.brain.owner_lines import NO_ROOM, OTHER_HOST, TOO_MANY, Owne
 from tocsin.runtime.brain.ownership import Ownership
 from tocsin.runtime.brain.past_reader import SAMPLE_SPAN_MS
 from tocsin.runtime.brain.recorder import RECORDER_PART, Recorder
+from tocsin.runtime.brain.rule_keeper import RuleKeeper
 from tocsin.runtime.brain.seen_fleet import FleetSight, SeenFleet, touched_by
 from tocsin.runtime.brain.taking import Taking
 from tocsin.runtime.brain.topology_watch import TopologyWatch
 from tocsin.runtime.brain.usage_keeper import Counted, UsageKeeper, UsageParts
 from tocsin.runtime.brain.version_watch import VersionWatch
-from tocsin.runtime.brain.warm_up import warm_up
 from tocsin.store.port import Store, StoreUnavailable
 from tocsin.store.upkeep import look_after
 from tocsin.telemetry.metrics import OwnMetrics
@@ -131,7 +130,7 @@ class Handover:
     """
 
     memory: FleetMemory
-    engine: RuleEngine
+    rules: RuleKeeper
     filling: FillingWatch | None = None
     counted: Counted | None = None
     watched: float | None = None
@@ -154,8 +153,8 @@ class Brain:
         self.orders, self.lease, self.witnesses = parts.orders, parts.lease, parts.witnesses
         self._pools = parts.pools
         self._wake = parts.wake
-        handover = parts.handover or Handover(FleetMemory(), RuleEngine(parts.ruleset))
-        self.memory, self._engine, self._taking = handover.memory, handover.engine, Taking(self._keep)
+        handover = parts.handover or Handover(FleetMemory(), RuleKeeper(parts.ruleset))
+        self.memory, self.rules, self._taking = handover.memory, handover.rules, Taking(self._keep)
         settle_ms = round(settings.actions.newcomer_seconds * SECOND)
         self.owners = Ownership(settings.api.limits.gpus_per_host, settle_ms, self._replaced)
         self._owner_room = OwnerRoom()
@@ -167,7 +166,7 @@ class Brain:
         self._foretelling = ForetellingRules(journal, parts.ruleset.foretelling, settings.rules.least_precision)
         self.started_ms = clock.now_ms()
         self._watched = self._unbroken = self._begun = clock.monotonic()
-        self.alert_silences, self._past_told = AlertSilences(), list[Past]()
+        self.alert_silences = AlertSilences()
         self.active, self.signs = list[Finding](), list[SignRecord]()
         self.incidents: list[Incident] = []
         self.evaluations, self.evaluated_at = 0, clock.monotonic()
@@ -219,18 +218,19 @@ class Brain:
         first = next((entry.at_ms for entry in self.journal.entries(limit=1)), now)
         self.owners.seed(self.memory.latest(), first, self._seen_before(now - self.owners.newcomer_ms))
         self.versions.recall(self.memory.latest(), now, first)
-        if not seen:
-            step_ms = round(self.settings.rules.evaluate_seconds * SECOND)
-            known = {gpu.uuid for gpu in self.gpus}
-            past = warm_up(self.store, known, now, step_ms, self.actions.controls().repaired)
-            self._engine.warm(replace(inputs, versions=self.versions.before) for inputs in past)
-        self._engine.adopt(self.recorder.open_of(self.ruleset.recalling))
+        held = self.recorder.open_of({rule.name for rule in self.ruleset})
+        if seen:
+            self.rules.go_on(self.store, held)
+        else:
+            repaired, before = self.actions.controls().repaired, self.versions.before
+            self.rules.warm(self.store, self.settings, self.clock, self.memory.known, repaired, before, held)
+        self.rules.engine.adopt(self.recorder.open_of(self.ruleset.recalling))
         self._expected.recall(self.gpus, now)
         self.usage.recover(now)
 
     def handover(self) -> Handover:
         """What it has seen, once it has ended."""
-        return Handover(self.memory, self._engine, self._expected.filling, self.usage.counted(), self._unbroken)
+        return Handover(self.memory, self.rules, self._expected.filling, self.usage.counted(), self._unbroken)
 
     def _seen_before(self, before_ms: int) -> set[str]:
         """UUIDs of GPUs that were read at one of some instants before `before_ms`."""
@@ -240,10 +240,6 @@ class Brain:
     def pools(self) -> Sequence[PoolState]:
         """The pools as they are known now."""
         return self._pools()
-
-    def hear_past(self, past: Past) -> None:
-        """What rules wanted of the past: they judge by it from the next evaluation on."""
-        self._past_told.append(past)
 
     def hear_silences(self, found: AlertSilences) -> None:
         """What people have silenced at Alertmanager, as of now."""
@@ -359,7 +355,8 @@ class Brain:
         return seen if recent and not self._settling(now) and self.may_act() is self._acting else None
 
     def _settling(self, now_ms: int) -> bool:
-        return now_ms < self._watching_since(now_ms) + self.settings.actions.boot_grace_seconds * SECOND
+        grace_ms = self.settings.actions.boot_grace_seconds * SECOND
+        return self.rules.warming is not None or now_ms < self._watching_since(now_ms) + grace_ms
 
     def _evaluate(self) -> None:
         """One evaluation. Events that come meanwhile are judged between its parts, against what the last one saw."""
@@ -376,12 +373,11 @@ class Brain:
         now = self._after_events(now)
         self._counting.look([reading.gpu for reading in readings], nodes, now)
         inputs = self._inputs(now, readings, predictions)
+        self._turn_to_past(now)
         now = self._load_ahead(now, readings, predictions)
         settling = self._settling(now)
-        while self._past_told:
-            self._engine.recall(self._past_told.pop())
         inputs = replace(inputs, now_ms=now, events=self.memory.take_events())
-        evaluation = self._engine.step(inputs)
+        evaluation = self.rules.engine.step(inputs)
         self._conclude(evaluation, now, topology, settling=settling)
         if not self.journal.leads:
             # On standby all is judged and nothing recorded: the active brain does that.
@@ -395,6 +391,16 @@ class Brain:
         self._count(self.actions.step(view, self.incidents, predictions, self._open.resting))
         self._save(changed)
         self._checkpoint()
+
+    def _turn_to_past(self, now_ms: int) -> None:
+        """Let the rules take up what is known of the past by now."""
+
+        def events() -> Sequence[Event]:
+            return self.memory.events_since(now_ms - EVENT_MEMORY_MS)
+
+        if self.rules.turn(events, lambda: self.recorder.open_of(self.ruleset.recalling)):
+            # The other engine has none of them.
+            self._loaded = ()
 
     def _forget(self, now_ms: int) -> None:
         gone = self.memory.forget(now_ms - FORGET_MS)
@@ -412,7 +418,7 @@ class Brain:
             return []
         gone = self.memory.let_go(moved, before_ms)
         uuids = {gpu.uuid for gpu in gone}
-        self._engine.leave(uuids)
+        self.rules.leave(uuids)
         self.forecasts.forget(uuids)
         for cell, count in Counter(moved[uuid] for uuid in uuids).items():
             self.metrics.count("tocsin_gpus_moved_total", count, cell=cell)
@@ -424,10 +430,10 @@ class Brain:
         last, self._loaded = self._loaded, readings
         same = len(readings) == len(last)
         for part in in_parts([*compress(readings, map(is_not, readings, last))] if same else readings, LOADED):
-            self._engine.load_ahead(now_ms, part)
+            self.rules.engine.load_ahead(now_ms, part)
             now_ms = self._after_events(now_ms)
-        for said in in_parts(self._engine.unseen(predictions), LOADED):
-            self._engine.foretell_ahead(said)
+        for said in in_parts(self.rules.engine.unseen(predictions), LOADED):
+            self.rules.engine.foretell_ahead(said)
             now_ms = self._after_events(now_ms)
         return now_ms
 
@@ -442,7 +448,7 @@ class Brain:
     def _judge(self, seen: SeenFleet, events: Sequence[Event]) -> None:
         now = self.clock.now_ms()
         readings = self.memory.newest((), {event.host for event in events})
-        evaluation = self._engine.judge_events(Inputs(now, readings, events))
+        evaluation = self.rules.engine.judge_events(Inputs(now, readings, events))
         self._conclude(evaluation, now, seen.topology)
         changed = self._record(self.recorder.continued(evaluation.cleared), keep_gone=False)
         nodes = self.managers.nodes()
@@ -456,7 +462,7 @@ class Brain:
         """What holds by `evaluation`, and the incidents that it makes."""
         for reason, dropped in evaluation.dropped.items():
             self.metrics.count("tocsin_dropped_total", dropped, what=reason.split("_")[0], reason=reason)
-        ruled = self._foretelling.levelled(self.recorder.continued(evaluation.active), now_ms)
+        ruled = self._foretelling.levelled(self.recorder.continued(self.rules.with_open(evaluation.active)), now_ms)
         planned = self.recorder.continued(self.proposals.findings)
         self.active = [*ruled, *planned]
         events = self.memory.events_since(now_ms - EVENT_MEMORY_MS)
@@ -535,7 +541,9 @@ class Brain:
 
     def _watching_since(self, now_ms: int) -> int:
         """When it began to watch, in service or on standby before, on the wall clock as it shows now: a step of that
-        clock ends no boot grace."""
+        clock ends no boot grace. What goes on as it was recorded, until the past is known, is no watching."""
+        if self.rules.warming is not None:
+            return now_ms
         since_ms = self.started_ms - round((self._begun - self._watched) * SECOND)
         today_ms = now_ms - round((self.clock.monotonic() - self._watched) * SECOND)
         return today_ms if abs(today_ms - since_ms) > STEP_MS else since_ms
@@ -572,7 +580,7 @@ class Brain:
             nodes=seen.nodes,
             blind=blind,
             errors=errors_of(self.memory.events_since(now_ms - EVENT_MEMORY_MS)),
-            figures={f"{name}|fleet": value for name, value in self._engine.figures.items()},
+            figures={f"{name}|fleet": value for name, value in self.rules.engine.figures.items()},
             active=active,
             foresight=self.proposals.foresight,
             alert_silences=self.alert_silences,
@@ -593,7 +601,7 @@ class Brain:
         return active
 
     def _count(self, report: StepReport) -> None:
-        fleet = self._engine.fleet
+        fleet = self.rules.engine.fleet
         if fleet is not None:
             self.metrics.set("tocsin_fleet_free_gpus", fleet.free)
             self.metrics.set("tocsin_fleet_fragmented_gpus", fleet.fragmented)

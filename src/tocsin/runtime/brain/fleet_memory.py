@@ -126,6 +126,11 @@ class FleetMemory:
         with self._lock:
             return self._sorted()
 
+    def known(self) -> set[str]:
+        """The GPUs that are there, by UUID."""
+        with self._lock:
+            return set(self._latest)
+
     def reading(self, uuid: str) -> Reading | None:
         """The newest reading of one GPU."""
         with self._lock:
