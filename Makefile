@@ -109,7 +109,7 @@ release: setup  ## Build the release of this commit into dist/tocsin-VERSION: sd
 bench: setup  ## Print every measured figure in one table, and write it into docs/performance_figures.md
 	$(BIN)/python -m pytest tests/perf --benchmark-only --benchmark-columns=min,median,rounds -p no:xdist -m "not gpu" --figures docs/performance_figures.md
 
-scale: setup  ## What brains cost over 10,000 and 100,000 simulated GPUs, alone (35 minutes on two free cores)
+scale: setup  ## What brains cost over 10,000 to 100,000 simulated GPUs, alone (45 minutes on two free cores)
 	$(BIN)/python -m pytest tests/perf/test_perf_cells.py -s -q --benchmark-only -p no:xdist
 
 storms: setup  ## Collapse 1,000 random storms of faults, beside simpler ways, and write the table of docs/topology.md (10 minutes at most)
