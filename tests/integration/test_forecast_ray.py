@@ -103,6 +103,23 @@ class TestWorkerProcess:
         until(lambda: not actors(), "the actors to end with their worker process")
 
 
+def test_the_cells_of_a_cluster_answer_at_once_and_end_alone(cluster: Any) -> None:
+    pasts = [past_of(150), past_of(40)[::-1]]
+    alone = [ForecastWorker(ForecastSettings(worker=False), ["threshold"]).submit(one, T0).result() for one in pasts]
+    cells = [ForecastWorker(on(cluster, shards=1), ["threshold"]) for _ in pasts]
+    try:
+        asked = [cell.submit(past, T0) for cell, past in zip(cells, pasts, strict=True)]
+        assert [one.result(120) for one in asked] == alone
+        assert len(actors()) == 2
+        cells[0].close()
+        until(lambda: len(actors()) == 1, "the actor of one cell to end with it")
+        assert cells[1].submit(pasts[1], T0).result(120) == alone[1]
+    finally:
+        for cell in cells:
+            cell.close()
+    until(lambda: not actors(), "the actors to end with their worker processes")
+
+
 # In this process, which is then the client of the cluster.
 
 
