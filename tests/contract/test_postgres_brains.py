@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from tocsin.client.client import Client
+from tocsin.config.settings import Settings
 from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, SystemClock
 from tocsin.domain.entry import EntryKind
+from tocsin.journal.postgres.connections import open_database
+from tocsin.journal.postgres.lease import DatabaseLease
+from tocsin.journal.postgres.schema import prepare
+from tocsin.runtime.brain import succession
 from tocsin.runtime.brain.rule_keeper import RuleKeeper
+from tocsin.runtime.brain.succession import SharedJournal, Succession
 from tocsin.store.line_protocol.encode import encode
 from tocsin_testing import servers
 from tocsin_testing.builders import gpu, reading, xid
@@ -73,6 +81,52 @@ def test_one_acts_and_the_other_reads_and_takes_over(tmp_path: Path, database: s
         assert EntryKind.SERVICE_STARTED in kinds
     second.stop()
     assert not list(tmp_path.rglob("none.db*")), "nothing of the journal is on this host"
+
+
+class BareTurn:
+    """A turn that sees no fleet."""
+
+    def __init__(self, place: SharedJournal) -> None:
+        self.place = place
+
+    def evaluations(self) -> int:
+        return 0
+
+    def follow(self) -> None:
+        self.place.journal.follow()
+
+    def stop(self) -> None:
+        self.place.journal.close()
+
+    def handover(self) -> None:
+        """It has seen nothing."""
+
+
+def test_who_takes_over_does_not_wait_for_entries_of_the_one_before(
+    database: servers.Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(succession, "NOTIFIED_SECONDS", 3600.0)
+    settings, clock = Settings.model_validate({"journal": {"url": database.url}}), SystemClock()
+    cell = open_database(settings.journal)
+    prepare(cell)
+    before = DatabaseLease(cell, "the one before", 60.0, clock)
+    before.tick()
+    turns, stop = list[BareTurn](), threading.Event()
+
+    def begin(place: SharedJournal) -> BareTurn:
+        turns.append(BareTurn(place))
+        return turns[-1]
+
+    brain = threading.Thread(target=Succession(settings, clock, stop, begin).run, daemon=True)
+    brain.start()
+    with closing(cell.line()) as line:
+        listening = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query LIKE 'LISTEN%'"
+        until(lambda: line.ask(listening)[0][0] == 1)
+    before.release()
+    until(lambda: turns[-1].place.journal.leads)
+    stop.set()
+    brain.join()
+    cell.close()
 
 
 def push(url: str, number: int, code: int = 0, ago_ms: int = SECOND, **values: float) -> None:

@@ -130,6 +130,13 @@ class Line:
             self.close()
             raise _as_trouble(error) from None
 
+    def cut(self) -> None:
+        """From another thread: whoever waits for an answer or a notification is told at once that there is none."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                _shut(connection.fileno())
+
     def close(self) -> None:
         """Safe to repeat."""
         connection, self._connection = self._connection, None
@@ -245,16 +252,17 @@ def _shown(url: str) -> str:
     return f"PostgreSQL {host}:{port}/{parts.get('dbname') or parts.get('user') or ''}"
 
 
+def _shut(handle: int) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(handle)) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
+
+
 @contextlib.contextmanager
 def _cut_after(seconds: float, handle: int) -> Iterator[None]:
     """Shut the socket `handle` down where the block takes longer: whoever waits for it is told at once."""
 
-    def cut() -> None:
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(handle)) as sock:
-            sock.shutdown(socket.SHUT_RDWR)
-
     # A second more: the server itself ends a statement in time, and says so better.
-    timer = threading.Timer(seconds + 1.0, cut)
+    timer = threading.Timer(seconds + 1.0, _shut, (handle,))
     timer.daemon = True
     timer.start()
     try:

@@ -35,8 +35,7 @@ from tocsin.runtime.service_manager import ServiceManager
 log = structlog.get_logger()
 
 NOTIFIED_SECONDS = 0.5
-"""Longest that a follower waits for the database to tell of an entry before it looks by itself: a takeover waits for
-that."""
+"""Longest that a follower waits for the database to tell of an entry before it looks by itself."""
 NOT_SEEN = "the journal is not what this brain has seen"
 """Begins the reason for which a brain pauses that finds an older journal."""
 MOST_PAUSES = 20
@@ -203,6 +202,8 @@ class Succession:
             # What was folded of a journal that is there no longer cannot be followed on: another turn begins.
             self._wait(lambda: lease.held() or follows.replaced, turn)
         finally:
+            follower.signal()
+            follows.end()
             follower.stop()
             follows.close()
             turn.stop()
@@ -251,7 +252,7 @@ class _Follower:
         self._memory = memory
         self._note = memory.of(journal)
         self._away = False
-        self._never = threading.Event()
+        self._ended = threading.Event()
         self.replaced = False
         """Whether the journal that was followed is there no longer."""
 
@@ -267,12 +268,17 @@ class _Follower:
         except JournalReplaced as error:
             log.warning("another journal is in the place of the one that was followed", problem=str(error))
             self.replaced = True
-            self._never.wait(AGAIN_SECONDS)
+            self._ended.wait(AGAIN_SECONDS)
         except (DatabaseTrouble, TocsinError) as error:
-            if not self._away:
+            if not self._away and not self._ended.is_set():
                 log.warning("the journal cannot be followed", problem=str(error))
             self._away = True
-            self._never.wait(AGAIN_SECONDS)
+            self._ended.wait(AGAIN_SECONDS)
+
+    def end(self) -> None:
+        """Wait for nothing more: who has the lease is not to wait for entries of the one before."""
+        self._ended.set()
+        self._line.cut()
 
     def close(self) -> None:
         """Let go of the connection."""
