@@ -253,7 +253,7 @@ class JournalSettings(Section):
     acts. Then the lease is a row of it, and `actions.lease_file` and the lease of `kubernetes.lease` are not asked."""
     cell: str = Field(default="fleet", pattern=r"^[a-z][a-z0-9_]{0,39}$")
     """Cell whose journal it is in that database: its tables are in schema `tocsin_<cell>`."""
-    lease_seconds: float = Field(default=6.0, ge=1, le=60)
+    lease_seconds: float = Field(default=5.0, ge=1, le=60)
     """Time after its last renewal at which another brain of the cell takes the lease over, by the database's clock; a
     holder stops by itself after two thirds of it."""
     by_hand: Path | None = None
