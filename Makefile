@@ -72,7 +72,7 @@ lines: setup  ## LINES lines of anything from one node against a brain with twin
 kills: setup  ## kill -9 of brain and agents under load, KILLS times (1000: an hour); prints what was lost and doubled
 	TOCSIN_KILLS=$(KILLS) $(BIN)/python -m pytest tests/e2e/test_brain_kill.py -s -q --benchmark-disable -p no:xdist
 
-takeovers: setup  ## Kill, stop and cut off ten brains of each of two cells on a PostgreSQL, TAKEOVERS times (1000: an hour and a half); prints p50 and p99
+takeovers: setup  ## Kill, stop and cut off ten brains of each of two cells on a PostgreSQL, TAKEOVERS times (1000: an hour and a half), and put an older database back a fiftieth as often; prints p50 and p99
 	TOCSIN_TAKEOVERS=$(TAKEOVERS) $(BIN)/python -m pytest tests/e2e/test_takeovers.py -s -q --benchmark-disable -p no:xdist
 
 detect: setup  ## From the kernel log to the manager's first call, FAULTS times (1000: half an hour); prints where the time goes

@@ -33,8 +33,6 @@ HOSTS = 8
 MOST_AT_ONCE = 4
 """Of all cells together."""
 STEP_SECONDS = 0.05
-FAULT_SECONDS = 2
-"""How long a fault stands; then each GPU has another one, with a key of its own."""
 EXECUTE_SECONDS = 0.05
 
 
@@ -61,8 +59,9 @@ class WorldExecutor(FakeExecutor):
 class LightTurn(World):
     """A turn of the succession."""
 
-    def __init__(self, place: SharedJournal, cell: str, calls: Path) -> None:
+    def __init__(self, place: SharedJournal, cell: str, calls: Path, fault_seconds: int) -> None:
         self.place = place
+        self._fault_ms = fault_seconds * SECOND
         self.clock = SystemClock()  # type: ignore[assignment]
         self.gpus = cell_gpus(cell, HOSTS)
         self.faults, self.stale, self.sick, self.elsewhere = {}, set(), set(), set()
@@ -109,7 +108,7 @@ class LightTurn(World):
 
     def _step(self) -> None:
         self.turns += 1
-        started_ms = self.clock.now_ms() // (FAULT_SECONDS * SECOND) * FAULT_SECONDS * SECOND
+        started_ms = self.clock.now_ms() // self._fault_ms * self._fault_ms
         self.faults = {
             uuid: finding(subject_of(gpu), started_ms, action=ActionKind.RESET_GPU) for uuid, gpu in self.gpus.items()
         }
@@ -128,12 +127,15 @@ class LightTurn(World):
             journal.save(seq, {LEDGER_PART: ledger})
 
 
-def run(url: str, cell: str, fleet: str, lease_seconds: float, calls: Path) -> None:
-    """A brain of a cell of `fleet` until it is killed. A lease below what settings allow makes many of them."""
+def run(url: str, cell: str, fleet: str, lease_seconds: float, calls: Path, fault_seconds: int) -> None:
+    """A brain of a cell of `fleet` until it is killed. A lease below what settings allow makes many of them.
+
+    A fault stands for `fault_seconds`; then each GPU has another one, with a key of its own.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     succession.LEASE_LOOK_SECONDS = min(0.25, lease_seconds / 20)
     journal = JournalSettings.model_validate({"url": url, "cell": cell})
     journal = journal.model_copy(update={"lease_seconds": lease_seconds})
     place = CellSettings.model_validate({"fleet": fleet, "url": f"http://{cell}.test"})
     wanted = Settings().model_copy(update={"journal": journal, "cell": place})
-    Succession(wanted, SystemClock(), threading.Event(), lambda turn: LightTurn(turn, cell, calls)).run()
+    Succession(wanted, SystemClock(), threading.Event(), lambda turn: LightTurn(turn, cell, calls, fault_seconds)).run()
