@@ -364,7 +364,7 @@ def restore_an_older_one(site: Site, tmp_path: Path, *, by_another: bool) -> Non
     epoch, pid = site.active()
     dump(site, tmp_path / "older.sql")
     # So many that all brains have seen something of what the older state lacks.
-    before, wanted = len(site.executed()), site.chance.randint(10, 25)
+    before, wanted = len(site.executed()), site.chance.randint(10, 15)
     until(lambda: len(site.executed()) > before + wanted, "executions after the dump")
     living = list(site.brains)
     if by_another:
