@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tocsin.domain.clock import HOUR, MINUTE
-from tocsin.forecaster.capacity.filling import HOLES, INSTANCE, LAYOUT, MEMORY, PAST, outlook, stepped_up
+from tocsin.forecaster.capacity.filling import HOLES, LAYOUT, OUT_OF_MEMORY
+from tocsin.forecaster.capacity.leak import HORIZON_MS, MEMORY_LEAK
 from tocsin.forecaster.evaluation.result import Figure, ReportSection, ReportTable
 from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.scenario import Scenario
 from tocsin.sim.spec import FleetSpec
 from tocsin_benchmarks.simulator.fleet import START_MS
+from tocsin_benchmarks.simulator.heard import hear
 
 KINDS = ("memory_leak", "allocator_fragmentation", "mig_fragmentation")
-METRICS = (MEMORY.metric, INSTANCE.metric, HOLES.metric, LAYOUT.metric)
 LEAST_LEAD = 10
 """Minutes before the event that a warning must come."""
 ABOUT = 180
@@ -26,17 +27,19 @@ CALM = 30
 """Minutes below a limit after which reaching it is a new event (own choice)."""
 MERGE = 60
 """Minutes without a warning after which the next is a new one."""
-IN_A_ROW = 2
-"""Minutes in a row that must say so."""
+LEAKS_WITHIN = HORIZON_MS // MINUTE
+"""Minutes within which a leak that the service speaks of has filled the memory, or the alarm was false."""
 LEAST_WARNED, MOST_FALSE = 0.95, 1.0
-EMPTY = 0.02
-"""Used share of the memory below which nothing runs."""
 
 GPUS, HOURS, SCALE = 256, 48.0, 200.0
 NOTES = (
+    "Alarms are what the running service says: its watch, its record with the prior that ships, its floor of "
+    "precision. It says of memory that it is full soon, and that it leaks: either warns, and each can be false.",
     "An event of memory is an allocation that failed; one of fragmentation is that 30 % is reached, also by what later "
-    "fades again. An alarm is false where no event follows within 3 h. GPU-hours of fragmentation are those in which "
-    "it can be read.",
+    "fades again. An alarm is false where no event follows within 3 h, of a leak within the 8 h that it speaks of. "
+    "GPU-hours of fragmentation are those in which it can be read.",
+    "Leaks that stop or shrink by themselves are as many times as frequent as those that do not, and look like them "
+    "until then: each that has used up as much of its room as the service waits for is a false alarm.",
     "MIG layouts of the simulated fleet change through a fault alone, in steps: a layout that has begun to shut out "
     "instances is the warning. Real layouts churn, so that its false alarms would be more.",
 )
@@ -124,26 +127,15 @@ def leaky(scenario: Scenario, scale: float) -> Scenario:
 
 
 def watch(scenario: Scenario, gpus: int, hours: float, seed: int, scale: float) -> dict[str, Told]:
-    """Run a fleet for `hours` and warn along with it: what came of leaks, of allocators and of MIG layouts."""
+    """Run a fleet for `hours` and listen to the service: what came of leaks, of allocators and of MIG layouts."""
     fleet = SimulatedFleet(FleetSpec(gpus, seed, START_MS, MINUTE, 1.0, leaky(scenario, scale)))
-    seen = _record(fleet, int(hours * 60))
-    memory = np.fmax(seen[MEMORY.metric], seen[INSTANCE.metric])
-    ends = _leaks(fleet)
-    steps = memory.shape[1]
-    told = {"memory leak": score_warnings(_warnings(memory, MEMORY.limit, MEMORY.ahead_steps), ends, gpus * steps / 60)}
-    holes, layout = seen[HOLES.metric], seen[LAYOUT.metric]
-    warned = _warnings(holes, HOLES.limit, HOLES.ahead_steps)
-    told["allocator fragmentation"] = score_warnings(warned, _crossings(holes, HOLES.limit), _hours(holes))
-    told["MIG fragmentation"] = score_warnings(_steps(layout), _crossings(layout, LAYOUT.limit), _hours(layout))
+    heard = hear(fleet, int(hours * 60))
+    soon, leaking = heard.told[OUT_OF_MEMORY], heard.told[MEMORY_LEAK]
+    told = {"memory leak": score_leaks(soon, leaking, _leaks(fleet), soon.size / 60)}
+    for name, limit in (("allocator fragmentation", HOLES), ("MIG fragmentation", LAYOUT)):
+        seen = heard.values[limit.metric]
+        told[name] = score_warnings(heard.told[limit.metric], _crossings(seen, limit.limit), _hours(seen))
     return told
-
-
-def _record(fleet: SimulatedFleet, steps: int) -> Mapping[str, Floats]:
-    kept = np.empty((len(METRICS), len(fleet.gpus), steps))
-    for step in range(steps):
-        columns, _ = fleet.step_columns(METRICS)
-        kept[:, :, step] = columns.values.T
-    return dict(zip(METRICS, kept, strict=True))
 
 
 def _hours(values: Floats) -> float:
@@ -172,29 +164,17 @@ def _crossings(values: Floats, limit: float) -> list[tuple[int, int]]:
     return found
 
 
-def _warnings(values: Floats, limit: float, ahead: int) -> Bools:
-    """bool[n, t]: warnings as they would have been made, each from the minutes before it alone."""
-    said = np.zeros(values.shape, np.bool_)
-    for minute in range(values.shape[1]):
-        past = values[:, max(0, minute + 1 - PAST) : minute + 1]
-        said[:, minute] = (outlook(past, limit).steps <= ahead) & (past[:, -1] < limit)
-    lasting = said.copy()
-    for back in range(1, IN_A_ROW):
-        lasting[:, back:] &= said[:, :-back]
-        lasting[:, :back] = False
-    return lasting
+def score_leaks(soon: Bools, leaking: Bools, events: list[tuple[int, int]], gpu_hours: float) -> Told:
+    """By both that the service says of memory: that it is full `soon`, and that it is `leaking`. Either warns; each is
+    a false alarm of its own, the second where no event follows within the time that it speaks of."""
+    either = score_warnings(soon | leaking, events, gpu_hours)
+    false = [score_warnings(soon, events, gpu_hours), score_warnings(leaking, events, gpu_hours, LEAKS_WITHIN)]
+    return Told(either.leads, sum(one.false for one in false), gpu_hours)
 
 
-def _steps(values: Floats) -> Bools:
-    said = np.zeros(values.shape, np.bool_)
-    for minute in range(values.shape[1]):
-        said[:, minute] = stepped_up(values[:, max(0, minute + 1 - 24 * 60) : minute + 1])
-    return said
-
-
-def score_warnings(warned: Bools, events: list[tuple[int, int]], gpu_hours: float) -> Told:
-    """Leads of the earliest warning within `ABOUT` minutes before each event, and the alarms that none followed. Events
-    of the first hour are left out: there is no past to warn from."""
+def score_warnings(warned: Bools, events: list[tuple[int, int]], gpu_hours: float, within: int = ABOUT) -> Told:
+    """Leads of the earliest warning within `ABOUT` minutes before each event, and the alarms that none followed
+    `within` so many. Events of the first hour are left out: there is no past to warn from."""
     events = [(row, minute) for row, minute in events if minute >= HOUR // MINUTE]
     leads = []
     explained = np.zeros(warned.shape, np.bool_)
@@ -202,11 +182,11 @@ def score_warnings(warned: Bools, events: list[tuple[int, int]], gpu_hours: floa
         begin = max(0, minute - ABOUT)
         found = np.flatnonzero(warned[row, begin:minute])
         leads.append(float(minute - begin - found[0]) if found.size else 0.0)
-        explained[row, begin : minute + ABOUT] = True
+        explained[row, max(0, minute - within) : minute + ABOUT] = True
     false = 0
     for row in np.flatnonzero((warned & ~explained).any(axis=1)).tolist():
         minutes = np.flatnonzero(warned[row])
         starts = minutes[np.append(True, np.diff(minutes) > MERGE)]
         # What follows the last warnings of all is not seen any more.
-        false += int((~explained[row, starts] & (starts < warned.shape[1] - ABOUT)).sum())
+        false += int((~explained[row, starts] & (starts < warned.shape[1] - within)).sum())
     return Told(tuple(leads), false, gpu_hours)

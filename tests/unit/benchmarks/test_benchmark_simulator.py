@@ -9,15 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tocsin.domain.clock import DAY, HOUR
+from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.domain.errors import InputError
+from tocsin.forecaster.capacity.filling import MEMORY, OUT_OF_MEMORY, PAST, outlook
+from tocsin.forecaster.capacity.leak import MEMORY_LEAK
 from tocsin.forecaster.evaluation.result import ReportSection, Request, Result
 from tocsin.forecaster.features.examples import NEVER, Examples, Floats
 from tocsin.forecaster.hazard.scorer import Scorer
+from tocsin.forecaster.live import recalibration
+from tocsin.forecaster.live.recalibration import KindPrior
 from tocsin.sim.faults import fault_kinds
+from tocsin.sim.fleet import SimulatedFleet
 from tocsin.sim.scenario import default_scenario
+from tocsin.sim.spec import FleetSpec
 from tocsin_benchmarks.simulator import filling as simulator_filling
-from tocsin_benchmarks.simulator.fleet import OF_DAYS_MS, Recipe, Simulated, lasts_days, sicker, simulate
+from tocsin_benchmarks.simulator.fleet import OF_DAYS_MS, START_MS, Recipe, Simulated, lasts_days, sicker, simulate
+from tocsin_benchmarks.simulator.heard import hear
 from tocsin_benchmarks.simulator.models import HORIZON_MS, best_threshold, lessons
 from tocsin_benchmarks.simulator.protocol import HEADLINE, SINGLE, Fleets, days_section, every_section, judge, run
 from tocsin_benchmarks.simulator.single import balanced_accuracy, single_thresholds
@@ -209,6 +216,44 @@ def test_leaks_and_holes_are_warned_of_in_time() -> None:
     assert holes.warned >= 0.9
     assert leak.gpu_hours == 64 * 12.0
     assert max(leak.leads) * HOUR / 60 <= 3 * HOUR
+
+
+def test_what_fills_up_from_its_start_on_is_no_alarm_as_the_service_says_nothing_of_it() -> None:
+    heard = hear(_fleet(48, 0.0), 6 * 60)
+    used = heard.values[MEMORY.metric]
+    ends = range(20, used.shape[1])
+    rising = [outlook(used[:, max(0, end - PAST) : end], MEMORY.limit, MEMORY.ahead_steps).steps for end in ends]
+    assert (np.array(rising) <= MEMORY.ahead_steps).any(), "its growth alone is a warning"
+    assert not heard.told[OUT_OF_MEMORY].any()
+    assert not heard.told[MEMORY_LEAK].any()
+
+
+def test_a_muted_kind_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = hear(_fleet(24, 4000.0), 8 * 60).told
+    assert plain[MEMORY_LEAK].any()
+    assert plain[OUT_OF_MEMORY].any()
+    never = {"memory_leak by filling": KindPrior(claims=50.0, right=0.0)}
+    monkeypatch.setattr(recalibration, "shipped_priors", lambda: never)
+    muted = hear(_fleet(24, 4000.0), 8 * 60).told
+    # Muted it is from the first look on that its record is judged.
+    assert muted[MEMORY_LEAK].sum() < 0.1 * plain[MEMORY_LEAK].sum()
+    np.testing.assert_array_equal(muted[OUT_OF_MEMORY], plain[OUT_OF_MEMORY])
+
+
+def _fleet(gpus: int, scale: float) -> SimulatedFleet:
+    scenario = simulator_filling.leaky(default_scenario(), scale)
+    return SimulatedFleet(FleetSpec(gpus, 9, START_MS, MINUTE, 1.0, scenario))
+
+
+def test_either_word_of_memory_warns_and_each_is_false_by_its_own_time() -> None:
+    soon, leaking = (np.zeros((4, 24 * 60), np.bool_) for _ in range(2))
+    soon[0, 580] = leaking[1, 500:580] = True  # an event at minute 600
+    soon[2, 300] = leaking[3, 300] = True  # one five hours later: what is full soon was false
+    told = simulator_filling.score_leaks(soon, leaking, [(0, 600), (1, 600), (2, 600), (3, 600)], 96.0)
+    assert told.leads == (20.0, 100.0, 0.0, 0.0)
+    assert told.false == 1
+    none = simulator_filling.score_leaks(soon, leaking, [(0, 600), (1, 600)], 96.0)
+    assert none.false == 2
 
 
 def test_an_unknown_scenario_is_refused(tmp_path: Path) -> None:
