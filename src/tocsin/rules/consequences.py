@@ -150,7 +150,10 @@ def _by_domain(symptoms: Symptoms, groups: Iterable[CauseGroup]) -> Causes:
 
 
 def _attach_dark(groups: list[CauseGroup]) -> list[CauseGroup]:
-    """Silent GPUs belong to the newest fault before it that all of them have, a silent host to one that hangs hosts."""
+    """Silent GPUs belong to the newest fault before it that all of them have, a silent host to one that hangs hosts.
+
+    What befell more than the GPU or the host that is silent explains it for `HANG_MS`: later it may be anything.
+    """
     on_gpu: dict[str, list[CauseGroup]] = defaultdict(list)
     on_host = _by_host(groups)
     for group in groups:
@@ -161,6 +164,8 @@ def _attach_dark(groups: list[CauseGroup]) -> list[CauseGroup]:
         # Of one GPU of it is enough: a cause has all of them.
         before = on_gpu[min(dark.gpus)] if dark.gpus else []
         able = [one for one in before if dark.gpus <= one.gpus and one.start_ms <= dark.start_ms + UNHEARD_MS]
+        if dark.place.kind is not PlaceKind.GPU:
+            able = [one for one in able if one.hosts == dark.hosts or dark.start_ms - one.start_ms <= HANG_MS]
         if not able and dark.place.kind is PlaceKind.HOST:
             near = on_host.near(dark.place.name, dark.start_ms, (Symptom.BUS, Symptom.FIRMWARE, Symptom.POWER))
             able = [one for one in near if -LATE_MS <= dark.start_ms - one.start_ms <= HANG_MS]

@@ -256,6 +256,20 @@ def test_a_host_that_falls_silent_with_all_its_gpus_lost_is_the_same_fault() -> 
     assert "gpu_silent" in {one.root.rule for one in apart}, "what befell one GPU explains no silent host"
 
 
+@pytest.mark.parametrize(("minutes", "joined"), [(4, True), (60, False)])
+def test_a_fault_of_a_rack_explains_no_host_that_falls_silent_much_later(minutes: int, joined: bool) -> None:
+    fleet = [gpu(n, host=f"node-{n // 2}", rack="r1") for n in range(8)]
+    run = Run()
+    braked = {"clocks_event_reasons_bitmask": 128.0}
+    run.hold(0, minutes, {one: braked | {"power_watts": 90.0 + n} for n, one in enumerate(fleet)})
+    for minute in range(minutes + 1, minutes + 15):
+        run.step(minute, {one: braked | {"power_watts": 90.0 + minute} for one in fleet[:6]})
+    found = collapse(run.last.active, (), topology_of(fleet))
+    dark = [one for one in found if any(member.rule == "gpu_silent" for member in one.members)]
+    assert dark
+    assert [one.root.rule for one in dark] == (["power_brake"] if joined else ["gpu_silent"])
+
+
 def test_a_fault_that_a_gpu_tells_of_after_its_last_reading_explains_its_silence() -> None:
     def incidents(seconds: float) -> list[Incident]:
         run = Run()

@@ -121,6 +121,8 @@ class RunningBrain:
         for thread in self.threads:
             thread.signal()
         self.brain.forecasts.stop()
+        if self.brain.rules.warming is not None:
+            self.brain.rules.warming.pause()
         interrupt(self.brain.store)
         self.worker.close()
         for thread in self.threads:

@@ -399,9 +399,9 @@ class Brain:
         def events() -> Sequence[Event]:
             return self.memory.events_since(now_ms - EVENT_MEMORY_MS)
 
-        if self.rules.turn(events, lambda: self.recorder.open_of(self.ruleset.recalling)):
-            # The other engine has none of them.
-            self._loaded = ()
+        if self.rules.turn(events, lambda: self.recorder.open_of({rule.name for rule in self.ruleset})):
+            # The other engine has none of them, and judges no event before it has.
+            self._loaded, self._sight.seen = (), None
 
     def _forget(self, now_ms: int) -> None:
         gone = self.memory.forget(now_ms - FORGET_MS)

@@ -59,7 +59,7 @@ class RuleKeeper:
     def go_on(self, store: Store, open_: Iterable[Finding]) -> None:
         """In another brain, over `store`, where `open_` is on record by now."""
         if self.warming is not None:
-            self.warming.store, self.warming.open = store, list(open_)
+            self.warming.go_on(store, open_)
 
     def hear_past(self, past: Past) -> None:
         """What rules wanted of the past: they judge by it from the next evaluation on."""
@@ -75,12 +75,13 @@ class RuleKeeper:
                 self.warming.hear_past(past)
         if self.warming is None or not (self.warming.done or self.warming.given_up()):
             return False
-        made = self.warming.engine(events(), adopted()) if self.warming.done else None
-        self.warming = None
-        if made is None:
+        warming, self.warming = self.warming, None
+        if not warming.done:
             log.warning("rules do without the past: the store did not tell it in time")
+            warming.end()
+            self.engine.adopt(adopted())
             return False
-        self.engine = made
+        self.engine = warming.engine(events(), adopted())
         return True
 
     def leave(self, gpus: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from itertools import groupby
 import structlog
 
 from tocsin.domain.clock import DAY, MINUTE, SECOND, Clock
+from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.reading import Reading
@@ -22,7 +23,7 @@ from tocsin.domain.versions import VersionBefore
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.past import Past, instants
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.brain.past_reader import SAMPLE_SPAN_MS
+from tocsin.runtime.brain.past_reader import LONGEST_REST, SAMPLE_SPAN_MS
 from tocsin.store.port import Store
 
 log = structlog.get_logger()
@@ -116,12 +117,39 @@ class WarmUp:
         self._spans = _spans(now_ms - PAST_MS, now_ms, repaired)
         self._pasts: list[Past] = []
         self._left: set[str] = set()
+        self._paused = self._ended = False
+        self._rest = self._failed = 0
         self.done = False
 
+    def go_on(self, store: Store, open_: Iterable[Finding]) -> None:
+        """After a pause, over `store`, where `open_` is on record by now."""
+        self.store, self.open, self._paused = store, list(open_), False
+
+    def pause(self) -> None:
+        """Let a look that is under way end soon: what it has read so far is read again."""
+        self._paused = True
+
+    def end(self) -> None:
+        """Read no more."""
+        self._paused = self._ended = True
+
     def look(self) -> None:
-        """Read one sample more; does nothing once all is read. Raises StoreUnavailable: the next call tries again."""
-        if self.done:
+        """Read one sample more; does nothing once all is read. Raises StoreUnavailable: later calls try again, the
+        fewer the oftener it failed."""
+        if self.done or self._ended:
             return
+        if self._rest > 0:
+            self._rest -= 1
+            return
+        try:
+            self._look()
+        except Unavailable:
+            self._failed += 1
+            self._rest = min(2**self._failed, LONGEST_REST)
+            raise
+        self._failed = 0
+
+    def _look(self) -> None:
         if not self._spans:
             # Reading took its time: what came in meanwhile is read too, the less the nearer it is to now.
             start_ms, self._until_ms = self._until_ms + 1, self._clock.now_ms()
@@ -129,6 +157,8 @@ class WarmUp:
             self._spans = [] if self.done else _spans(start_ms, self._until_ms, {})
             return
         for inputs in _read(self.store, self._known(), self._spans[0], self._step_ms, self._repaired):
+            if self._paused:
+                return
             self._engine.step(replace(inputs, versions=self._versions))
         del self._spans[0]
 
