@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,10 @@ from tocsin.domain.batch import Batch
 from tocsin.domain.clock import MINUTE, SECOND, ManualClock
 from tocsin.domain.decision import Ruling
 from tocsin.domain.event import Event
-from tocsin.domain.finding import ActionKind
+from tocsin.domain.finding import ActionKind, Finding
 from tocsin.domain.reading import Reading
 from tocsin.journal.journal import read_entries
+from tocsin.rules.engine import Evaluation, Inputs, RuleEngine
 from tocsin.runtime.brain import rule_keeper
 from tocsin.runtime.brain.assembly import RunningBrain, open_brain
 from tocsin.runtime.brain.past_reader import SAMPLE_SPAN_MS
@@ -154,6 +155,39 @@ def test_what_opened_just_before_the_past_was_known_keeps_its_name(site: Site) -
     assert site.running.brain.rules.warming is None
     assert site.told("finding_opened") == opened
     assert site.told("finding_cleared") == []
+
+
+def test_no_event_is_judged_by_an_engine_that_has_not_the_fleet_yet(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(20):
+        site.minute()
+    warming = site.restart()
+    for _ in range(10):
+        site.minute()
+    read_all(warming)
+    make = warming.engine
+
+    def never(_inputs: Inputs) -> Evaluation:
+        raise AssertionError("judged between two parts of the fleet")
+
+    def watched(events: Sequence[Event], adopted: Iterable[Finding]) -> RuleEngine:
+        made = make(events, adopted)
+        load = made.load_ahead
+
+        def load_and_tell(now_ms: int, readings: Sequence[Reading]) -> None:
+            load(now_ms, readings)
+            site.running.brain.accept(Batch((), [xid(79, FLEET[1], now_ms)]))
+
+        monkeypatch.setattr(made, "load_ahead", load_and_tell)
+        monkeypatch.setattr(made, "judge_events", never)
+        return made
+
+    monkeypatch.setattr(warming, "engine", watched)
+    site.clock.advance(5 * SECOND)
+    site.running.brain.tick()
+    assert site.running.brain.rules.warming is None
+    assert "xid_bus GPU-00000001" in site.rules(), "it waited for the same evaluation"
 
 
 def test_nothing_is_done_before_the_past_is_known(site: Site) -> None:

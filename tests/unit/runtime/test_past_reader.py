@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tocsin.domain.clock import DAY, HOUR, MINUTE
 from tocsin.rules.past import SLOT_MS, Past, Wanted, instants
-from tocsin.runtime.brain.past_reader import LONGEST_REST, PastReader
+from tocsin.runtime.brain.past_reader import PastReader
+from tocsin.runtime.brain.periodic import LONGEST_REST
 from tocsin.store.port import Columns, Store, StoreUnavailable
 from tocsin_testing.builders import T0
 

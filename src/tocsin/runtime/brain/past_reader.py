@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tocsin.domain.clock import DAY, MINUTE
-from tocsin.domain.errors import Unavailable
 from tocsin.rules.past import Past, Wanted, instants
 from tocsin.rules.table import Floats, Ints
+from tocsin.runtime.brain.periodic import Rests
 from tocsin.store.port import Columns, Store
 
 PAST_SECONDS = 1.0
@@ -18,8 +18,6 @@ PAST_SECONDS = 1.0
 comes in."""
 SAMPLE_SPAN_MS = 2 * MINUTE
 """How long a sample is: at least one interval of any agent."""
-LONGEST_REST = 64
-"""Looks that are left out at most after one that failed (own choice)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +41,19 @@ class PastReader:
         self._instants = [at_ms for at_ms in slots if at_ms <= until_ms] if wanted.metrics else []
         self._samples: list[_Sample] = []
         self._places: dict[str, int] = {}
-        self._rest, self._failed = 0, 0
+        self._rests = Rests()
 
     def look(self) -> None:
         """Read one sample more; does nothing once all are read. Raises StoreUnavailable: later calls try again, the
         fewer the oftener it failed."""
-        read = len(self._samples)
-        if read == len(self._instants):
-            return
-        if self._rest > 0:
-            self._rest -= 1
-            return
-        start = self._instants[read]
-        try:
-            found = self._store.columns(self._wanted.metrics, start, start + SAMPLE_SPAN_MS)
-        except Unavailable:
-            self._failed += 1
-            self._rest = min(2**self._failed, LONGEST_REST)
-            raise
-        self._failed = 0
+        if len(self._samples) < len(self._instants):
+            self._rests.look(self._read)
+
+    def _read(self) -> None:
+        start = self._instants[len(self._samples)]
+        found = self._store.columns(self._wanted.metrics, start, start + SAMPLE_SPAN_MS)
         self._samples.append(self._first_of_each(found))
-        if read + 1 == len(self._instants):
+        if len(self._samples) == len(self._instants):
             self._tell(self._joined())
             self._instants, self._samples, self._places = [], [], {}
 

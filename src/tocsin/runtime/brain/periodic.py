@@ -18,6 +18,30 @@ MAX_WAIT_SECONDS = 0.05
 through: a dozen threads that look 20 times a second each are a tenth of what a brain costs."""
 
 
+LONGEST_REST = 64
+"""Looks that are left out at most after one that failed (own choice)."""
+
+
+class Rests:
+    """Looks at what may be away: the oftener one failed, the more are left out before the next."""
+
+    def __init__(self) -> None:
+        self._left = self._failed = 0
+
+    def look(self, work: Callable[[], None]) -> None:
+        """`work`, unless this look is left out. Raises what it raises."""
+        if self._left > 0:
+            self._left -= 1
+            return
+        try:
+            work()
+        except Unavailable:
+            self._failed += 1
+            self._left = min(2**self._failed, LONGEST_REST)
+            raise
+        self._failed = 0
+
+
 class Periodic:
     """Calls `work` every `seconds` of `clock` in a thread of its own, and at once when `wake` is set, until stopped.
 

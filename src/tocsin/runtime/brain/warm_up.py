@@ -15,7 +15,6 @@ from itertools import groupby
 import structlog
 
 from tocsin.domain.clock import DAY, MINUTE, SECOND, Clock
-from tocsin.domain.errors import Unavailable
 from tocsin.domain.event import Event
 from tocsin.domain.finding import Finding
 from tocsin.domain.reading import Reading
@@ -23,7 +22,8 @@ from tocsin.domain.versions import VersionBefore
 from tocsin.rules.engine import Inputs, RuleEngine
 from tocsin.rules.past import Past, instants
 from tocsin.rules.schema import RuleSet
-from tocsin.runtime.brain.past_reader import LONGEST_REST, SAMPLE_SPAN_MS
+from tocsin.runtime.brain.past_reader import SAMPLE_SPAN_MS
+from tocsin.runtime.brain.periodic import Rests
 from tocsin.store.port import Store
 
 log = structlog.get_logger()
@@ -118,7 +118,7 @@ class WarmUp:
         self._pasts: list[Past] = []
         self._left: set[str] = set()
         self._paused = self._ended = False
-        self._rest = self._failed = 0
+        self._rests = Rests()
         self.done = False
 
     def go_on(self, store: Store, open_: Iterable[Finding]) -> None:
@@ -136,18 +136,8 @@ class WarmUp:
     def look(self) -> None:
         """Read one sample more; does nothing once all is read. Raises StoreUnavailable: later calls try again, the
         fewer the oftener it failed."""
-        if self.done or self._ended:
-            return
-        if self._rest > 0:
-            self._rest -= 1
-            return
-        try:
-            self._look()
-        except Unavailable:
-            self._failed += 1
-            self._rest = min(2**self._failed, LONGEST_REST)
-            raise
-        self._failed = 0
+        if not self.done and not self._ended:
+            self._rests.look(self._look)
 
     def _look(self) -> None:
         if not self._spans:
